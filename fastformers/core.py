@@ -34,6 +34,8 @@ class TensorTokens(Tensor):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
         return _flag(_checked(_int(ids)), attention_mask, segment_ids, predicted).as_subclass(cls)
 
+    def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
+
     @property
     def ids(self): "The token ids, plain int64"; return self.as_subclass(Tensor) & _ID
     @property
