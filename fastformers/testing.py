@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from functools import cache
 import pandas as pd
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 # %% ../nbs/16_testing.ipynb #fbd2b354
@@ -134,10 +134,13 @@ def _pieces(words, n, mark=''):
     best = sorted((o for o in c.keys()-set(letters) if c[o]>1), key=lambda o: (-c[o]*len(o), o))
     return {o:max(c[o], 1) for o in letters+best[:n]}
 
+def _special(o): return AddedToken(o, lstrip=o=='<mask>', special=True, normalized=False)   # <mask> takes the space before it
+
 def _bytes(texts, special):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer,t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False),decoders.ByteLevel()
-    t.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=900, special_tokens=special, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    t.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=900, special_tokens=[*map(_special, special)], initial_alphabet=alphabet, show_progress=False))
     return t
 
 def _wordpiece(texts, special):
@@ -150,20 +153,23 @@ def _unigram(texts, special):
     t = Tokenizer(models.Unigram())
     t.normalizer,t.pre_tokenizer,t.decoder = normalizers.NFKC(),pre_tokenizers.Metaspace(),decoders.Metaspace()
     c = _pieces(_words(t, texts), 600)
-    t.model = models.Unigram([*((o, 0.) for o in special), *((o, math.log(k/sum(c.values()))) for o,k in c.items())], unk_id=special.index('<unk>'))
+    n = sum(c.values())
+    t.model = models.Unigram([*((o, 0.) for o in special), *((o, math.log(k/n)) for o,k in c.items())], unk_id=special.index('<unk>'))
     return t
 
 # %% ../nbs/16_testing.ipynb #2f7f7919
-_bert = dict(algo=_wordpiece, special='[PAD] [UNK] [CLS] [SEP] [MASK]', names='pad unk cls sep mask', one='[CLS] $A [SEP]', two='[CLS] $A [SEP] $B:1 [SEP]:1')
-_roberta = dict(algo=_bytes, special='<s> <pad> </s> <unk> <mask>', names='bos pad eos unk mask', one='<s> $A </s>', two='<s> $A </s> </s> $B </s>')
+_bert = dict(algo=_wordpiece, special='[PAD] [UNK] [CLS] [SEP] [MASK]', roles='pad unk cls sep mask',
+             one='[CLS] $A [SEP]', two='[CLS] $A [SEP] $B:1 [SEP]:1')
+_roberta = dict(algo=_bytes, special='<s> <pad> </s> <unk> <mask>', roles='bos,cls pad eos,sep unk mask',
+                one='<s> $A </s>', two='<s> $A </s> </s> $B </s>')
 tiny_styles = dict(                                             # style -> how its tokenizer is built
-    bert = _bert, roberta = _roberta,
+    bert = _bert, roberta = _roberta, xlm_roberta = {**_roberta, 'algo':_unigram},
     funnel = {**_bert, 'one':'[CLS]:2 $A [SEP]', 'two':'[CLS]:2 $A [SEP] $B:1 [SEP]:1'},
-    xlm_roberta = {**_roberta, 'algo':_unigram},
-    xlnet = dict(algo=_unigram, special='<unk> <s> </s> <cls> <sep> <pad> <mask>', names='unk bos eos cls sep pad mask',
-                 one='$A <sep> <cls>:2', two='$A <sep> $B:1 <sep>:1 <cls>:2', padding_side='left', pad_token_type_id=3),
-    gpt2 = dict(algo=_bytes, after='<|endoftext|>', names='eos'),
-    llama = dict(algo=_bytes, after='<|begin_of_text|> <|end_of_text|>', names='bos eos', one='<|begin_of_text|> $A', two='<|begin_of_text|> $A $B'))
+    xlnet = dict(algo=_unigram, special='<unk> <s> </s> <cls> <sep> <pad> <mask>', roles='unk bos eos cls sep pad mask',
+                 one='$A <sep> <cls>:2', two='$A <sep> $B:1 <sep>:1 <cls>:2', padding_side='left', pad_type=3),
+    gpt2 = dict(algo=_bytes, after='<|endoftext|>', roles='bos,eos,pad,unk'),
+    llama = dict(algo=_bytes, after='<|begin_of_text|> <|end_of_text|>', roles='bos eos,pad',
+                 one='<|begin_of_text|> $A', two='<|begin_of_text|> $A $B'))
 
 @cache
 def _trained(style):
@@ -171,12 +177,13 @@ def _trained(style):
     s,pairs = tiny_styles[style],tiny_pairs()
     special,after = s.get('special','').split(),s.get('after','').split()
     t = s['algo']([*tiny_df().text, *pairs.text_a.unique(), *pairs.text_b, *_english.splitlines()], special)
-    t.add_special_tokens(special+after)
-    if 'one' in s: t.post_processor = processors.TemplateProcessing(single=s['one'], pair=s['two'], special_tokens=[(o,t.token_to_id(o)) for o in special+after])
+    t.add_special_tokens([*map(_special, special+after)])
+    ids = [(o,t.token_to_id(o)) for o in special+after]
+    if 'one' in s: t.post_processor = processors.TemplateProcessing(single=s['one'], pair=s['two'], special_tokens=ids)
     return t.to_str()
 
 # %% ../nbs/16_testing.ipynb #1eb693ff
-_no_types = {'roberta', 'xlm_roberta', 'gpt2', 'llama', 'distilbert', 'deberta-v2', 'modernbert', 'xlm', 'flaubert'}   # their HF tokenizers return no segments
+_no_types = {'roberta','xlm_roberta','gpt2','llama','distilbert','modernbert','xlm','flaubert'}   # styles and families without segments
 
 def _style(kind):
     "The style of `kind`, itself a style or a family"
@@ -190,34 +197,35 @@ def tiny_tok(
     "A small fast tokenizer in the style of `kind`, trained in memory on `tiny_df` and some more English"
     style = _style(kind)
     s = tiny_styles[style]
-    names = dict(zip(s['names'].split(), f"{s.get('special','')} {s.get('after','')}".split()))
-    if 'bos' in names and 'pad' in names: names = {'cls':names['bos'], 'sep':names['eos'], **names}
-    if 'pad' not in names: names = {**names, 'pad':names['eos']}
-    if style=='gpt2': names = {**names, 'bos':names['eos'], 'unk':names['eos']}
+    special = zip(f"{s.get('special','')} {s.get('after','')}".split(), s['roles'].split())
+    names = {f'{r}_token':o for o,rs in special for r in rs.split(',')}
     types = [] if style in _no_types or kind in _no_types else ['token_type_ids']
     tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(_trained(style)), model_max_length=512, clean_up_tokenization_spaces=False,
-        model_input_names=['input_ids', *types, 'attention_mask'], padding_side=s.get('padding_side', 'right'),
-        **{f'{k}_token':v for k,v in names.items()})
-    tok._pad_token_type_id = s.get('pad_token_type_id', 0)
+        model_input_names=['input_ids', *types, 'attention_mask'], padding_side=s.get('padding_side', 'right'), **names)
+    tok._pad_token_type_id = s.get('pad_type', 0)              # HF's own XLNet tokenizer sets it so; it is not saved
     return tok
 
 # %% ../nbs/16_testing.ipynb #36d88cd3
 _size = dict(vocab_size=1024, hidden_size=32, num_hidden_layers=3, num_attention_heads=4)
 _enc = dict(_size, intermediate_size=64)
-_dec = dict(_enc, num_key_value_heads=2)
 _emb = dict(_enc, embedding_size=16)
 _pos = dict(_enc, max_position_embeddings=514)                  # position ids start after the pad id
+_rob = dict(_pos, type_vocab_size=1)
+_dec = dict(_enc, num_key_value_heads=2, max_position_embeddings=512)
 _xlm = dict(vocab_size=1024, emb_dim=32, n_layers=3, n_heads=4)
-tiny_families = {                                               # family -> sizes for its configuration
-    'bert':_enc, 'roberta':dict(_pos, type_vocab_size=1), 'distilbert':dict(_size, hidden_dim=64), 'albert':_emb,
-    'xlnet':dict(_size, d_inner=64, d_head=8), 'xlm':_xlm, 'xlm-roberta':dict(_pos, type_vocab_size=1), 'electra':_emb, 'openai-gpt':_size, 'gpt2':_size,
-    'deberta-v2':dict(_enc, relative_attention=True, position_biased_input=False, pos_att_type=['p2c','c2p'], position_buckets=32, share_att_key=True, norm_rel_ebd='layer_norm'),
-    'modernbert':_enc, 'mpnet':_pos, 'llama':_dec, 'camembert':dict(_pos, type_vocab_size=1), 'big_bird':dict(_enc, attention_type='original_full'), 'flaubert':_xlm,
-    'funnel':dict(architectures=['FunnelModel'], vocab_size=1024, d_model=32, n_head=4, d_head=8, d_inner=64, block_sizes=[1,1,1], num_decoder_layers=1),
-    'roformer':dict(_emb, max_position_embeddings=512), 'convbert':_emb, 'squeezebert':dict(_enc, embedding_size=32), 'nomic_bert':dict(_enc, head_dim=8), 'eurobert':_dec, 'fnet':dict(vocab_size=1024, hidden_size=32, num_hidden_layers=3, intermediate_size=64),
-    'opt':dict(_size, ffn_dim=64, word_embed_proj_dim=32), 'bloom':_size, 'gpt_neox':dict(_enc, rotary_pct=.5), 'gemma':dict(_dec, head_dim=8), 'qwen2':_dec, 'mistral':dict(_dec, head_dim=8)}
-tiny_family_styles = {**{o:'roberta' for o in ('roberta','mpnet','eurobert')}, **{o:'xlm_roberta' for o in ('xlm-roberta','camembert')}, 'xlnet':'xlnet', 'funnel':'funnel',
-    **{o:'gpt2' for o in ('gpt2','openai-gpt','bloom','gpt_neox','qwen2')}, **{o:'llama' for o in ('llama','opt','gemma','mistral')}}   # the others: bert
+tiny_families = {                                               # family -> what its configuration needs
+    'bert':_enc, 'roberta':_rob, 'distilbert':dict(_size, hidden_dim=64), 'albert':_emb, 'electra':_emb, 'modernbert':_enc, 'mpnet':_pos,
+    'xlm-roberta':_rob, 'camembert':_rob, 'xlm':_xlm, 'flaubert':_xlm, 'nomic_bert':dict(_enc, head_dim=8), 'eurobert':_dec,
+    'deberta-v2':dict(_enc, relative_attention=True, position_biased_input=False, pos_att_type=['p2c','c2p'], position_buckets=32,
+                      share_att_key=True, norm_rel_ebd='layer_norm'),                                      # as in DeBERTa v3
+    'big_bird':dict(_enc, attention_type='original_full', max_position_embeddings=512), 'roformer':dict(_emb, max_position_embeddings=512),
+    'convbert':_emb, 'squeezebert':dict(_enc, embedding_size=32), 'fnet':{k:v for k,v in _enc.items() if k!='num_attention_heads'},
+    'funnel':dict(vocab_size=1024, d_model=32, n_head=4, d_head=8, d_inner=64, block_sizes=[1,1,1], num_decoder_layers=1, architectures=['FunnelModel']),
+    'xlnet':dict(_size, d_inner=64, d_head=8),
+    'openai-gpt':_size, 'gpt2':_size, 'llama':_dec, 'mistral':dict(_dec, head_dim=8), 'qwen2':_dec, 'gemma':dict(_dec, head_dim=8),
+    'opt':dict(_size, ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=512), 'bloom':_size, 'gpt_neox':dict(_enc, rotary_pct=.5)}
+tiny_family_styles = {o:s for s,fs in dict(roberta='roberta mpnet eurobert', xlm_roberta='xlm-roberta camembert', xlnet='xlnet', funnel='funnel',
+    gpt2='gpt2 openai-gpt bloom gpt_neox qwen2', llama='llama opt gemma mistral').items() for o in fs.split()}   # the others: bert
 
 def tiny_arch(
     family:str, # A key of `tiny_families`, which is HF's `model_type`
