@@ -1,0 +1,37 @@
+"What all tests share: no hub, few threads, marks that say what a test needs"
+import os, tempfile
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
+os.environ.setdefault('OMP_NUM_THREADS', '2')
+os.environ.setdefault('MPLBACKEND', 'agg')
+if 'CI' in os.environ: os.environ.setdefault('FASTFORMERS_HOME', tempfile.mkdtemp())   # elsewhere the user's own cache may serve
+
+import pytest
+
+def pytest_addoption(parser):
+    for o,h in (('slow','tests that take minutes'), ('network','tests that need a network')): parser.addoption(f'--{o}', action='store_true', help=f'run {h} too')
+
+def pytest_configure(config):
+    if config.getoption('--network'): os.environ.pop('HF_HUB_OFFLINE', None)
+
+def pytest_collection_modifyitems(config, items):
+    "Skip what this machine cannot do or this run did not ask for"
+    def lacks(mark):
+        if mark!='gpu': return not config.getoption(f'--{mark}')
+        import torch
+        return not torch.cuda.is_available()
+    for mark,why in (('gpu','no GPU'), ('network','not asked for with --network'), ('slow','not asked for with --slow')):
+        marked = [o for o in items if o.get_closest_marker(mark)]
+        if marked and lacks(mark):
+            for o in marked: o.add_marker(pytest.mark.skip(reason=why))
+
+@pytest.fixture(scope='session')
+def root(): return Path(__file__).resolve().parent.parent
+
+@pytest.fixture(scope='session')
+def data_dir():
+    "The folder of benchmark data; its layout is in benchmarks/README.md"
+    d = os.environ.get('FASTFORMERS_DATA')
+    if not d: pytest.skip('FASTFORMERS_DATA is not set')
+    return Path(d)
