@@ -79,7 +79,7 @@ def docs_versions():
     "Installed version of each library that `docs_corpus` reads; warns about those that are missing"
     res = {lib: _version(lib, dist) for lib,dist in docs_libs.items()}
     for lib,v in res.items():
-        if not v: warnings.warn(f"{lib} is not installed, so its documents are left out; `pip install {docs_libs[lib]}` would add them")
+        if not v: warnings.warn(f"{lib} is not installed, so its documents are left out; `pip install {docs_libs[lib]}` would add them", stacklevel=3)
     return {k:v for k,v in res.items() if v}
 
 def _version(lib, dist):
@@ -129,7 +129,7 @@ def _save_docs(df, path, versions):
         with gzip.open(tmp, 'wt', compresslevel=5, encoding='utf-8', newline='\n') as f:
             f.write(json.dumps(dict(format=_format, versions=versions, sha256=_sha(rest)))+'\n' + rest)
         os.replace(tmp, path)
-    except OSError as e: warnings.warn(f"The corpus could not be cached and will be read anew each time: {e}. Set FASTFORMERS_HOME to a folder that can be written")
+    except OSError as e: warnings.warn(f"The corpus could not be cached and will be read anew each time: {e}. Set FASTFORMERS_HOME to a folder that can be written", stacklevel=3)
 
 # %% ../nbs/01_corpora.ipynb #4027308a
 def _draw(df, n, seed):
