@@ -1,19 +1,20 @@
-# Everything runs from .venv, made on first use. The stamps in it are older than pyproject.toml when there is something to install.
+# Everything runs from .venv, made on first use. A stamp in it differs from pyproject.toml when there is something to install.
 SHELL := /bin/bash
 PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test export readme clean
+.PHONY: demo test export readme clean FORCE
 
 demo: .venv/.demo           # the three stages of settings.ini on text that is always there
 	fastformers run settings.ini
 
 test: .venv/.dev            # every notebook, then every test: both always run
-	@$(OFFLINE) nbdev-test --n_workers 2 nbs 2>&1 | tee .venv/nbs.log; nbs=$${PIPESTATUS[0]}; \
+	@$(OFFLINE) nbdev-test --n-workers 2 nbs 2>&1 | tee .venv/nbs.log; nbs=$${PIPESTATUS[0]}; \
 	$(OFFLINE) $(PY) -m pytest 2>&1 | tee .venv/pytest.log; tests=$${PIPESTATUS[0]}; \
 	all=$$(find nbs -name '[!_.]*.ipynb' -not -path '*/[_.]*' | wc -l); bad=$$(grep -cP '^\t\S+\.ipynb$$' .venv/nbs.log); \
-	echo; echo "notebooks: $$((all-bad)) passed, $$bad failed (exit $$nbs)"; echo "tests (exit $$tests):"; tail -n 1 .venv/pytest.log; \
+	echo; if ((nbs && !bad)); then echo "notebooks: the run itself failed (exit $$nbs)"; else echo "notebooks: $$((all-bad)) passed, $$bad failed"; fi; \
+	echo "tests (exit $$tests):"; tail -n 1 .venv/pytest.log; \
 	exit $$((nbs || tests))
 
 export: .venv/.dev          # notebooks -> modules
@@ -24,11 +25,10 @@ readme: .venv/.dev          # nbs/index.ipynb -> README.md
 
 clean:                      # what was built; .venv, caches of downloaded models and runs stay
 	rm -rf build dist *.egg-info _proc _docs .pytest_cache .hypothesis .venv/.dev .venv/.demo .venv/*.log
-	find fastformers nbs tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	-find fastformers nbs tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
 	python3 -m venv .venv
 
-.venv/.%: pyproject.toml | .venv/bin/python
-	$(PY) -m pip install -q --disable-pip-version-check -e '.[$*]'
-	@touch $@
+.venv/.%: .venv/bin/python FORCE    # the stamp is a copy: nbdev-export touches pyproject.toml without a change
+	@cmp -s pyproject.toml $@ || { $(PY) -m pip install -q --disable-pip-version-check -e '.[$*]' && cp pyproject.toml $@; }

@@ -2,12 +2,15 @@
 
 Modules:
 
+- `fastformers.all`: Everything at once, for notebooks
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
-- `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot"""
+- `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
+- `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
+- `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens"""
 
 __version__ = "0.1.0"

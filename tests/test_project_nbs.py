@@ -40,13 +40,33 @@ def test_notebooks_are_clean(root, fresh):
 
 def test_export_keeps_pyproject(root, fresh): assert (root/'pyproject.toml').read_text()==(fresh/'pyproject.toml').read_text()
 
-def test_readme_is_rendered(root):
+@pytest.fixture(scope='module')
+def readme(root):
+    "The script that renders README.md, as a module"
     spec = importlib.util.spec_from_file_location('readme', root/'tools/readme.py')
-    readme = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readme)
+    mod = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mod)
+    return mod
+
+def test_readme_is_rendered(root, readme):
     text,pics = readme.render(root/'nbs/index.ipynb')
     assert (root/'README.md').read_text('utf-8')==text, 'run make readme'
     assert {f'nbs/images/{o.name}':o.read_bytes() for o in (root/'nbs/images').glob('readme_*.png')}==pics, 'run make readme'
+
+def test_rendering_honours_directives(readme, tmp_path):
+    def code(src, *outs): return dict(cell_type='code', source=src.splitlines(True), outputs=[*outs])
+    def data(**kw): return dict(output_type='execute_result', data={k.replace('_', '/'):v for k,v in kw.items()})
+    printed = dict(output_type='stream', name='stdout', text=['\x1b[31mred\x1b[0m\n'])
+    cells = [dict(cell_type='markdown', source=['See [it](00_core.ipynb), [that](https://x.org) and [this](../LICENSE)']),
+        code('#| hide\nsecret = 1', data(text_plain='hidden')), code('#| echo: false\nunseen', data(text_plain='shown')),
+        code('#| eval: false\nuser_runs_this()'), code('1+1', printed, data(text_plain='2', text_html='<style>a</style><table>t</table>')),
+        code('plot()', data(image_png='aGk=', text_plain='<Figure>'))]
+    (tmp_path/'index.ipynb').write_text(json.dumps(dict(cells=cells)))
+    text,pics = readme.render(tmp_path/'index.ipynb')
+    body = text.removeprefix(readme.note)
+    assert body==('See [it](nbs/00_core.ipynb), [that](https://x.org) and [this](LICENSE)\n\n```\nshown\n```\n\n```python\nuser_runs_this()\n```\n\n'
+        '```python\n1+1\n```\n\n```\nred\n```\n\n<table>t</table>\n\n```python\nplot()\n```\n\n![](nbs/images/readme_1.png)\n')
+    assert pics=={'nbs/images/readme_1.png':b'hi'}
 
 def ours(src):
     "The modules of fastformers that the code `src` imports, anywhere in it"
