@@ -6,11 +6,17 @@ Modules:
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
+- `fastformers.data`: Ids to batches: length-sorted loaders, packed documents, and the two factories `lm_dls` and `classifier_dls`
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
+- `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
+- `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
+- `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
+- `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
-- `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens"""
+- `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
+- `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, bfloat16 on the CPU, how many epochs fit into a time budget."""
 
 __version__ = "0.1.0"

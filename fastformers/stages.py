@@ -62,6 +62,7 @@ class Stage:
     score: np.ndarray|None = None # A figure for each validation row, higher is better
     weight: np.ndarray|None = None # Its weight in the mean, 1 for a classifier, predicted tokens for an LM
     score_before: np.ndarray|None = None # `score` before training
+    test_score: np.ndarray|None = None # `score` on test rows
     score_name: str = '' # What the weighted mean of `score` is: 'accuracy', '-loss', ...
     path: Path|None = None # Its directory
     learner: object = None # The fastai `Learner`, trained
