@@ -79,12 +79,13 @@ def _markdown(df):
     return '\n'.join('| '+' | '.join(str(o).replace('|','\\|').replace('\n',' ') for o in r)+' |' for r in cells)
 
 def _relative(o, base):
-    "`o`, as for JSON, with paths of this machine cut to what follows `base`, or to their last part"
+    "`o`, as for JSON, with paths cut to what follows `base`, and others of this machine to their last part"
     if isinstance(o, dict): return {k:_relative(v, base) for k,v in o.items()}
     if isinstance(o, list): return [_relative(v, base) for v in o]
-    if not isinstance(o, str) or not Path(o).is_absolute(): return o
-    p,base = Path(o),None if base is None else Path(base).absolute()
-    return p.relative_to(base).as_posix() if base and p.is_relative_to(base) else p.name
+    if not isinstance(o, str): return o
+    for b in () if base is None else (Path(base), Path(base).absolute()):
+        if b.parts and Path(o)!=b and Path(o).is_relative_to(b): return Path(o).relative_to(b).as_posix()
+    return Path(o).name if Path(o).is_absolute() else o
 
 # %% ../nbs/11a_report.ipynb #aee555a0
 def _sentence(subject, measure, where, diff, low, high, before, after):
@@ -272,9 +273,9 @@ def _plot_scores(r, ax):
         ax.errorbar(i, v, [[v-lo],[hi-v]], fmt='o', capsize=4, color='C1' if name==_with else 'grey')
         ax.annotate(_num(v), (i,v), (6,0), textcoords='offset points', va='center')
     says = [f"{o.on}: " + ('no measurable difference' if o.low<=0<=o.high else f"{'better' if o.better_by>0 else 'worse'} by {_num(abs(o.better_by))}") for o in gain.itertuples()]
-    ax.set(xticks=range(len(arms)), xlim=(-.5,len(arms)-.3), ylabel=measure+(', lower is better' if sign<0 else ''))
+    ax.set(xticks=range(len(arms)), xlim=(-.5,len(arms)-.1), ylabel=measure+(', lower is better' if sign<0 else ''))
     ax.set_title('What the LM stages bought,\n'+'\n'.join(says) if says else f'{measure}, 95 % interval')
-    ax.set_xticklabels([f"{on},\n" + ('classifier' if gain.empty else 'without' if name==_without else 'with') for on,name,*_ in arms])
+    ax.set_xticklabels([f"{on[:5]}\n" + ('classifier' if gain.empty else 'without' if name==_without else 'with') for on,name,*_ in arms])
 
 def _draw(r):
     "The figure of the report `r`"
