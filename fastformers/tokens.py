@@ -73,13 +73,12 @@ def load_tokenizer(
     return load_tokenizer(tok)
 
 # %% ../nbs/02_tokens.ipynb #299986db
-_unnamed = '\ufdd0' # a code point that Unicode promises never to use
-
 def _encoder(tok):
     "A copy of `tok`'s Rust tokenizer that takes every text literally, cuts nothing and pads nothing"
     d = json.loads(tok.backend_tokenizer.to_str())
     names,m = {*tok.all_special_tokens, *(o['content'] for o in d['added_tokens'] if o['special'])},d['model']
-    new = lambda o: _unnamed+o if o in names else o
+    mark = '\ufdd0'+os.urandom(8).hex() # a code point that no text should hold, and digits that nobody can guess
+    new = lambda o: mark+o if o in names else o
     d['truncation'] = d['padding'] = None
     for o in d['added_tokens']: o['content'] = new(o['content'])
     m['vocab'] = [[new(k),v] for k,v in m['vocab']] if isinstance(m['vocab'], list) else {new(k):v for k,v in m['vocab'].items()}
