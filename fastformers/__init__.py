@@ -3,6 +3,7 @@
 Modules:
 
 - `fastformers.all`: Everything at once, for notebooks
+- `fastformers.cli`: The command `fastformers`: run a recipe, or the demo
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
@@ -11,6 +12,7 @@ Modules:
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
+- `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
