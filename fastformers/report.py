@@ -90,7 +90,7 @@ def _relative(o, base):
 # %% ../nbs/11a_report.ipynb #aee555a0
 def _sentence(subject, measure, where, diff, low, high, before, after):
     "What a reader should conclude; `diff`, `low`, `high`: how much better, a number above 0 is good"
-    if low<=0<=high: head = f"{subject}: no measurable difference in {measure}; the change for the better is {_num(diff)} (95 % interval {_num(low)} to {_num(high)})"
+    if low<=0<=high: head = f"{subject}: no measurable difference in {measure} (the 95 % interval of the gain, {_num(low)} to {_num(high)}, contains 0)"
     else:
         ends = (low,high) if diff>0 else (-high,-low)
         head = f"{subject}: {measure} is {'better' if diff>0 else 'worse'} by {_num(abs(diff))} (95 % interval {_num(ends[0])} to {_num(ends[1])})"
