@@ -19,7 +19,7 @@ Modules:
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
 - `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
-- `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, bfloat16 on the CPU, how many epochs fit into a time budget.
+- `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, a faster Adam, bfloat16 on the CPU, how many epochs fit into a time budget.
 - `fastformers.ulmfit`: The three stages as recipes: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`, and all of them in a row"""
 
 __version__ = "0.1.0"

@@ -12,9 +12,18 @@ __all__ = []
 from .core import *
 from .core_show import *
 from .corpora import *
+from .tokens import *
+from .models import *
 from .heads import *
+from .objectives import *
+from .data import *
 from .schedules import *
+from .training import *
 from .stages import *
+from .learner import *
+from .report import *
+from .recipe import *
+from .ulmfit import *
 
 # %% ../nbs/99_all.ipynb #6ca295ae
 __all__ = [o for o in dir() if not o.startswith('_')]

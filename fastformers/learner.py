@@ -30,7 +30,7 @@ from .objectives import Objective
 from .schedules import Schedule
 from .stages import new_dir, write_stage, read_stage, content_hash
 from .tokens import resolve_arch, tok_hash
-from .training import FreezeGrads
+from .training import FreezeGrads, FusedAdam
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ def _check_fit(dls, body):
     vocab = body.config.get_text_config().vocab_size
     if len(tok.tok)>vocab: raise ValueError(f"the tokenizer has {len(tok.tok)} tokens, the model {vocab}: they do not belong together; load both from one place")
 
-def _learner(dls, model, arch, cbs=None, **kwargs):
+def _learner(dls, model, arch, cbs=None, opt_func=FusedAdam, **kwargs):
     _check_fit(dls, model.body)
-    learn = Learner(dls, model, splitter=layer_groups, train_bn=False, cbs=[FreezeGrads(), *L(cbs)], **kwargs)
+    learn = Learner(dls, model, opt_func=opt_func, splitter=layer_groups, train_bn=False, cbs=[FreezeGrads(), *L(cbs)], **kwargs)
     learn.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
     return learn
 

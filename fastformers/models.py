@@ -114,7 +114,7 @@ def _scale_dropout(cfg, mult):
 
 def load_hf(auto_cls, arch, pretrained=True, drop_mult=1., **kwargs):
     "An `auto_cls` model of `arch` with its `LoadReport` as `.loading`; random weights when not `pretrained` or when `arch` is a config"
-    arch,cfg = resolve_arch(arch),load_config(arch)
+    name,arch,cfg = str(arch),resolve_arch(arch),load_config(arch)
     random = isinstance(arch, PretrainedConfig) or not pretrained
     cfg = copy.deepcopy(cfg)
     old = _scale_dropout(cfg, drop_mult)
@@ -126,7 +126,7 @@ def load_hf(auto_cls, arch, pretrained=True, drop_mult=1., **kwargs):
     if random: hf.loading = LoadReport(f'random {cfg.model_type}', 0, names)
     else:
         new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
-        hf.loading = LoadReport(str(arch), len(names)-len(new), new, sorted(info['unexpected_keys']))
+        hf.loading = LoadReport(name, len(names)-len(new), new, sorted(info['unexpected_keys']))
         if new: logger.warning(str(hf.loading))
     return hf
 

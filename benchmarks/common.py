@@ -1,0 +1,83 @@
+"What the benchmark scripts share: data with checksums, results with their circumstances, a TF-IDF baseline, reads of test sets on record"
+import argparse, hashlib, json, logging, os, platform, subprocess, sys, time
+from pathlib import Path
+import numpy as np, pandas as pd
+
+here = Path(__file__).parent
+results = here/'results'
+
+origin = {
+    'trec/train.csv': 'nltk/nltk_data packages/corpora/qc.zip, as CSV text,label,fine_label',
+    'trec/test.csv': 'nltk/nltk_data packages/corpora/qc.zip, as CSV text,label,fine_label',
+    'imdb/train.csv.gz': 'Large Movie Review Dataset v1.0 (Maas et al. 2011), as CSV text,label,rating,id,movie',
+    'imdb/test.csv.gz': 'Large Movie Review Dataset v1.0 (Maas et al. 2011), as CSV text,label,rating,id,movie',
+    'imdb/unsup.csv.gz': 'Large Movie Review Dataset v1.0 (Maas et al. 2011), as CSV text,id,movie',
+    'wiki_es/train.txt.gz': 'Spanish Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles',
+    'fakenews_es/train.csv.gz': 'jpposadas/FakeNewsCorpusSpanish train.xlsx, as CSV text,headline,label,...',
+    'fakenews_es/dev.csv.gz': 'jpposadas/FakeNewsCorpusSpanish development.xlsx, as CSV text,headline,label,...',
+    'fakenews_es/test.csv.gz': 'jpposadas/FakeNewsCorpusSpanish test.xlsx, as CSV text,headline,label,...'}
+
+def _sums(root):
+    f = root/'SHA256SUMS'
+    return {name.strip().lstrip('*./'):h for h,name in (l.split(None, 1) for l in f.read_text().splitlines() if l.strip())} if f.exists() else {}
+
+def data_files(*names):
+    "Paths of data files under FASTFORMERS_DATA; prints what is needed and exits with 2 when that is unset or something is missing"
+    root = Path(os.environ.get('FASTFORMERS_DATA', '/nonexistent'))
+    if missing := [n for n in names if not (root/n).is_file()]:
+        print('Set FASTFORMERS_DATA to a directory with these files (SHA256SUMS beside them is checked):')
+        for n in names: print(f"  {n:26} {'missing' if n in missing else 'found':8} {origin[n]}")
+        sys.exit(2)
+    sums = _sums(root)
+    for n in names:
+        if n in sums and (got := hashlib.sha256((root/n).read_bytes()).hexdigest())!=sums[n]: sys.exit(f'{n}: sha256 is {got}, expected {sums[n]}')
+    return [root/n for n in names]
+
+def read(path): return pd.read_csv(path, keep_default_na=False)
+
+def tfidf_error(train, valid):
+    "Error of TF-IDF uni- and bigrams with logistic regression, in %"
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    m = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
+    return 100*(1-m.fit(train.text, train.label).score(valid.text, valid.label))
+
+def git(*args): return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()
+
+def circumstances(args):
+    from fastformers.stages import versions
+    cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
+    return {'date':time.strftime('%Y-%m-%d'), 'commit':git('rev-parse','--short','HEAD'), 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]]),
+            'processor':cpu, 'cores':os.cpu_count(), 'versions':versions()}
+
+def save(name, args, config, figures, final=False):
+    "Write `figures` to results/`name`.json; a read of the test set also goes on record"
+    facts = {**circumstances(args), 'config':config, **figures}
+    results.mkdir(exist_ok=True)
+    text = json.dumps(facts, indent=1, default=str)
+    (results/f'{name}.json').write_text(text+'\n')
+    if final:
+        line = {k:facts[k] for k in ('date','commit','command')} | {'config':hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12], **figures.get('test',{})}
+        with open(results/'test_reads.jsonl', 'a') as f: f.write(json.dumps(line, default=str)+'\n')
+    print(pd.json_normalize(figures).T.to_string(header=False))
+
+def parser(doc):
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', datefmt='%H:%M:%S')
+    p = argparse.ArgumentParser(description=doc)
+    p.add_argument('--final', action='store_true', help='read the test set, once, and put it on record')
+    p.add_argument('--seeds', default='42,43,44', help='comma-separated')
+    p.add_argument('--out', default=None, help='keep the run directory here')
+    return p
+
+def quiet():
+    "No progress bars in logs"
+    from fastai.basics import defaults
+    from fastai.callback.progress import ProgressCallback
+    if ProgressCallback in defaults.callbacks: defaults.callbacks.remove(ProgressCallback)
+
+def stat(xs): return {'mean':round(float(np.mean(xs)),2), 'sd':round(float(np.std(xs, ddof=1)),2) if len(xs)>1 else None, 'each':[round(float(x),2) for x in xs]}
+
+def test_order(learn, test):
+    "The row numbers of `test` in the order in which a loader gives them"
+    return np.array(learn.dls.test_dl(test, with_labels=True).get_idxs())
