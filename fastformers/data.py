@@ -133,6 +133,7 @@ def split_rows(df, valid_col, valid_pct, seed, stratify=None):
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None:
         if valid_col not in df: raise ValueError(f"`valid_col` {valid_col!r} is not a column; columns are {', '.join(map(str,df.columns))}")
+        if df[valid_col].isna().any(): raise ValueError(f"column {valid_col!r} has missing values; fill them with True (validation) or False")
         v = df[valid_col].to_numpy().astype(bool)
         if v.all() or not v.any(): raise ValueError(f"column {valid_col!r} puts {v.sum()} of {len(v)} rows into validation; both parts need rows")
     else:
@@ -176,7 +177,7 @@ def as_frame(data, text_col):
     "A DataFrame with `text_col` from a DataFrame, a list of texts or a `datasets.Dataset`"
     if isinstance(data, pd.DataFrame): return data
     if hasattr(data, 'to_pandas'): return data.to_pandas()
-    if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)): return pd.DataFrame({text_col: list(data)})
+    if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)): return pd.DataFrame({text_col: list(data)}, dtype=object) # Arrow strings refuse lone surrogates
     raise TypeError(f"`data` must be a DataFrame, a list of texts or a datasets.Dataset, got {type(data).__name__}")
 
 def lm_dls(

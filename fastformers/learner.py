@@ -13,6 +13,7 @@ __all__ = ['logger', 'objective_of', 'lm_learner', 'classifier_learner']
 import logging
 from pathlib import Path
 import torch
+import fastai.callback.schedule # so that every learner has `lr_find`, `fit_one_cycle`, ...
 from safetensors.torch import save_model, load_model
 from fastcore.basics import patch
 from fastcore.foundation import L, first
@@ -113,7 +114,7 @@ def classifier_learner(
         head = PoolingHead(body.config.hidden_size, get_c(dls), pool=pool, at=_summary_at(tok, body.config), ps=(.2*drop_mult,.1*drop_mult))
         _load_head(head, resolve_arch(arch), [str(o) for o in getattr(dls,'vocab',[])])
     if loss_func is None: loss_func = getattr(dls.train_ds, 'loss_func', None)
-    if metrics is None: metrics = _default_metrics(loss_func)
+    if metrics is None: metrics = _default_metrics(getattr(dls.train_ds, 'loss_func', None)) # by the labels, whatever loss is asked for
     return _learner(dls, TextClassifier(body, head), arch, cbs, loss_func=loss_func, metrics=metrics, **kwargs)
 
 # %% ../nbs/11_learner.ipynb #26016744
