@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .PHONY: demo test export readme clean FORCE
 
 demo: .venv/.demo           # the three stages of settings.ini on text that is always there
-	fastformers run settings.ini
+	fastformers run settings.ini --force
 
 test: .venv/.dev            # every notebook, then every test: both always run
 	@$(OFFLINE) nbdev-test --n-workers 2 nbs 2>&1 | tee .venv/nbs.log; nbs=$${PIPESTATUS[0]}; \

@@ -29,7 +29,7 @@ _schedules = ['full_tune','head_only','gradual_unfreeze','sequential_unfreeze','
 @dataclass(frozen=True)
 class _Run:
     format:int = _key(1, "Version of this format", [1])
-    seed:tuple = _key((42,), "Of weights, order, masks and the choice of rows. With several (42, 43, 44) the run is repeated for each", low=0)
+    seed:tuple = _key((42,), "Of weights, order, masks and the choice of rows. With several (42, 43, 44) the classifiers are repeated for each", low=0)
     output:str = _key('runs/demo', "Directory of the results", path=True)
     compare:bool = _key(True, "Also train the classifier without the LM stage, to see what the stage bought")
 

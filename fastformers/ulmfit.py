@@ -26,10 +26,10 @@ from . import schedules
 from .data import lm_dls, classifier_dls, split_rows, as_frame
 from .learner import lm_learner, classifier_learner, objective_of
 from .models import group_names, LanguageModel
-from .objectives import MLM, CLM, n_predicted
+from .objectives import MLM, CLM
 from .recipe import Recipe, read_recipe
 from .report import Report
-from .schedules import full_tune, lp_ft, gradual_unfreeze
+from .schedules import full_tune, lp_ft
 from .stages import Stage, read_stage
 from .tokens import HFTokenizer, load_tokenizer, train_tokenizer
 from .training import cpu_bf16, epochs_for
@@ -237,6 +237,10 @@ def ulmfit(
             here = lambda name: root/(name if i==0 else f'{name}_seed{seed}')
             if r.lm.objective!='none': stages.append(classify(root/'target_lm', here('classifier'), seed=seed))
             if r.lm.objective=='none' or r.run.compare: stages.append(classify(arch, here('classifier_without_lm'), seed=seed, name='classifier without LM stages'))
+    keep = next(s for s in stages if s.name.startswith('classifier')) # the others' weights are in their directories
+    for s in stages:
+        if s is not keep: s.learner = None
+        if path is None: s.path = None
     info = {'arch':str(arch), 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped, 'test rows':0 if test is None else len(test), 'seeds':list(seeds)}
     report = Report(stages, path=path, info=info)
     if path is not None: report.save(path)
