@@ -11,6 +11,7 @@ __all__ = ['PadTokens', 'TokensDL', 'pack_tokens', 'split_rows', 'RowField', 'to
            'classifier_dls', 'HFTextBlock']
 
 # %% ../nbs/06a_data.ipynb #7baaf20f
+from copy import copy
 import numpy as np, pandas as pd
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,9 @@ class TokensDL(TfmdDL):
     ):
         super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
         self.max_tokens,self.seed,self.passes,self._lengths,self._plan = max_tokens,seed,passes,lengths,None
+
+        # a transform that knows the pass is this loader's own: another one in the middle of a pass must not change it
+        self.after_batch.fs = L(copy(f) if hasattr(f, 'passes') else f for f in self.after_batch.fs)
 
     @property
     def lengths(self):
@@ -223,13 +227,14 @@ def _labels(df, label_col, kind):
             raise ValueError(f"row {df.index[at]!r} (number {at}) has no label in column {c!r}; drop such rows first, e.g. df.dropna(subset=[{c!r}])")
     if kind=='multi':
         if len(cols)>1 or not isinstance(label_col, str): return [[c for c in cols if r[c]] for r in df[cols].to_dict('records')]
-        return [[p for p in v.split(';') if p] for v in df[label_col]]
+        return [[p.strip() for p in v.split(';') if p.strip()] for v in df[label_col]]
     return df[label_col].astype(float).tolist() if kind=='regression' else df[label_col].tolist()
 
 def _check_classes(labels, splits, label_col):
-    seen = {labels[i] for i in splits[0]}
+    names = lambda i: labels[i] if isinstance(labels[i], list) else [labels[i]]
+    seen = {o for i in splits[0] for o in names(i)}
     if len(seen)<2: raise ValueError(f"column {label_col!r} has only the class {', '.join(map(repr,seen))} in training; a classifier needs two or more")
-    if (missing := sorted({labels[i] for i in splits[1]}-seen, key=str)):
+    if (missing := sorted({o for i in splits[1] for o in names(i)}-seen, key=str)):
         raise ValueError(f"validation has labels that training has not: {', '.join(map(str,missing))}; move some of their rows to training, or drop them")
 
 def classifier_dls(
@@ -257,7 +262,7 @@ def classifier_dls(
     kind = label_kind(df, label_col)
     labels = _labels(df, label_col, kind)
     splits = split_rows(df, valid_col, valid_pct, seed, labels if kind=='single' else None)
-    if kind=='single' and y_block is None: _check_classes(labels, splits, label_col)
+    if kind!='regression' and y_block is None: _check_classes(labels, splits, label_col)
     if y_block is None: y_block = dict(single=CategoryBlock, multi=MultiCategoryBlock, regression=RegressionBlock)[kind]()
     ids = encode_df(df, tok, text_col=text_col)['ids'].tolist()
     items = [{'ids':i, 'label':l} for i,l in zip(ids, labels)]

@@ -143,7 +143,7 @@ class LanguageModel(nn.Module):
         hf # A Hugging Face model with an LM head
     ):
         super().__init__()
-        self.hf,self.inputs = hf,ModelInputs(hf.base_model)
+        self.hf,self.model_inputs = hf,ModelInputs(hf.base_model)
     @property
     def body(self): "The network without its LM head"; return self.hf.base_model
     @property
@@ -163,7 +163,7 @@ class LanguageModel(nn.Module):
             out.last_hidden_state = h
             return out
         hook = self.body.register_forward_hook(pick)
-        try: logits = self.hf(**self.inputs(x)).logits
+        try: logits = self.hf(**self.model_inputs(x)).logits
         finally: hook.remove()
         return logits if fired else logits.gather(1, at.expand(-1, -1, logits.shape[-1]))
 
@@ -182,12 +182,12 @@ class TextClassifier(nn.Module):
         head # A module called with hidden states and the mask of real tokens
     ):
         super().__init__()
-        self.body,self.head,self.inputs = body,head,ModelInputs(body)
+        self.body,self.head,self.model_inputs = body,head,ModelInputs(body)
     @property
     def config(self): "The Hugging Face config of the body"; return self.body.config
     @property
     def loading(self): "The `LoadReport` of the body"; return self.body.loading
-    def forward(self, x): return self.head(self.body(**self.inputs(x))[0], as_tokens(x).real)
+    def forward(self, x): return self.head(self.body(**self.model_inputs(x))[0], as_tokens(x).real)
 
 # %% ../nbs/04_models.ipynb #54da2bd0
 def block_modules(body):

@@ -90,12 +90,10 @@ refused = {
     'text longer than the model':(lambda: classifier_learner(classifier_dls(frame(), tiny_tok()), tiny_arch('bert', max_position_embeddings=8)), ValueError, r"longest text has \d+ tokens, the model takes 8.*max_len=8"),
 }
 
-@pytest.mark.xfail(strict=True, reason='only single labels are checked; a KeyError comes with the first batch of validation')
 def test_a_label_of_several_that_is_only_in_validation_is_refused():
     df = frame().assign(label=['a;b','a','c','b']*4)
     with pytest.raises(ValueError, match='validation has labels that training has not: c'): classifier_dls(df, tiny_tok())
 
-@pytest.mark.xfail(strict=True, reason='names are taken with the space that follows the semicolon')
 def test_a_space_after_a_semicolon_makes_no_new_label():
     assert list(classifier_dls(frame().assign(label=['a; b','b','a; b','a']*4), tiny_tok()).vocab)==['a','b']
 

@@ -29,7 +29,7 @@ def moved(model, x, k, hidden=None):
         torch.manual_seed(1)
         with torch.no_grad():
             for p in layer_groups(model)[k]: p.add_(torch.randn_like(p)*.1)
-    with torch.no_grad(): return model.body(**model.inputs(x), output_hidden_states=True).hidden_states, model(x)
+    with torch.no_grad(): return model.body(**model.model_inputs(x), output_hidden_states=True).hidden_states, model(x)
 
 @pytest.mark.parametrize('kind', ['classifier','language model'])
 @pytest.mark.parametrize('family', families)

@@ -103,7 +103,6 @@ def test_an_exported_learner_predicts_the_same(rows, tmp_path):
         again = load_learner(tmp_path/'learner.pkl')
     assert gap(again.predict(item)[2], learn.predict(item)[2])<1e-6
 
-@pytest.mark.xfail(strict=True, reason='`.inputs` of the models shadows that of fastai\'s GatherPredsCallback, which warns on every predict')
 def test_predict_and_get_preds_warn_of_nothing(rows):
     learn,df,cols = rows
     with warnings.catch_warnings():

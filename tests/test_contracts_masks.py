@@ -128,7 +128,6 @@ def test_passes_count_on_over_two_fits_of_one_learner(docs):
     for p,q in combinations(passes, 2): assert p.keys()==q.keys() and all(p[k][0]!=q[k][0] for k in p)
     assert passes==[masks(fresh.train) for _ in range(4)] # learning or not makes no difference
 
-@pytest.mark.xfail(strict=True, reason='the loader that started last tells the shared objective which pass it is')
 def test_another_loader_in_the_middle_of_a_pass_changes_no_mask(docs):
     a,b = lm(docs),lm(docs)
     for dls in (a,b): masks(dls.train)
