@@ -7,9 +7,10 @@ Modules:
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
-- `fastformers.data`: Ids to batches: length-sorted loaders, packed documents, and the two factories `lm_dls` and `classifier_dls`
+- `fastformers.data`: Texts and labels to loaders: packed documents, splits, and the two factories `lm_dls` and `classifier_dls`
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
+- `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded

@@ -16,6 +16,7 @@ from .tokens import *
 from .models import *
 from .heads import *
 from .objectives import *
+from .loaders import *
 from .data import *
 from .schedules import *
 from .training import *

@@ -89,7 +89,9 @@ def _mark(o): return f'<b style="color:#c2410c">{o}</b>'
 
 def _cut(pieces, n):
     for o,p in pieces:
-        yield o[:n], p
+        if len(o)>n:
+            yield o[:n], p
+            yield '…', False
+            return
+        yield o, p
         n -= len(o)
-        if n<0: yield '…', False
-        if n<=0: return

@@ -56,14 +56,14 @@ class _LM:
     objective:str = _key('mlm', "What the language model predicts: masked tokens, or the next token; none skips this stage", ['mlm','clm','none'])
     epochs:float|None = _key(1., "Passes over the texts, fractions allowed", above=0)
     minutes:float|None = _key(None, "Instead of epochs: a budget of training time", above=0)
-    lr:float = _key(2e-4, "Highest learning rate", above=0)
+    lr:float = _key(5e-4, "Highest learning rate", above=0)
     schedule:str = _key('', "Which layers learn when. Blank: all at once, after the LM head alone if the checkpoint had none", ['',*_schedules])
     bs:int = _key(32, "Rows in a batch", low=1)
     seq_len:int = _key(128, "Tokens in a row", low=8)
 
 @dataclass(frozen=True)
 class _Classifier:
-    epochs:float = _key(3., "Passes over the labelled rows, fractions allowed", above=0)
+    epochs:float = _key(4., "Passes over the labelled rows, fractions allowed", above=0)
     lr:float = _key(2e-4, "Highest learning rate", above=0)
     schedule:str = _key('full_tune', "Which layers learn when", _schedules)
     bs:int = _key(32, "Rows in a batch", low=1)

@@ -55,9 +55,10 @@ def _sha256(path, mtime, size): # read once in a process, again when the file ch
 
 # %% ../nbs/02_tokens.ipynb #b12c051e
 def load_tokenizer(
-    arch # A fast Hugging Face tokenizer (returned as it is), a hub id, a directory, or a name in `shipped`
+    arch # A fast Hugging Face tokenizer (returned as it is), an `HFTokenizer`, a hub id, a directory, or a name in `shipped`
 )->PreTrainedTokenizerBase: # A fast tokenizer
     "The tokenizer of `arch`"
+    arch = getattr(arch, 'tok', arch) # an `HFTokenizer` holds one
     if isinstance(arch, PreTrainedTokenizerBase):
         if arch.is_fast: return arch
         raise TypeError(f"Expected a fast tokenizer, got {type(arch).__name__}, a slow one; load it with AutoTokenizer.from_pretrained(..., use_fast=True), "
