@@ -45,10 +45,12 @@ def tfidf_error(train, valid):
 
 def git(*args): return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()
 
+commit = git('rev-parse','--short','HEAD') # of the code that runs, not of what is committed meanwhile
+
 def circumstances(args):
     from fastformers.stages import versions
     cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
-    return {'date':time.strftime('%Y-%m-%d'), 'commit':git('rev-parse','--short','HEAD'), 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]]),
+    return {'date':time.strftime('%Y-%m-%d'), 'commit':commit, 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]]),
             'processor':cpu, 'cores':os.cpu_count(), 'versions':versions()}
 
 def save(name, args, config, figures, final=False):
@@ -60,7 +62,9 @@ def save(name, args, config, figures, final=False):
     if final:
         line = {k:facts[k] for k in ('date','commit','command')} | {'config':hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12], **figures.get('test',{})}
         with open(results/'test_reads.jsonl', 'a') as f: f.write(json.dumps(line, default=str)+'\n')
-    print(pd.json_normalize(figures).T.to_string(header=False))
+    for part,errors in (('validation',figures.get('validation error %')), *figures.get('test',{}).items()):
+        if isinstance(errors, dict): print(f'\n{part}', *(f'  {k:36} {v["mean"]} ± {v["sd"]}' if isinstance(v, dict) else f'  {k:36} {v}' for k,v in errors.items()), sep='\n')
+    for o in figures.get('gains', []): print(o['says'])
 
 def parser(doc):
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', datefmt='%H:%M:%S')

@@ -36,7 +36,7 @@ class _Run:
 @dataclass(frozen=True)
 class _Data:
     source:str = _key('docs', "A csv file (.csv, .tsv, also .gz) with labelled texts, or docs: documentation of the Python libraries installed here", path=True)
-    rows:int = _key(1500, "Draw so many labelled rows; 0: all. Default for a file: 0", low=0)
+    rows:int = _key(1000, "Draw so many labelled rows; 0: all. Default for a file: 0", low=0)
     text_col:str = _key('text', "Column of the texts")
     label_col:str = _key('label', "Column of the labels")
     valid_col:str = _key('', "Column that is true for validation rows. Blank: is_valid if there is one, else a random 20 %")
@@ -54,8 +54,8 @@ class _Model:
 @dataclass(frozen=True)
 class _LM:
     objective:str = _key('mlm', "What the language model predicts: masked tokens, or the next token; none skips this stage", ['mlm','clm','none'])
-    epochs:float|None = _key(1., "Passes over the texts, fractions allowed", above=0)
-    minutes:float|None = _key(None, "Instead of epochs: a budget of training time", above=0)
+    epochs:float|None = _key(None, "Passes over the texts, fractions allowed", above=0)
+    minutes:float|None = _key(2.5, "Instead of epochs: a budget of training time", above=0)
     lr:float = _key(5e-4, "Highest learning rate", above=0)
     schedule:str = _key('', "Which layers learn when. Blank: all at once, after the LM head alone if the checkpoint had none", ['',*_schedules])
     bs:int = _key(32, "Rows in a batch", low=1)
