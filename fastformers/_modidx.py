@@ -530,6 +530,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fastformers.ulmfit.fine_tune_classifier': ( 'ulmfit.html#fine_tune_classifier',
                                                                                  'fastformers/ulmfit.py'),
                                     'fastformers.ulmfit.fine_tune_lm': ('ulmfit.html#fine_tune_lm', 'fastformers/ulmfit.py'),
+                                    'fastformers.ulmfit.head_first': ('ulmfit.html#head_first', 'fastformers/ulmfit.py'),
                                     'fastformers.ulmfit.lm_texts': ('ulmfit.html#lm_texts', 'fastformers/ulmfit.py'),
                                     'fastformers.ulmfit.measure': ('ulmfit.html#measure', 'fastformers/ulmfit.py'),
                                     'fastformers.ulmfit.pretrain_lm': ('ulmfit.html#pretrain_lm', 'fastformers/ulmfit.py'),

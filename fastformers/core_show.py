@@ -11,12 +11,11 @@ __all__ = ['table_rows', 'display_rows', 'show_batch', 'show_results', 'plot_top
 # %% ../nbs/00a_core_show.ipynb #3f9fe117
 import html, re
 import pandas as pd
-from fastcore.imports import IN_NOTEBOOK
+from fastcore.imports import in_notebook
 from fastai.data.core import show_batch, show_results
 from fastai.interpret import plot_top_losses
 from fastai.torch_core import TensorBase
 from plum import dispatch
-if IN_NOTEBOOK: from IPython.display import display, HTML
 from .core import TensorTokens, TokenText
 
 # %% ../nbs/00a_core_show.ipynb #f2e8b2fb
@@ -37,7 +36,9 @@ def table_rows(cols, ctxs=None, max_n=9, trunc_at=300):
 
 def display_rows(rows):
     "Display `rows` as a table in a notebook, print it elsewhere"
-    if IN_NOTEBOOK: return display(HTML(pd.DataFrame(rows, dtype=object).to_html(escape=False)))
+    if in_notebook():
+        from IPython.display import display, HTML
+        return display(HTML(pd.DataFrame(rows, dtype=object).to_html(escape=False)))
     print(pd.DataFrame([{k:html.unescape(re.sub('</?b[^>]*>', '', v)) for k,v in r.items()} for r in rows]).to_string())
 
 def _targets(samples, names=('target','target2','target3')):
