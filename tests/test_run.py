@@ -7,6 +7,7 @@ from fastformers.data import classifier_dls
 from fastformers.learner import classifier_learner
 from fastformers.recipe import Recipe, read_recipe
 from fastformers.stages import read_stage
+from fastformers.training import cpu_bf16
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 @pytest.fixture(scope='module')
@@ -46,9 +47,9 @@ def test_stages_open_with_plain_transformers(run):
 
 def test_the_saved_classifier_predicts_as_the_report_says(run):
     df = pd.read_csv(run/'mine.csv', keep_default_na=False)
-    learn = classifier_learner(classifier_dls(df, str(run/'out'/'classifier'), max_len=128, device='cpu'), run/'out'/'classifier')
+    learn = classifier_learner(classifier_dls(df, str(run/'out'/'classifier'), max_len=128, bs=8, device='cpu'), run/'out'/'classifier', cbs=cpu_bf16)
     with learn.no_bar(): accuracy = learn.validate()[1]
-    assert accuracy==pytest.approx(read_stage(run/'out'/'classifier')['metrics']['accuracy'], abs=.06) # bfloat16 then, float32 now
+    assert accuracy==pytest.approx(read_stage(run/'out'/'classifier')['metrics']['accuracy'], abs=1e-6) # the precision of the run, decided once a process
 
 def test_the_language_model_never_sees_held_out_texts(run):
     from fastformers.ulmfit import lm_texts
