@@ -72,8 +72,9 @@ def _train(learn, stage, path, schedule, lr, epochs, minutes, discr=None, test_d
     n = len(learn.opt.param_lists) if learn.opt else len(learn.splitter(learn.model))
     table = schedule(n) if callable(schedule) else schedule
     if epochs is not None: table = table.rescale(epochs)
+    if discr is not None: table = table*schedules.discriminative_lrs(n, discr)
     _log.info(f"{stage.name}, seed {stage.seed}: {table.total:.3g} epochs of {len(learn.dls.train)} batches, {n} layer groups, lr {lr:g}")
-    learn.fit_schedule(table, lr, discr=discr)
+    learn.fit_schedule(table, lr)
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), table.total))
