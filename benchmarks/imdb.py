@@ -39,6 +39,6 @@ def main():
         clean = (~test.text.isin(df.text)).to_numpy()[test_order(report.learner, test)]
         figures['test'] = {'test error %':{k:stat([100*(1-s.test['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(tr,test),2)},
                            'without rows seen in training':{k:stat([100*(1-s.test_score[clean].mean()) for s in v]) for k,v in arms.items()}, 'such rows':int((~clean).sum())}
-    save('imdb', args, {'recipe':recipe.to_ini(), 'seeds':seeds}, figures, args.final)
+    save('imdb', args, {'recipe':recipe.to_ini(here), 'seeds':seeds}, figures, args.final)
 
 if __name__=='__main__': main()

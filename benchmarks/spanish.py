@@ -44,6 +44,6 @@ def main():
                'gains':report.gains().to_dict('records'),
                'validation error %':{k:stat([100*(1-s.metrics['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(tr,va),2)}}
     if args.final: figures['test'] = {'test error %':{k:stat([100*(1-s.test['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(df,test),2)}}
-    save('spanish', args, {'recipe':recipe.to_ini(), 'seeds':seeds, 'minutes':args.minutes}, figures, args.final)
+    save('spanish', args, {'recipe':recipe.to_ini(here), 'seeds':seeds, 'minutes':args.minutes}, figures, args.final)
 
 if __name__=='__main__': main()
