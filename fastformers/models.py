@@ -9,8 +9,8 @@ one group a transformer block, and head, in the order in which the signal passes
 
 # %% auto #0
 __all__ = ['family_meta', 'FamilyMeta', 'is_causal', 'max_length', 'ModelInputs', 'LoadReport', 'quiet_hf', 'load_config',
-           'load_hf', 'load_body', 'LanguageModel', 'predicted_at', 'TextClassifier', 'block_modules', 'layer_groups',
-           'group_names']
+           'load_hf', 'load_body', 'fit_vocab', 'LanguageModel', 'predicted_at', 'TextClassifier', 'block_modules',
+           'layer_groups', 'group_names']
 
 # %% ../nbs/04_models.ipynb #72125e6e
 import copy, inspect, logging
@@ -145,6 +145,18 @@ def load_body(arch, pretrained=True, drop_mult=1., **kwargs):
     cls = AutoModel._model_mapping[type(load_config(arch, kwargs.get('revision','main')))]
     if isinstance(cls, type) and 'add_pooling_layer' in inspect.signature(cls).parameters: kwargs['add_pooling_layer'] = False
     return load_hf(AutoModel, arch, pretrained, drop_mult, **kwargs)
+
+# %% ../nbs/04_models.ipynb #b2c0d6e6
+def fit_vocab(
+    hf, # A Hugging Face model, changed in place
+    n_tokens # How many tokens the tokenizer has
+): # How many rows were added, 0 if the model was large enough
+    "Give `hf` at least `n_tokens` embeddings, and outputs where it has an LM head; old ids keep theirs"
+    old = hf.get_input_embeddings().num_embeddings
+    if n_tokens<=old: return 0
+    with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)
+    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new rows start near the mean of the others")
+    return n_tokens-old
 
 # %% ../nbs/04_models.ipynb #fd75135e
 class LanguageModel(nn.Module):
