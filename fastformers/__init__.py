@@ -8,6 +8,7 @@ Modules:
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.data`: Texts and labels to loaders: packed documents, splits, and the two factories `lm_dls` and `classifier_dls`
+- `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
@@ -15,6 +16,7 @@ Modules:
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
+- `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
