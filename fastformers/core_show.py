@@ -14,7 +14,7 @@ import pandas as pd
 from fastcore.imports import in_notebook
 from fastai.data.core import show_batch, show_results
 from fastai.interpret import plot_top_losses
-from fastai.torch_core import TensorBase
+from fastai.torch_core import TensorBase, TensorCategory, TensorMultiCategory
 from plum import dispatch
 from .core import TensorTokens, TokenText
 
@@ -24,7 +24,8 @@ def _cell(o, trunc_at):
     if isinstance(o, TokenText): return o.truncate(trunc_at).to_html()
     if isinstance(o, TensorBase) and o.numel()==1: o = o.item()
     if isinstance(o, float): return f'{o:.4f}'
-    return html.escape('; '.join(map(str, o)) if not isinstance(o, str) and hasattr(o,'__len__') else str(o))
+    if not isinstance(o, str) and hasattr(o,'__len__') and getattr(o,'ndim',1): return '; '.join(_cell(v, trunc_at) for v in o)
+    return html.escape(str(o))
 
 def table_rows(cols, ctxs=None, max_n=9, trunc_at=300):
     "`max_n` rows (dicts of label -> HTML) from `cols`, a list of (label, values); added to the rows `ctxs` when these are given"
@@ -61,8 +62,9 @@ def show_results(x:TensorTokens, y, samples, outs, ctxs=None, max_n=9, trunc_at=
 
 @dispatch
 def plot_top_losses(x:TensorTokens, y, samples, outs, raws, losses, trunc_at=300, **kwargs):
-    "A table of the texts that cost most, with the probability of the predicted class and the loss"
-    cols = [('text',samples.itemgot(0))] + _targets(samples) + [('predicted',outs.itemgot(0)),
-            ('probability',[float(o.max()) for o in raws]), ('loss',[float(o) for o in losses])]
+    "A table of the texts that cost most, with the loss and, where one class is predicted, its probability"
+    one = isinstance(y, TensorCategory) and not isinstance(y, TensorMultiCategory)
+    probs = [('probability',[float(o.max()) for o in raws])] if one else []
+    cols = [('text',samples.itemgot(0))] + _targets(samples) + [('predicted',outs.itemgot(0))] + probs + [('loss',[float(o) for o in losses])]
     rows = table_rows(cols, None, len(samples), trunc_at)
     display_rows(rows); return rows

@@ -11,12 +11,14 @@ __all__ = ['PadTokens', 'TokensDL']
 # %% ../nbs/06a_loaders.ipynb #36aad4d0
 from copy import copy
 from itertools import islice
+from types import MethodType
 import numpy as np
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from torch import Tensor
-from fastcore.foundation import L
+from fastcore.foundation import L, first
 from fasttransform import Transform
 from fastai.data.core import TfmdDL
+from fastai.torch_core import to_detach
 from .core import TensorTokens
 import fastformers.core_show
 
@@ -28,8 +30,11 @@ class PadTokens(Transform):
     ): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
-        def pad(o): return F.pad(o.as_subclass(Tensor), (n-len(o),0) if self.left else (0,n-len(o)), value=self.value).as_subclass(TensorTokens)
-        return [(pad(o[0]), *o[1:]) for o in samples]
+        return [(self.widen(o[0], n, self.value).as_subclass(TensorTokens), *o[1:]) for o in samples]
+    def widen(self, o, n, value):
+        "`o` `(..., sl)` with `value` in the places that make it `(..., n)`"
+        k = n-o.shape[-1]
+        return F.pad(o.as_subclass(Tensor), (k,0) if self.left else (0,k), value=value)
 
 # %% ../nbs/06a_loaders.ipynb #356992cd
 class TokensDL(TfmdDL):
@@ -43,10 +48,11 @@ class TokensDL(TfmdDL):
         max_tokens=None, # Instead of `bs` rows: as many rows as make this many tokens, padding included
         seed=42, # Of the order
         passes=0, # Passes completed so far
+        in_order=False, # Keep the order of the rows when iterated? `get_preds` sorts and puts rows back all the same
         **kwargs
     ):
         super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
-        self.max_tokens,self.seed,self.passes,self._lengths,self._plan = max_tokens,seed,passes,lengths,None
+        self.max_tokens,self.seed,self.passes,self.in_order,self._lengths,self._plan,self._width = max_tokens,seed,passes,in_order,lengths,None,None
 
     @property
     def lengths(self):
@@ -80,9 +86,13 @@ class TokensDL(TfmdDL):
         if self.max_tokens is None: full,short = full+short[:-1],short[-1:]           # at the end it shifts no other batch
         return [i for j in rng.permutation(len(full)) for i in full[j]] + [i for b in short for i in b]
 
-    def __len__(self): return len(self.cut(list(islice(self.get_idxs(), self.n)))) # `show_batch(unique=True)` makes the order endless
+    def _batches(self, idxs):
+        idxs = list(islice(idxs, self.n)) # `show_batch(unique=True)` makes the order endless
+        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = sorted(idxs) # not where the order was set from outside
+        return self.cut(idxs)
+    def __len__(self): return len(self._batches(self.get_idxs()))
     def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
-        return (b for i,b in enumerate(self.cut(list(islice(self._DataLoader__idxs, self.n)))) if i%self.num_workers==self.offs)
+        return (b for i,b in enumerate(self._batches(self._DataLoader__idxs)) if i%self.num_workers==self.offs)
     def create_batches(self, samps): return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
 
     def before_iter(self):
@@ -93,7 +103,20 @@ class TokensDL(TfmdDL):
             if hasattr(f, 'passes'): f.passes,f.loader = self.passes,id(self)
         self.after_batch.fs = L(own)
     def after_iter(self): self.passes += 1
+    def __iter__(self):
+        for b in super().__iter__(): self._width = b[0].shape[-1]; yield b
+
+    def to_detach(self, b, cpu=True, gather=True):
+        "Called by `Learner.get_preds` on a batch's inputs, and targets, before it joins batches: all get the width of the longest row"
+        pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
+        def widen(o):
+            if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
+            own = isinstance(o, TensorTokens)
+            return pad.widen(o, int(self.lengths.max()), pad.value if own else -100).as_subclass(type(o))
+        if pad is not None and isinstance(b, tuple) and len(self)>1: b = tuple(map(widen, b))
+        return to_detach(b, cpu, gather)
 
     def new(self, dataset=None, cls=None, **kwargs):
-        own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, lengths=self._lengths if dataset is None else None)
+        own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, lengths=self._lengths if dataset is None else None,
+                   in_order=self.in_order or dataset is not None and not self.shuffle) # validation is made from training, a test from validation
         return super().new(dataset, cls, **{**own, **kwargs})

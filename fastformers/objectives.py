@@ -17,6 +17,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from fastcore.foundation import L
 from fastcore.basics import ifnone
 from fasttransform import ItemTransform
@@ -69,7 +70,8 @@ class TokenLoss:
         if how=='none': return loss.sum(1)/n.clamp(min=1)
         return loss.sum() if how=='sum' else loss.sum()/n.sum().clamp(min=1)
     def activation(self, o): return o.map(self.activation) if isinstance(o, L) else o.float().softmax(-1)
-    def decodes(self, o): return o.map(self.decodes) if isinstance(o, L) else o.argmax(-1)
+    def decodes(self, o): # rows of several batches differ in k: one tensor of ids, -100 where a row has no more
+        return pad_sequence([*o.map(self.decodes)], batch_first=True, padding_value=-100) if isinstance(o, L) else o.argmax(-1)
 
 def n_predicted(learn): "How many tokens of `learn`'s batch are predicted"; return int((learn.yb[0]!=-100).sum())
 

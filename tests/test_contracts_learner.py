@@ -171,7 +171,6 @@ def test_plot_top_losses_shows_each_text_with_its_own_loss(rows, shown):
         assert r['target']==label and r['predicted']==learn.dls.vocab[int(p.argmax())] and abs(float(r['probability'])-p.max())<1e-4
         assert abs(float(r['loss'])+p[learn.dls.vocab.o2i[label]].log())<1e-3 and abs(float(r['loss'])-expected)<1e-3
 
-@pytest.mark.xfail(strict=True, reason='rows of several batches cannot be joined to one tensor, and fastai takes the list for a tuple of inputs')
 def test_plot_top_losses_shows_more_rows_than_a_batch_has(rows, shown):
     ClassificationInterpretation.from_learner(rows[0]).plot_top_losses(5)
     assert len(shown[0])==5
