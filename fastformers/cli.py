@@ -13,7 +13,8 @@ __all__ = ['run_recipe', 'main']
 import argparse, logging, os, sys, warnings
 from pathlib import Path
 from . import __version__
-from .recipe import Recipe, load_data, read_recipe
+from .files import load_data
+from .recipe import Recipe, read_recipe
 from .stages import write_text
 
 # %% ../nbs/15_cli.ipynb #63d36e4a

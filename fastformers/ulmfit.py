@@ -24,12 +24,14 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from . import schedules
 from .data import lm_dls, classifier_dls, split_rows, as_frame
+from .files import as_list, check_writable, columns_in
 from .learner import lm_learner, classifier_learner, objective_of
 from .models import group_names, LanguageModel
 from .objectives import objectives
-from .recipe import Recipe, read_recipe
+from .recipe import Recipe, read_recipe, _schedules as schedule_names
 from .report import Report
 from .schedules import Schedule, full_tune
+import fastformers.stage_show # how a `Stage` is shown
 from .stages import Stage, read_stage
 from .tokens import HFTokenizer, load_tokenizer, train_tokenizer
 from .training import cpu_bf16, epochs_for
@@ -64,6 +66,28 @@ def measure(learn, dl=None):
     return dict(zip(names, map(float, values))), torch.cat(rows.scores).numpy(), torch.cat(rows.weights).numpy()
 
 # %% ../nbs/12_ulmfit.ipynb #d1235608
+def _schedule(o):
+    "The schedule that `o` is or names"
+    if not isinstance(o, str): return o
+    if o=='head_first': return head_first
+    if o not in schedule_names: raise ValueError(f"`schedule` {o!r} is unknown; available: head_first, {', '.join(schedule_names)}")
+    return getattr(schedules, o)
+
+def _objective(o):
+    "The objective, or class of one, that `o` is or names"
+    if not isinstance(o, str): return o
+    if o not in objectives: raise ValueError(f"`objective` {o!r} is unknown; available: {', '.join(objectives)}")
+    return objectives[o]
+
+def _check_settings(path, **numbers):
+    "Raise now, not after training, if a number is no good or `path` cannot become the directory of a stage"
+    for k,v in numbers.items():
+        if v is not None and not v>0: raise ValueError(f"`{k}` must be more than 0, got {v}")
+    if path is None: return
+    path = check_writable(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir()) and read_stage(path) is None):
+        raise FileExistsError(f"{path} exists and is not the directory of a stage; choose another, or move it away")
+
 def _train(learn, stage, path, schedule, lr, epochs, minutes, discr=None, test_dl=None, **settings):
     "Train `learn` as `schedule` says and complete the record `stage`"
     start = time.time()
@@ -107,24 +131,26 @@ def fine_tune_lm(
     data, # A DataFrame, a list of texts or a `datasets.Dataset`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     path=None, # Directory of the stage; None: nothing is written
-    tok=None, # Default: `arch`'s own
-    objective=None, # An `Objective`, or a class of one; default: `MLM`, or `CLM` without a mask token
+    tok:str=None, # Another tokenizer than `arch`'s own: hub id, directory, shipped name, or an object
+    objective:str=None, # 'mlm', 'clm', an `Objective` or a class of one; default: 'mlm', or 'clm' without a mask token
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
+    valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.1, # Share of documents held out
     seq_len=128, # Most tokens in a row
     bs=32, # Rows in a batch
     packing='doc-sentences', # How documents become rows, see `pack_tokens`
-    epochs=1, # Passes over the data, fractions allowed; None: what `schedule` lasts
-    minutes=None, # Instead of `epochs`: a budget of time for training
+    epochs:float=1, # Passes over the data, fractions allowed; None: what `schedule` lasts
+    minutes:float=None, # Instead of `epochs`: a budget of time for training
     lr=5e-4, # Highest learning rate
-    schedule=None, # A `Schedule` or a function of the number of groups; default: `full_tune`, or `head_first` if the head is new
+    schedule:str=None, # Which layers learn when: a `Schedule`, a function of the number of groups, or its name, as 'lp_ft'; default: `full_tune`, or `head_first` if the head is new
     drop_mult=1., # Multiplies dropout
     seed=42, # Of random weights, order and masks
     name='target LM', # Of the stage
     cbs=None # More callbacks
 ) -> Stage:
     "Go on training the language model of `arch` on your own texts"
+    _check_settings(path, epochs=epochs, minutes=minutes, lr=lr, bs=bs, seq_len=seq_len)
+    schedule,objective = _schedule(schedule),_objective(objective)
     set_seed(seed)
     tok = HFTokenizer(arch if tok is None else tok)
     objective = objective(tok, seed=seed) if isinstance(objective, type) else objective
@@ -150,11 +176,11 @@ def small_config(
 def pretrain_lm(
     data, # A DataFrame, a list of texts or a `datasets.Dataset`
     path=None, # Directory of the stage; None: nothing is written
-    tok=None, # A tokenizer or what names one; default: a SentencePiece unigram model is trained on the training texts
-    config=None, # A `PretrainedConfig`; default: `small_config(tok)`
+    tok:str=None, # A tokenizer or what names one; default: a SentencePiece unigram model is trained on the training texts
+    config=None, # A `PretrainedConfig`, or a function of the tokenizer that gives one; default: `small_config`
     vocab_sz=8000, # Of the tokenizer that is trained when `tok` is None
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
+    valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.05, # Share of documents held out
     packing='full-sentences', # How documents become rows, see `pack_tokens`
     bs=64, # Rows in a batch
@@ -164,10 +190,13 @@ def pretrain_lm(
     **kwargs
 ) -> Stage:
     "Train a tokenizer, if none is given, and a language model from random weights"
+    _check_settings(path, vocab_sz=vocab_sz)
     df = as_frame(data, text_col)
+    if text_col not in df: raise ValueError(f"`text_col` {text_col!r} is not a column; columns are {', '.join(map(str,df.columns))}")
     train,_ = split_rows(df, valid_col, valid_pct, seed)
     tok = train_tokenizer(df[text_col].iloc[train].tolist(), vocab_sz=vocab_sz) if tok is None else load_tokenizer(tok)
-    return fine_tune_lm(df, small_config(tok) if config is None else config, path, tok=tok, text_col=text_col, valid_col=valid_col, valid_pct=valid_pct,
+    if config is None: config = small_config
+    return fine_tune_lm(df, config if isinstance(config, PretrainedConfig) else config(tok), path, tok=tok, text_col=text_col, valid_col=valid_col, valid_pct=valid_pct,
                         packing=packing, bs=bs, lr=lr, drop_mult=drop_mult, seed=seed, name='general LM', **kwargs)
 
 # %% ../nbs/12_ulmfit.ipynb #f2582c56
@@ -181,18 +210,18 @@ def fine_tune_classifier(
     arch, # Hub id, directory of a stage, or shipped name
     path=None, # Directory of the stage; None: nothing is written
     test=None, # A DataFrame with the same columns, only evaluated
-    tok=None, # Default: `arch`'s own
-    text_col='text', # Column of the texts, or a pair of columns
-    label_col='label', # Column of the labels, or a list of 0/1 columns
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
+    tok:str=None, # Another tokenizer than `arch`'s own: hub id, directory, shipped name, or an object
+    text_col:str|list='text', # Column of the texts, or a pair of columns
+    label_col:str|list='label', # Column of the labels (several in a cell: 'a; b'), or a list of columns of 0 and 1
+    valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.2, # Share of rows held out
-    max_len=None, # Longest text in tokens; default: what the tokenizer says, at most 512
+    max_len:int=None, # Longest text in tokens; default: what the tokenizer says, at most 512
     bs=32, # Rows in a batch
     pool='concat', # How the head pools, see `PoolingHead`
-    epochs=4, # Passes over the data, fractions allowed; None: what `schedule` lasts
-    minutes=None, # Instead of `epochs`: a budget of time for training
+    epochs:float=4, # Passes over the data, fractions allowed; None: what `schedule` lasts
+    minutes:float=None, # Instead of `epochs`: a budget of time for training
     lr=2e-4, # Highest learning rate
-    schedule=full_tune, # A `Schedule` or a function of the number of groups
+    schedule:str=full_tune, # Which layers learn when: a `Schedule`, a function of the number of groups, or its name, as 'gradual_unfreeze'
     discr=1.11, # Each group learns this many times slower than the one above
     drop_mult=1., # Multiplies dropout
     seed=42, # Of the head's weights and of the order
@@ -200,6 +229,8 @@ def fine_tune_classifier(
     cbs=None # More callbacks
 ) -> Stage:
     "Put a head on the body of `arch` and train it on your labels"
+    _check_settings(path, epochs=epochs, minutes=minutes, lr=lr, bs=bs, discr=discr, max_len=max_len)
+    schedule = _schedule(schedule)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, valid_pct, bs, seed=seed, max_len=max_len)
     learn = classifier_learner(dls, arch, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs)])
@@ -210,10 +241,10 @@ def fine_tune_classifier(
 # %% ../nbs/12_ulmfit.ipynb #a1df45d9
 def lm_texts(df, train, unlabelled=None, test=None, text_col='text'):
     "(texts to train a language model on, how many were dropped): training rows and unlabelled ones, each once, none that validation or test holds"
-    cols = [text_col] if isinstance(text_col, str) else list(text_col)
+    cols = as_list(text_col)
     unlabelled = None if unlabelled is None else as_frame(unlabelled, cols[0])
     for name,o in (('df',df), ('unlabelled',unlabelled), ('test',test)):
-        if o is not None and not (cols[0] in o if name=='unlabelled' else set(cols)<=set(o)):
+        if o is not None and not (set(cols)&set(o) if name=='unlabelled' else set(cols)<=set(o)):
             raise ValueError(f"`{name}` has no column {', '.join(repr(c) for c in cols if c not in o)}; columns are {', '.join(map(str,o.columns))}")
     held = df.drop(df.index[train]) if df.index.is_unique else df.reset_index(drop=True).drop(train)
     parts = [df.iloc[train][c] for c in cols]
@@ -222,8 +253,6 @@ def lm_texts(df, train, unlabelled=None, test=None, text_col='text'):
     texts = pd.concat(parts, ignore_index=True)
     kept = texts[~texts.isin(secret)].drop_duplicates()
     return kept.tolist(), len(texts)-len(kept)
-
-def _schedule(name): return getattr(schedules, name) if name else None
 
 def ulmfit(
     df, # Labelled texts, a row each
@@ -237,21 +266,22 @@ def ulmfit(
 ) -> Report:
     "Target-domain language model, then classifier, with the classifier without the language model beside it"
     r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
-    text_col,label_col,valid_col = text_col or r.data.text_col, label_col or r.data.label_col, valid_col or r.data.valid_col or None
+    text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
+    valid_col = valid_col or r.data.valid_col or None
     arch = arch or r.model.arch
     train,valid = split_rows(df, valid_col, .2, seeds[0], df[label_col] if isinstance(label_col, str) and label_col in df else None)
     df = df.assign(is_valid=np.isin(np.arange(len(df)), valid))
     texts,dropped = lm_texts(df, train, unlabelled, test, text_col)
     classify = partial(fine_tune_classifier, df, test=test, text_col=text_col, label_col=label_col, valid_col='is_valid', max_len=r.model.max_len or None,
-                       pool=r.model.head, epochs=r.classifier.epochs, lr=r.classifier.lr, schedule=_schedule(r.classifier.schedule), discr=r.classifier.discr, bs=r.classifier.bs)
+                       pool=r.model.head, epochs=r.classifier.epochs, lr=r.classifier.lr, schedule=r.classifier.schedule, discr=r.classifier.discr, bs=r.classifier.bs)
     probe = classifier_dls(df, arch, text_col, label_col, 'is_valid', max_len=r.model.max_len or None) # mistakes in labels are found before the LM stage
     if test is not None: _test_dl(probe, test, label_col)
     stages = []
     with tempfile.TemporaryDirectory() as tmp:
         root = Path(tmp if path is None else path)
         if r.lm.objective!='none':
-            stages.append(fine_tune_lm(texts, arch, root/'target_lm', objective=objectives[r.lm.objective], seq_len=r.lm.seq_len, bs=r.lm.bs,
-                                       epochs=r.lm.epochs, minutes=r.lm.minutes, lr=r.lm.lr, schedule=_schedule(r.lm.schedule), seed=seeds[0]))
+            stages.append(fine_tune_lm(texts, arch, root/'target_lm', objective=r.lm.objective, seq_len=r.lm.seq_len, bs=r.lm.bs,
+                                       epochs=r.lm.epochs, minutes=r.lm.minutes, lr=r.lm.lr, schedule=r.lm.schedule or None, seed=seeds[0]))
         for i,seed in enumerate(seeds):
             here = lambda name: root/(name if i==0 else f'{name}_seed{seed}')
             if r.lm.objective!='none': stages.append(classify(root/'target_lm', here('classifier'), seed=seed))
