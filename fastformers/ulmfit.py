@@ -131,18 +131,18 @@ def fine_tune_lm(
     data, # A DataFrame, a list of texts or a `datasets.Dataset`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     path=None, # Directory of the stage; None: nothing is written
-    tok:str=None, # Another tokenizer than `arch`'s own: hub id, directory, shipped name, or an object
-    objective:str=None, # 'mlm', 'clm', an `Objective` or a class of one; default: 'mlm', or 'clm' without a mask token
+    tok:str=None, # Another tokenizer than the own one of `arch`: hub id, directory, shipped name, in Python also an object
+    objective:str=None, # What is predicted: mlm or clm, in Python also an `Objective` or a class of one; default: mlm, or clm if there is no mask token
     text_col='text', # Column of the texts
     valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.1, # Share of documents held out
     seq_len=128, # Most tokens in a row
     bs=32, # Rows in a batch
-    packing='doc-sentences', # How documents become rows, see `pack_tokens`
-    epochs:float=1, # Passes over the data, fractions allowed; None: what `schedule` lasts
+    packing='doc-sentences', # How documents become rows: doc-sentences (none crosses the end of a document) or full-sentences (all are full)
+    epochs:float|None=1, # Passes over the data, fractions allowed; None: what `schedule` lasts
     minutes:float=None, # Instead of `epochs`: a budget of time for training
     lr=5e-4, # Highest learning rate
-    schedule:str=None, # Which layers learn when: a `Schedule`, a function of the number of groups, or its name, as 'lp_ft'; default: `full_tune`, or `head_first` if the head is new
+    schedule:str=None, # Which layers learn when: full_tune, head_first, lp_ft, ..., in Python also a `Schedule` or a function of the number of groups; default: full_tune, or head_first if the head is new
     drop_mult=1., # Multiplies dropout
     seed=42, # Of random weights, order and masks
     name='target LM', # Of the stage
@@ -176,13 +176,13 @@ def small_config(
 def pretrain_lm(
     data, # A DataFrame, a list of texts or a `datasets.Dataset`
     path=None, # Directory of the stage; None: nothing is written
-    tok:str=None, # A tokenizer or what names one; default: a SentencePiece unigram model is trained on the training texts
+    tok:str=None, # A tokenizer: hub id, directory, shipped name, in Python also an object; default: a SentencePiece unigram model is trained on the training texts
     config=None, # A `PretrainedConfig`, or a function of the tokenizer that gives one; default: `small_config`
     vocab_sz=8000, # Of the tokenizer that is trained when `tok` is None
     text_col='text', # Column of the texts
     valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.05, # Share of documents held out
-    packing='full-sentences', # How documents become rows, see `pack_tokens`
+    packing='full-sentences', # How documents become rows: doc-sentences (none crosses the end of a document) or full-sentences (all are full)
     bs=64, # Rows in a batch
     lr=1e-3, # Highest learning rate
     drop_mult=0., # Multiplies dropout: a small model that sees much text once needs none
@@ -210,18 +210,18 @@ def fine_tune_classifier(
     arch, # Hub id, directory of a stage, or shipped name
     path=None, # Directory of the stage; None: nothing is written
     test=None, # A DataFrame with the same columns, only evaluated
-    tok:str=None, # Another tokenizer than `arch`'s own: hub id, directory, shipped name, or an object
+    tok:str=None, # Another tokenizer than the own one of `arch`: hub id, directory, shipped name, in Python also an object
     text_col:str|list='text', # Column of the texts, or a pair of columns
     label_col:str|list='label', # Column of the labels (several in a cell: 'a; b'), or a list of columns of 0 and 1
     valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.2, # Share of rows held out
     max_len:int=None, # Longest text in tokens; default: what the tokenizer says, at most 512
     bs=32, # Rows in a batch
-    pool='concat', # How the head pools, see `PoolingHead`
-    epochs:float=4, # Passes over the data, fractions allowed; None: what `schedule` lasts
+    pool='concat', # How the head pools hidden states: cls, last, mean, max, attn or concat, see `PoolingHead`
+    epochs:float|None=4, # Passes over the data, fractions allowed; None: what `schedule` lasts
     minutes:float=None, # Instead of `epochs`: a budget of time for training
     lr=2e-4, # Highest learning rate
-    schedule:str=full_tune, # Which layers learn when: a `Schedule`, a function of the number of groups, or its name, as 'gradual_unfreeze'
+    schedule:str=full_tune, # Which layers learn when: full_tune, gradual_unfreeze, chain_thaw, sequential_unfreeze, lp_ft, head_only, in Python also a `Schedule` or a function of the number of groups
     discr=1.11, # Each group learns this many times slower than the one above
     drop_mult=1., # Multiplies dropout
     seed=42, # Of the head's weights and of the order
