@@ -62,13 +62,14 @@ def hub_args(
 
 def not_found(
     arch, # As the user wrote it
-    what # What was looked for: 'tokenizer', 'config', 'weights'
+    what, # What was looked for: 'tokenizer', 'config', 'weights'
+    e=None # What transformers said; quoted if the hub was asked
 )->str:
     "Why there is no `what` for `arch`"
     arch = str(arch)
     if os.path.isdir(arch): why = f"the directory holds no {what} that can be read; it has {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else: why = (f"not a directory, not a shipped name ({', '.join(shipped)}), not in the local cache, and "
-                 + ("not found on the model hub" if hub_reached() else "the model hub cannot be reached from here"))
+                 + (f"not found on the model hub{f': {first(str(e).splitlines())}' if e else ''}" if hub_reached() else "the model hub cannot be reached from here"))
     return f"No {what} for {arch!r}: {why}"
 
 # %% ../nbs/01a_hub.ipynb #b12c051e
@@ -86,5 +87,5 @@ def load_tokenizer(
                         + ("; a config holds no tokenizer: pass the tokenizer too" if isinstance(arch, PretrainedConfig) else ''))
     path = resolve_arch(arch)
     try: tok = AutoTokenizer.from_pretrained(path, **hub_args(path))
-    except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer')) from e
+    except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer', e)) from e
     return load_tokenizer(tok)

@@ -169,7 +169,8 @@ tiny_styles = dict(                                             # style -> how i
                  one='$A <sep> <cls>:2', two='$A <sep> $B:1 <sep>:1 <cls>:2', padding_side='left', pad_type=3),
     gpt2 = dict(algo=_bytes, after='<|endoftext|>', roles='bos,eos,pad,unk'),
     llama = dict(algo=_bytes, after='<|begin_of_text|> <|end_of_text|>', roles='bos eos,pad',
-                 one='<|begin_of_text|> $A', two='<|begin_of_text|> $A $B'))
+                 one='<|begin_of_text|> $A', two='<|begin_of_text|> $A $B'),
+    t5 = dict(algo=_unigram, special='<pad> </s> <unk>', roles='pad eos unk', one='$A </s>', two='$A </s> $B </s>'))
 
 @cache
 def _trained(style):
@@ -183,7 +184,7 @@ def _trained(style):
     return t.to_str()
 
 # %% ../nbs/16_testing.ipynb #1eb693ff
-_no_types = {'roberta','xlm_roberta','gpt2','llama','distilbert','modernbert','xlm','flaubert'}   # styles and families without segments
+_no_types = {'roberta','xlm_roberta','gpt2','llama','distilbert','modernbert','xlm','flaubert','t5'}   # styles and families without segments
 
 def _style(kind):
     "The style of `kind`, itself a style or a family"
@@ -213,19 +214,22 @@ _pos = dict(_enc, max_position_embeddings=514)                  # position ids s
 _rob = dict(_pos, type_vocab_size=1)
 _dec = dict(_enc, num_key_value_heads=2, max_position_embeddings=512)
 _xlm = dict(vocab_size=1024, emb_dim=32, n_layers=3, n_heads=4)
+_t5 = dict(vocab_size=1024, d_model=32, d_kv=8, d_ff=64, num_layers=3, num_heads=4, decoder_start_token_id=0)
 tiny_families = {                                               # family -> what its configuration needs
     'bert':_enc, 'roberta':_rob, 'distilbert':dict(_size, hidden_dim=64), 'albert':_emb, 'electra':_emb, 'modernbert':_enc, 'mpnet':_pos,
     'xlm-roberta':_rob, 'camembert':_rob, 'xlm':_xlm, 'flaubert':_xlm, 'nomic_bert':dict(_enc, head_dim=8), 'eurobert':_dec,
     'deberta-v2':dict(_enc, relative_attention=True, position_biased_input=False, pos_att_type=['p2c','c2p'], position_buckets=32,
                       share_att_key=True, norm_rel_ebd='layer_norm'),                                      # as in DeBERTa v3
+    'deberta':dict(_enc, relative_attention=True, position_biased_input=False, pos_att_type=['c2p','p2c'], max_position_embeddings=512),
     'big_bird':dict(_enc, attention_type='original_full', max_position_embeddings=512), 'roformer':dict(_emb, max_position_embeddings=512),
     'convbert':_emb, 'squeezebert':dict(_enc, embedding_size=32), 'fnet':{k:v for k,v in _enc.items() if k!='num_attention_heads'},
     'funnel':dict(vocab_size=1024, d_model=32, n_head=4, d_head=8, d_inner=64, block_sizes=[1,1,1], num_decoder_layers=1, architectures=['FunnelModel']),
     'xlnet':dict(_size, d_inner=64, d_head=8),
     'openai-gpt':_size, 'gpt2':_size, 'llama':_dec, 'mistral':dict(_dec, head_dim=8), 'qwen2':_dec, 'gemma':dict(_dec, head_dim=8),
-    'opt':dict(_size, ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=512), 'bloom':_size, 'gpt_neox':dict(_enc, rotary_pct=.5)}
+    'opt':dict(_size, ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=512), 'bloom':_size, 'gpt_neox':dict(_enc, rotary_pct=.5),
+    't5':_t5, 'mt5':_t5, 'umt5':_t5}
 tiny_family_styles = {o:s for s,fs in dict(roberta='roberta mpnet eurobert', xlm_roberta='xlm-roberta camembert', xlnet='xlnet', funnel='funnel',
-    gpt2='gpt2 openai-gpt bloom gpt_neox qwen2', llama='llama opt gemma mistral').items() for o in fs.split()}   # the others: bert
+    gpt2='gpt2 openai-gpt bloom gpt_neox qwen2', llama='llama opt gemma mistral', t5='t5 mt5 umt5').items() for o in fs.split()}   # the others: bert
 
 def tiny_arch(
     family:str, # A key of `tiny_families`, which is HF's `model_type`
