@@ -4,7 +4,7 @@ PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test export readme clean FORCE
+.PHONY: demo test export readme docs docs-serve clean FORCE
 
 demo: .venv/.demo           # the three stages of settings.ini on text that is always there
 	fastformers run settings.ini --force
@@ -12,7 +12,7 @@ demo: .venv/.demo           # the three stages of settings.ini on text that is a
 test: .venv/.dev            # every notebook, then every test: both always run
 	@$(OFFLINE) nbdev-test --n-workers 2 nbs 2>&1 | tee .venv/nbs.log; nbs=$${PIPESTATUS[0]}; \
 	$(OFFLINE) $(PY) -m pytest 2>&1 | tee .venv/pytest.log; tests=$${PIPESTATUS[0]}; \
-	all=$$(find nbs -name '[!_.]*.ipynb' -not -path '*/[_.]*' | wc -l); bad=$$(grep -cP '^\t\S+\.ipynb$$' .venv/nbs.log); \
+	all=$$(find nbs -name '[!_.]*.ipynb' -not -path '*/[_.]*' | wc -l); bad=$$(grep -c "$$(printf '^\t[^[:space:]]*[.]ipynb$$')" .venv/nbs.log); \
 	echo; if ((nbs && !bad)); then echo "notebooks: the run itself failed (exit $$nbs)"; else echo "notebooks: $$((all-bad)) passed, $$bad failed"; fi; \
 	echo "tests (exit $$tests):"; tail -n 1 .venv/pytest.log; \
 	exit $$((nbs || tests))
@@ -23,8 +23,14 @@ export: .venv/.dev          # notebooks -> modules
 readme: .venv/.dev          # nbs/index.ipynb -> README.md
 	$(PY) tools/readme.py
 
+docs: .venv/.docs           # nbs/ -> a site in _docs/ that needs no network: open _docs/index.html
+	$(PY) -W ignore tools/docs.py
+
+docs-serve: docs            # the same at http://localhost:8000
+	$(PY) -m http.server -b localhost -d _docs 8000
+
 clean:                      # what was built; .venv, caches of downloaded models and runs stay
-	rm -rf build dist *.egg-info _proc _docs .pytest_cache .hypothesis .venv/.dev .venv/.demo .venv/*.log
+	rm -rf build dist *.egg-info _proc _docs .pytest_cache .hypothesis .venv/.dev .venv/.demo .venv/.docs .venv/*.log
 	-find fastformers nbs tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:

@@ -1,0 +1,167 @@
+"The documentation site is built from the notebooks, complete, without a network; what continuous integration would run is there"
+import json, os, re, subprocess, sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+import pytest, yaml
+
+@pytest.fixture(scope='module')
+def site(root, tmp_path_factory):
+    "The folder of a site that was built just now"
+    out = tmp_path_factory.mktemp('site')
+    env = {k:v for k,v in os.environ.items() if k!='IN_TEST'}
+    r = subprocess.run([sys.executable, '-W', 'ignore', root/'tools/docs.py', out], env=env, capture_output=True, text=True)
+    assert r.returncode==0, r.stdout+r.stderr
+    return out
+
+class Html(HTMLParser):
+    "What a page links to, loads, is named by, and says"
+    def __init__(self, path):
+        super().__init__()
+        self.ids,self.links,self.loads,self.text,self.skip = set(),[],[],[],0
+        self.feed(path.read_text('utf-8'))
+    def handle_starttag(self, tag, attrs):
+        d = dict(attrs)
+        self.ids |= {d[o] for o in ('id','name') if d.get(o)}
+        if tag=='a' and 'href' in d: self.links.append(d['href'])
+        if d.get('src'): self.loads.append(d['src'])
+        if tag=='link' and d.get('rel') not in ('canonical', None): self.loads.append(d['href'])
+        self.skip += tag in ('script','style')
+    def handle_endtag(self, tag): self.skip -= tag in ('script','style')
+    def handle_data(self, data):
+        if not self.skip: self.text.append(data)
+
+@pytest.fixture(scope='module')
+def pages(site): return {o.relative_to(site).as_posix():Html(o) for o in site.rglob('*.html')}
+def text(page): return ' '.join(''.join(page.text).split())
+
+def broken(site, pages):
+    "Links and loaded files that lead nowhere on the site"
+    for name,page in pages.items():
+        if name=='404.html': continue                        # its links are absolute: it is shown at any address
+        for o in page.links+page.loads:
+            url = urlparse(o)
+            if url.scheme in ('http','https','mailto','data'): continue
+            to = (site/name).parent/unquote(url.path) if url.path else site/name
+            if to.is_dir(): to = to/'index.html'
+            if not to.exists(): yield name, o
+            elif url.fragment and to.suffix=='.html' and unquote(url.fragment) not in pages[os.path.relpath(to.resolve(), site.resolve())].ids: yield name, o
+
+def test_links_pictures_and_anchors_resolve(site, pages):
+    assert sum(len(o.links) for o in pages.values())>1000
+    assert not (bad := sorted(set(broken(site, pages)))), bad
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path/'a.html').write_text('<h1 id="x"></h1><a href="#x"></a><a href="#y"></a><a href="b.html"></a><img src="c.png"><a href="https://x.org"></a>')
+    assert list(broken(tmp_path, {'a.html':Html(tmp_path/'a.html')}))==[('a.html','#y'), ('a.html','b.html'), ('a.html','c.png')]
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    away = [(n,o) for n,p in pages.items() for o in p.loads if urlparse(o).netloc]
+    away += [(o.name,m) for o in site.rglob('*.css') for m in re.findall(r'(?:@import|url\()\s*["\']?(https?:[^"\')]*)', o.read_text('utf-8'))]
+    assert not away, away
+
+def test_each_module_has_a_page_and_its_source(root, site, pages):
+    for o in sorted((root/'fastformers').glob('[!_]*.py')):
+        page = pages[f'{o.stem}.html']
+        public = re.findall(r'^(?:class|def) ([A-Za-z]\w*)', o.read_text('utf-8'), re.M)
+        plain = [n for n in public if not re.search(rf'^@\w.*\n(?:@.*\n)*(?:class|def) {n}\b', o.read_text('utf-8'), re.M)]
+        assert not (missing := [n for n in plain if n.lower() not in page.ids]), f'{o.stem}: not documented: {missing}'
+        assert o.read_text('utf-8').split()[-1] in text(pages[f'source/{o.stem}.html'])
+
+def test_signature_shows_docments(pages):
+    page = text(pages['learner.html'])
+    for o in ('def lm_learner(', 'drop_mult', 'Multiplies every dropout probability'): assert o in page
+
+def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['schedules.html'].ids
+
+def test_index_is_the_readme(root, pages):
+    page = text(pages['index.html'])
+    code = re.search(r'^```python\n(.*?)^```', (root/'README.md').read_text('utf-8'), re.M|re.S)[1]
+    for o in filter(None, map(str.split, code.splitlines())): assert ' '.join(o) in page
+    assert any(o.startswith('images/') or o.startswith('pictures/') for o in pages['index.html'].loads)
+
+def test_tutorials_come_first(root, pages):
+    tutorials = [o.stem.split('_', 1)[1]+'.html' for o in sorted((root/'nbs').glob('[5-8][0-9]*.ipynb'))]
+    links = [o for o in pages['index.html'].links if o.endswith('.html') and not o.startswith('index')]
+    assert links[:len(tutorials)]==tutorials and links[len(tutorials)]=='core.html'
+
+def test_notes_are_there(pages): assert {'log.html','changelog.html','results.html','contributing.html'} <= pages.keys()
+
+def test_all_is_rendered(pages):
+    for name,page in pages.items():
+        body = text(page)
+        if name.startswith('source/'): continue
+        assert not (m := re.search(r'#\| ?\w+|^:::|\s:::|\[[^\]]*\]\(\S+\.ipynb|&#10;|\{#\S+ \.', body)), (name, m)
+
+def test_no_path_of_this_machine(root, site):
+    for o in [*site.rglob('*.html'), *site.rglob('*.js*'), *site.rglob('*.xml')]:
+        assert str(root) not in (s := o.read_text('utf-8')) and str(site) not in s and not re.search(r'(?<![\w.:/])/(root|work|home|Users)/\w', s), o
+
+def test_search_knows_words_of_the_pages(site):
+    docs = json.loads((site/'search/search_index.json').read_text('utf-8'))['docs']
+    def found(word): return {o['location'].partition('#')[0] for o in docs if word in o['title']+o['text']}
+    assert 'schedules.html' in found('chain_thaw') and 'index.html' in found('ULMFiT') and 'log.html' in {o['location'] for o in docs}
+    assert not [o for o in docs if o['location'].startswith('source/')]
+    assert (site/'search/search_index.js').exists(), 'search in a folder needs the index as a script'
+
+# How cells become pages
+
+@pytest.fixture(scope='module')
+def docs(root):
+    "tools/docs.py as a module"
+    sys.path.insert(0, str(root/'tools'))
+    try:
+        import docs
+        yield docs
+    finally: sys.path.remove(str(root/'tools'))
+
+@pytest.mark.parametrize('src,want', [
+    ('::: {.callout-note}\nBe *kind*.\n:::', '!!! note "Note"\n\n    Be *kind*.\n'),
+    (':::{.callout-tip title="Try"}\n```\na\n\nb\n```\n:::', '!!! tip "Try"\n\n    ```\n    a\n\n    b\n    ```\n'),
+    ('::: {.callout-important collapse="true"}\n## Look\n\nHere\n:::', '??? info "Look"\n\n    Here\n'),
+    ('::: {.column-margin}\nText\n:::', 'Text\n'), ('no block ::: here', 'no block ::: here')])
+def test_callouts(docs, src, want): assert docs.callouts(src).strip()==want.strip()
+
+def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
+    def code(src, *outs): return dict(cell_type='code', id=str(len(src)), metadata={}, execution_count=None, source=src, outputs=[*outs])
+    def data(**kw): return dict(output_type='display_data', metadata={}, data={k.replace('_', '/'):v for k,v in kw.items()})
+    printed = dict(output_type='stream', name='stdout', text='\x1b[31m<red>\x1b[0m\n\nmore\n')
+    cells = [dict(cell_type='markdown', id='a', metadata={}, source='# A page\n\n> one line'), code('#| hide\nsecret = 1'), code('#| echo: false\nunseen', data(text_plain='shown')),
+        code('#| code-fold: true\nfolded()'), code('#| include: false\nnever()'), code('#| slow\nslow()', printed), code('plot()', data(image_png='aGk=')),
+        code('table()', data(text_html='<style>a</style><table>\n<tr><td>t</td></tr>\n\n</table>', text_plain='no'))]
+    path = tmp_path/'07a_a_page.ipynb'
+    path.write_text(json.dumps(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5)))
+    monkeypatch.chdir(root)
+    page = docs.Page(path)
+    assert page.name=='a_page' and page.title=='A page' and page.files=={'pictures/a_page_1.png':b'hi'}
+    body = page.md.split('# A page', 1)[1]
+    for o in ('one line', 'shown', '??? code "Code"\n\n    ```python\n    folded()', 'slow()', '&lt;red>&#10;&#10;more'.replace('>', '&gt;'),
+              '<div class="out"><table> <tr><td>t</td></tr> </table></div>', '![A page](pictures/a_page_1.png)'): assert o in body, o
+    for o in ('secret', 'unseen', 'never', '#|', '\x1b', '<style', '>no<'): assert o not in body, o
+
+# What continuous integration runs
+
+def workflows(root): return {o.stem:yaml.safe_load(o.read_text('utf-8')) for o in (root/'.github/workflows').glob('*.yaml')}
+
+def test_workflows_are_well_formed(root):
+    flows = workflows(root)
+    assert flows.keys()=={'test','docs','release'}
+    targets = set(re.findall(r'^([\w-]+):', (root/'Makefile').read_text('utf-8'), re.M))
+    for name,o in flows.items():
+        assert o['name']==name and o[True] and o['permissions']=={'contents':'read'}, name          # YAML reads the key `on` as True
+        for job in o['jobs'].values():
+            assert job['runs-on'] and job['steps'] and all(('uses' in s)!=('run' in s) for s in job['steps'])
+            assert set(job.get('needs', '').split()) <= o['jobs'].keys()
+            assert {m for s in job['steps'] for m in re.findall(r'\bmake ([\w-]+)', s.get('run', ''))} <= targets
+
+def test_tests_run_where_they_should(root):
+    o = workflows(root)['test']['jobs']['test']
+    assert o['strategy']['matrix']=={'os':['ubuntu-latest','macos-latest'], 'python':['3.11','3.13']} and {'run':'make test'} in o['steps']
+
+def test_only_publishing_may_ask_for_a_token(root):
+    asks = {f'{n}.{k}' for n,o in workflows(root).items() for k,job in o['jobs'].items() if 'id-token' in job.get('permissions', {})}
+    assert asks=={'docs.deploy','release.publish'}
+
+def test_makefile_uses_what_every_system_has(root):
+    "BSD's grep has no -P, its sed -i and date differ"
+    assert not re.search(r'grep -\w*P|sed -i|readlink -f|date -d|find [^\n]*-printf|\bnproc\b', (root/'Makefile').read_text('utf-8'))

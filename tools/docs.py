@@ -1,0 +1,239 @@
+"""Build the documentation site from the notebooks, without Quarto: `python tools/docs.py` writes `_docs/`
+
+nbdev processes each notebook; its cells and saved outputs become Markdown pages here, and MkDocs makes the site. No notebook is executed: `show_doc`
+looks its symbols up in the exported module, so one process does all pages in little more than the time of one import."""
+import argparse, base64, importlib, inspect, logging, os, re, shutil, tempfile, warnings
+from functools import partial
+from pathlib import Path, PurePosixPath
+import yaml
+from fastcore.docments import MarkdownRenderer
+from nbdev.config import get_config, nbpath2html
+from nbdev.doclinks import NbdevLookup, nbglob
+from nbdev.process import NBProcessor
+from nbdev.processors import FilterDefaults
+from nbdev.showdoc import show_doc
+from readme import directives, fence
+
+root = Path(__file__).resolve().parent.parent
+others = {'benchmarks/README.md':'results.md', 'CHANGELOG.md':'changelog.md', 'CONTRIBUTING.md':'contributing.md'} # pages that are no notebooks
+kinds = {'note':'note', 'tip':'tip', 'warning':'warning', 'important':'info', 'caution':'danger'}    # Quarto's callouts, as MkDocs calls them
+
+# Notebook -> cells
+
+def module_of(nb):
+    "The module that `nb` exports, or None"
+    name = next((c.directives_['default_exp'] for c in nb.cells if 'default_exp' in c.directives_), None)
+    return name and f'{get_config().lib_path.name}.{name}'
+
+class Doc(MarkdownRenderer):
+    "What `show_doc` shows: a heading that is an anchor, a link to the page with the source, signature and docstring"
+    def __init__(self, sym, *args, **kwargs):
+        super().__init__(sym, *args, **kwargs)
+        if inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(get_config().lib_path.name):
+            self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'                     # not the arguments of a base that is not ours
+        try: self.file,self.line = Path(inspect.getsourcefile(self.sym)).stem, inspect.getsourcelines(self.sym)[1]
+        except (TypeError, OSError): self.file,self.line = None,0
+    def _repr_markdown_(self):
+        name,at = self.nm.replace('__', r'\_\_'), self.nm.lower().replace('__', '')       # `__repr__` would be bold
+        head = f'{"#"*self.title_level} {name} {{#{at} .symbol}}'
+        return head + (f'\n\n[source](source/{self.file}.md#__codelineno-0-{self.line}){{.source}}' if self.file else '') + '\n\n' + super()._repr_markdown_()
+
+class show_docs:
+    "nbdev processor: `show_doc` cells get their output from the exported module, where nbdev's own would execute the notebook"
+    def __init__(self, nb): self.nb,self.shown = nb,{}
+    def begin(self):
+        mod = self.nb.module_ = module_of(self.nb)
+        self.ns = {**(vars(importlib.import_module(mod)) if mod else {}), 'show_doc':partial(show_doc, renderer=Doc)}
+    def __call__(self, cell):
+        calls = re.findall(r'^show_doc\(.*\)$', cell.source, re.M) if cell.cell_type=='code' else []
+        if not calls: return
+        docs = [o for c in calls if (o := eval(c, self.ns))]
+        cell['outputs'] = [dict(output_type='display_data', data={'text/markdown':o._repr_markdown_()}) for o in docs]
+        cell.line_ = min((o.line for o in docs), default=0)
+    def end(self):
+        "Within a run of `show_doc` cells, the order of the source"
+        cells,i = self.nb.cells,0
+        while i<len(cells):
+            j = i
+            while j<len(cells) and hasattr(cells[j], 'line_'): j += 1
+            cells[i:j] = sorted(cells[i:j], key=lambda o: o.line_)
+            i = j+1
+
+class Procs(FilterDefaults):
+    "nbdev's processors for docs, without those that execute notebooks or link to a host"
+    def base_procs(self):
+        ours = {'exec_show_docs':show_docs, 'add_links':None, 'insert_warning':None}
+        return [o for p in super().base_procs() if (o := ours.get(p.__name__, p))]
+
+# Cells -> Markdown
+
+def indent(s): return re.sub('^(?=.)', '    ', s, flags=re.M)
+
+def callout(m):
+    "A block `:::{...}` of Quarto as an admonition; a block of another kind loses its marks"
+    attrs,body = m[2],m[3].strip('\n')
+    kind = re.search(r'callout-(\w+)', attrs)
+    if not kind: return body+'\n'
+    head = re.match(r'\s*#+ +(.*)\n', body)
+    title = head[1] if head else (re.search(r'title="([^"]*)"', attrs) or ['', kind[1].capitalize()])[1]
+    mark = '!!!' if 'collapse' not in attrs else '???' if 'collapse="true"' in attrs else '???+'
+    return f'{mark} {kinds.get(kind[1], "note")} "{title}"\n\n{indent(body[head.end():].lstrip(chr(10)) if head else body)}\n'
+
+def callouts(s): return re.sub(r'^(:{3,}) *(\{[^}\n]*\}|[\w-]+) *\n(.*?)^\1 *$', callout, s, flags=re.M|re.S)
+
+def one_line(s):
+    "HTML without line ends, so that Markdown takes it as one block"
+    s = re.sub(r'<[^>]*>', lambda m: re.sub(r'\s*\n\s*', ' ', m[0]), s.strip())
+    return s.replace('\n', '&#10;') if '<pre' in s else re.sub(r'\s*\n\s*', ' ', s)
+
+def box(s): return f'<div class="out">{one_line(s)}</div>'
+def pre(s): return box('<pre><code>' + re.sub(r'\x1b\[[0-9;]*m', '', s).strip('\n').replace('&','&amp;').replace('<','&lt;').replace('>','&gt;') + '</code></pre>')
+
+class Page:
+    "The notebook at `path` as Markdown `md`, with its pictures in `files`"
+    def __init__(self, path):
+        self.path,self.name,self.files,self.parts = path,nbpath2html(path).stem,{},[]
+        proc = NBProcessor(path, procs=Procs().procs(), rm_directives='quarto')
+        proc.process()
+        self.nb,self.module = proc.nb,proc.nb.module_
+        front = getattr(self.nb, 'frontmatter_', {})
+        self.title = self.heading = str(front.get('title') or self.name)
+        desc = front.get('description')
+        self.parts = [f'---\ntitle: {yaml.dump(self.title, width=9999).splitlines()[0]}\n---', f'# {self.title}'] + ([f'<p class="lead" markdown>{desc}</p>'] if desc else [])
+        for c in self.nb.cells: getattr(self, c.cell_type)(c)
+        self.md = '\n\n'.join(o for o in self.parts if o)+'\n'
+
+    def raw(self, c): pass                                   # frontmatter
+    def markdown(self, c):
+        src = directives(c.source)[1]
+        if heads := re.findall(r'^#+ +(.*)', src, re.M): self.heading = heads[-1]
+        self.parts.append(callouts(src))
+
+    def code(self, c):
+        d,src = directives(c.source)
+        if d.get('include')=='false': return
+        if src and d.get('echo')!='false' and 'hide_input' not in d:
+            block = fence(src, 'python')
+            if d.get('code-fold', 'false')!='false':
+                block = f'???{"+" if d["code-fold"]=="show" else ""} code "{d.get("code-summary", "Code").strip(chr(34))}"\n\n{indent(block)}'
+            self.parts.append(block)
+        if d.get('output')!='false' and 'hide_output' not in d: self.parts += map(self.output, c.get('outputs', []))
+
+    def output(self, o):
+        if o['output_type']=='error': raise ValueError(f"{self.path} holds an error ({o['ename']}): run it again before building the docs")
+        if o['output_type']=='stream': return pre(''.join(o['text'])) if o['name']=='stdout' else ''
+        d = {k:''.join(v) for k,v in o['data'].items() if isinstance(v, (str,list))}
+        for kind,ext in (('image/svg+xml','svg'), ('image/png','png'), ('image/jpeg','jpg')):
+            if kind in d: return self.picture(d[kind].encode() if ext=='svg' else base64.b64decode(d[kind]), ext)
+        if 'text/markdown' in d: return d['text/markdown'].strip()
+        if 'text/html' in d: return box(re.sub(r'<style.*?</style>|<script.*?</script>', '', d['text/html'], flags=re.S))
+        return pre(d['text/plain']) if 'text/plain' in d else ''
+
+    def picture(self, data, ext):
+        name = f'pictures/{self.name}_{len(self.files)+1}.{ext}'
+        self.files[name] = data
+        alt = re.sub(r'[`\[\]*"<>]', '', self.heading)
+        return f'![{alt}]({name}){{.picture}}'
+
+# Links
+
+class Links:
+    "Rewrites the links of pages: notebooks and files of the project, symbols in backticks"
+    not_text = re.compile(r'^#[^\n]*$|^ *(?P<f>`{3,}|~{3,}).*?^ *(?P=f)[`~]*$|^ *<(?:div|table)[^\n]*$|!?\[(?:[^\[\]`]|`[^`\n]*`)*\]\([^)\n]*\)|``.*?``', re.M|re.S)
+    def __init__(self, pages, url):
+        self.url,self.lookup = url,NbdevLookup(strip_libs='fastformers fastai fastcore')
+        self.pages = {os.path.relpath(o.path, root):f'{o.name}.md' for o in pages} | {k:v for k,v in others.items() if (root/k).exists()}
+        self.names = {v.removesuffix('.md') for v in self.pages.values()}
+        self.anchors = {f'{o.name}.html#{a}' for o in pages for a in re.findall(r'\{#(\S+) \.symbol\}', o.md)}
+        self.modules = {o.module:f'{o.name}.md' for o in pages if o.module}
+        self.methods = {a.rpartition('.')[2]:a for a in self.anchors if a.count('.')>1}                   # `fit_schedule` for `Learner.fit_schedule`
+
+    def symbol(self, m):
+        "`name` in backticks, linked to where it is documented"
+        name = m[1]
+        to = self.modules.get(name) or self.lookup.doc(name) or self.methods.get(name)
+        last = name.rpartition('.')[2]
+        if not to or last.startswith('_') or (to.startswith('http') and last.isalpha() and last.islower()): return m[0]    # `first`, `test` are words
+        if not to.startswith('http') and not to.endswith('.md'):
+            page,_,at = to.strip('/').partition('#')
+            at = next((o for o in (at, at.rpartition('.')[0]) if f'{page}#{o}' in self.anchors), '')
+            if page.removesuffix('.html') not in self.names: return m[0]
+            to = page.removesuffix('.html')+'.md'+('#'+at if at else '')
+        return f'[{m[0]}]({to})'
+
+    def target(self, to, here):
+        "Where the link `to`, in a file of the folder `here`, leads on the site"
+        path,_,at = to.partition('#')
+        if not path or re.match(r'[a-z]+:|source/|pictures/', path): return to
+        at = '#'+at if at else ''
+        rel = os.path.normpath(PurePosixPath(here)/path)
+        if rel in self.pages: return self.pages[rel]+at
+        if (name := PurePosixPath(rel).stem) in self.names and path.endswith('.html'): return f'{name}.md{at}'
+        if rel.startswith('nbs/images/'): return rel.removeprefix('nbs/')
+        return f'{self.url}/blob/main/{rel}{at}' if self.url and (root/rel).exists() else to
+
+    def __call__(self, md, here='nbs'):
+        "`md` with links of the site; what is code, a heading or a link already gets no new ones"
+        out,end = [],0
+        text = lambda s: re.sub(r'(?<!`)`([^`\s]+?)(?:\(\))?`(?!`)', self.symbol, s)
+        for m in self.not_text.finditer(md):
+            out += [text(md[end:m.start()]), m[0] if m['f'] else re.sub(r'(\]\()([^)\s]+)', lambda o: o[1]+self.target(o[2], here), m[0])]
+            end = m.end()
+        return ''.join(out)+text(md[end:])
+
+# Site
+
+def number(page): return re.match(r'\d*', page.path.name)[0]
+def section(page):
+    "Numbers from 50 are tutorials, unless they export a module; 90 and above are notes"
+    n = number(page)
+    return 'Home' if not n else 'Modules' if page.module else 'Notes' if int(n)>=90 else 'Tutorials' if int(n)>=50 else 'Modules'
+
+def nav(pages):
+    groups = {o:[] for o in ('Home','Tutorials','Modules','Notes')}
+    for o in pages: groups[section(o)].append({o.module.rpartition('.')[2] if section(o)=='Modules' and o.module else o.title:f'{o.name}.md'})
+    groups['Notes'] += [{PurePosixPath(v).stem.capitalize():v} for k,v in others.items() if (root/k).exists()]
+    return [{'Home':'index.md'}]+[{k:v} for k,v in groups.items() if v and k!='Home']
+
+def repo_url():
+    "Where the project is hosted: GitHub Actions knows best"
+    e = os.environ
+    return f"{e['GITHUB_SERVER_URL']}/{e['GITHUB_REPOSITORY']}" if 'GITHUB_REPOSITORY' in e else get_config().git_url
+
+def write_pages(to):
+    "All pages as Markdown in the folder `to`, and the navigation"
+    pages = [Page(o) for o in nbglob(as_path=True).sorted('name')]
+    url = repo_url()
+    links = Links(pages, url)
+    (to/'source').mkdir(parents=True)
+    (to/'pictures').mkdir()
+    for o in pages:
+        (to/f'{o.name}.md').write_text(links(o.md), 'utf-8')
+        for k,v in o.files.items(): (to/k).write_bytes(v)
+    for k,v in others.items():
+        if (root/k).exists(): (to/v).write_text(links((root/k).read_text('utf-8'), os.path.dirname(k)), 'utf-8')
+    for o in get_config().lib_path.glob('[!_]*.py'):
+        code = fence(o.read_text('utf-8').rstrip(), '{.python linenums="1"}')
+        (to/f'source/{o.stem}.md').write_text(f'---\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# {o.name}\n\n{code}\n', 'utf-8')
+    if (root/'nbs/images').exists(): shutil.copytree(root/'nbs/images', to/'images')
+    shutil.copytree(root/'tools/docs', to/'assets', ignore=shutil.ignore_patterns('*.yml'))
+    return nav(pages), url
+
+def build(out):
+    "The site in the folder `out`"
+    from mkdocs.commands import build
+    from mkdocs.config import load_config
+    with tempfile.TemporaryDirectory() as tmp:
+        pages,url = write_pages(Path(tmp)/'md')
+        cfg = load_config(str(root/'tools/docs/mkdocs.yml'), docs_dir=f'{tmp}/md', site_dir=str(out), nav=pages, repo_url=url or None, strict=True)
+        cfg.plugins.on_startup(command='build', dirty=False)
+        build.build(cfg)
+        cfg.plugins.on_shutdown()
+
+if __name__=='__main__':
+    p = argparse.ArgumentParser(description='Build the documentation site from the notebooks')
+    p.add_argument('out', nargs='?', default=root/'_docs', type=Path, help='folder of the site')
+    warnings.filterwarnings('ignore')
+    logging.basicConfig(format='%(levelname)s: %(message)s')     # what MkDocs finds; any of it fails the build
+    os.chdir(root)
+    build(p.parse_args().out.resolve())
