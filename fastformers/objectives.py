@@ -62,6 +62,7 @@ class TokenLoss:
         label_smoothing=0., # As in `torch.nn.functional.cross_entropy`
         weight=None # A weight for each id of the vocabulary
     ): self.reduction,self.label_smoothing,self.weight = reduction,label_smoothing,weight
+    def __repr__(self): return f"TokenLoss(reduction={self.reduction!r}, label_smoothing={self.label_smoothing}{'' if self.weight is None else ', weight=...'})"
     def __call__(self, pred, y, reduction=None):
         y = picked(y, pred.shape[1])
         loss = F.cross_entropy(pred.flatten(0,1).float(), y.flatten(), ignore_index=-100, reduction='none', label_smoothing=self.label_smoothing,
