@@ -777,4 +777,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fastformers.ulmfit.pretrain_lm': ('ulmfit.html#pretrain_lm', 'fastformers/ulmfit.py'),
                                     'fastformers.ulmfit.row_score': ('ulmfit.html#row_score', 'fastformers/ulmfit.py'),
                                     'fastformers.ulmfit.small_config': ('ulmfit.html#small_config', 'fastformers/ulmfit.py'),
-                                    'fastformers.ulmfit.ulmfit': ('ulmfit.html#ulmfit', 'fastformers/ulmfit.py')}}}
+                                    'fastformers.ulmfit.ulmfit': ('ulmfit.html#ulmfit', 'fastformers/ulmfit.py')},
+            'fastformers.vocab': { 'fastformers.vocab._special_ends': ('vocab.html#_special_ends', 'fastformers/vocab.py'),
+                                   'fastformers.vocab.extend_vocab': ('vocab.html#extend_vocab', 'fastformers/vocab.py'),
+                                   'fastformers.vocab.pair_tokens': ('vocab.html#pair_tokens', 'fastformers/vocab.py'),
+                                   'fastformers.vocab.separates_pairs': ('vocab.html#separates_pairs', 'fastformers/vocab.py')}}}

@@ -15,7 +15,7 @@ __all__ = ['docs_libs', 'docs_versions', 'fastformers_home', 'docs_corpus', 'cor
            'texts_from_conll', 'iter_articles', 'texts_from_articles']
 
 # %% ../nbs/01_corpora.ipynb #00ef863f
-import ast, csv, gc, gzip, hashlib, inspect, json, os, re, warnings, zlib
+import ast, codecs, csv, gc, gzip, hashlib, inspect, io, json, os, re, warnings, zlib
 from difflib import get_close_matches
 from importlib import metadata
 from importlib.util import find_spec
@@ -171,13 +171,17 @@ def _found(path):
     near = get_close_matches(path.relative_to(up).parts[0], names, cutoff=0.5) or names[:10]
     raise FileNotFoundError(f"{path} does not exist; {up} holds {', '.join(near) or 'nothing'}")
 
-def _lines(path):
-    "Number and text of each line of a UTF-8 file, `.gz` or not, without its line end"
-    i = 0
+def _lines(path, encoding='utf-8'):
+    "Number and text of each line of a file, `.gz` or not, without its line end"
+    i,utf8 = 0,codecs.lookup(encoding).name=='utf-8'
     try:
         with (gzip.open if path.suffix=='.gz' else open)(path, 'rb') as f:
-            for i,o in enumerate(f, 1): yield i, o.decode('utf-8-sig' if i==1 else 'utf-8').rstrip('\r\n')
-    except UnicodeDecodeError as e: raise ValueError(f"{path}, line {i}: expected UTF-8, got {e.object[e.start:e.end]!r}; save the file as UTF-8") from e
+            wide = '\n'.encode(encoding)!=b'\n' # a line end of two bytes or four is not found among bytes
+            for i,o in enumerate(io.TextIOWrapper(f, encoding, newline='\n') if wide else f, 1):
+                yield i, (o if wide else o.decode('utf-8-sig' if utf8 and i==1 else encoding)).rstrip('\r\n')
+    except UnicodeError as e:
+        got = f", got {e.object[e.start:e.end]!r}" if isinstance(e, UnicodeDecodeError) and not wide else ''
+        raise ValueError(f"{path}, line {i}: expected {'UTF-8' if utf8 else encoding}{got}; save the file as UTF-8, or name its `encoding`, such as 'cp1252' or 'utf-16'") from e
     except (EOFError, gzip.BadGzipFile, zlib.error) as e: raise ValueError(f"{path}: damaged gzip file after line {i} ({e})") from e
 
 def _blocks(path):
@@ -193,17 +197,21 @@ def texts_from_folder(
     path, # Folder that holds `train` and `valid`
     train='train', # Folder of the training texts, inside `path`; '.' if the labels lie directly in `path`
     valid='valid', # Folder of the validation texts; None: no column is_valid
+    encoding='utf-8', # Of the files
+    labels=True # False: files may lie anywhere, and there is no column label
 ): # DataFrame with columns text, label, is_valid
     "Texts in `.txt` or `.txt.gz` files whose label is the name of their folder, in order of their names"
     path = _found(path)
     parts = [(train,False)] if valid is None else [(train,False),(valid,True)]
-    df = pd.DataFrame([(*o,v) for part,v in parts for o in _labelled_files(_found(path/part))], columns=['text','label','is_valid'])
-    return df if valid is not None else df[['text','label']]
+    rows = [(*o,v) for part,v in parts for o in _files(_found(path/part), encoding, labels)]
+    return pd.DataFrame(rows, columns=['text','label','is_valid'])[['text'] + ['label']*labels + ['is_valid']*(valid is not None)]
 
-def _labelled_files(path):
-    files = sorted(o for o in path.rglob('*') if o.name.endswith(('.txt','.txt.gz')) and o.parent!=path)
-    if not files: raise ValueError(f"No files label/name.txt or label/name.txt.gz in {path}; it holds {', '.join(sorted(o.name for o in path.iterdir())) or 'nothing'}")
-    return [('\n'.join(t for _,t in _lines(o)), o.relative_to(path).parts[0]) for o in files]
+def _files(path, encoding, labels):
+    "(text, name of the folder below `path`) of each file"
+    files = sorted(o for o in path.rglob('*') if o.name.endswith(('.txt','.txt.gz')) and not (labels and o.parent==path))
+    where = 'label/name' if labels else 'name'
+    if not files: raise ValueError(f"No files {where}.txt or {where}.txt.gz in {path}; it holds {', '.join(sorted(o.name for o in path.iterdir())) or 'nothing'}")
+    return [('\n'.join(t for _,t in _lines(o, encoding)), o.relative_to(path).parts[0]) for o in files]
 
 # %% ../nbs/01_corpora.ipynb #4041b55c
 @delegates(pd.read_csv, but=['filepath_or_buffer'])
@@ -211,19 +219,22 @@ def texts_from_csv(
     path, # File to read, `.gz` or not; RFC 4180: quoted fields may hold line breaks
     sep=',', # What stands between fields
     keep_default_na=False, # True: pandas' own list of strings that mean "missing"
+    encoding='utf-8', # Of the file, such as 'cp1252', 'utf-16'
     **kwargs
 ): # DataFrame with the columns of the file
     "`pd.read_csv` that keeps texts such as 'null' and, unless told more by `kwargs`, refuses rows of the wrong length"
     path = _found(path)
-    if not kwargs: _check_rows(path, sep)
-    try: return pd.read_csv(path, sep=sep, keep_default_na=keep_default_na, **kwargs)
+    if not kwargs: _check_rows(path, sep, encoding)
+    try: return pd.read_csv(path, sep=sep, keep_default_na=keep_default_na, encoding=encoding, **kwargs)
     except ValueError as e: raise ValueError(f"{path}: {e}") from e  # pandas' parser errors are ValueErrors without the name of the file
 
-def _check_rows(path, sep):
+def _check_rows(path, sep, encoding):
     "Raise unless all rows have as many fields as the header"
-    rows,was = csv.reader((o+'\n' for _,o in _lines(path)), delimiter=sep),csv.field_size_limit(2**31-1) # a text may be longer than the csv module's limit
+    rows,was = csv.reader((o+'\n' for _,o in _lines(path, encoding)), delimiter=sep),csv.field_size_limit(2**31-1) # a text may be longer than the csv module's limit
     try:
         head = next(rows, [])
+        other = [o for o in ';\t|,' if len(head)==1 and o in head[0]]
+        if other: raise ValueError(f"{path}, line 1: {head[0]!r} is one field with sep={sep!r}; did you mean sep={other[0]!r}?")
         for o in rows:
             if o and len(o)!=len(head):
                 raise ValueError(f"{path}, line {rows.line_num}: expected {len(head)} fields ({', '.join(head)}), got {len(o)}; quote texts that hold {sep!r}, line breaks or quotes")
