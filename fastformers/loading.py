@@ -69,9 +69,9 @@ def _dtype(o):
     return o if o=='auto' else d
 
 def _check_encoder(cls, cfg):
-    if not cfg.is_encoder_decoder or _meta(cfg).encoder==cls.__name__: return
+    if not cfg.is_encoder_decoder or _meta(cfg).encoder==getattr(cls,'__name__',None): return
     whole = ', '.join(k for k,v in family_meta.items() if v.encoder)
-    if _meta(cfg).encoder: raise ValueError(f"of {cfg.model_type} the encoder alone is used, as a body: `load_body`, `classifier_learner`; it has no LM head")
+    if _meta(cfg).encoder: raise ValueError(f"of {cfg.model_type} the encoder alone is used: a body for `load_body`, or for `classifier_learner` with its own head; it has no LM head")
     raise ValueError(f"{cfg.model_type} is an encoder-decoder, whose layers are not one sequence; use an encoder (as bert), a decoder (as gpt2), or the encoder of {whole}; "
                      f"or name the class that is its encoder alone in family_meta[{cfg.model_type!r}]")
 
