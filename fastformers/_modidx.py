@@ -394,6 +394,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fastformers.models.predicted_at': ('models.html#predicted_at', 'fastformers/models.py'),
                                     'fastformers.models.safe_parts': ('models.html#safe_parts', 'fastformers/models.py')},
             'fastformers.objectives': { 'fastformers.objectives.CLM': ('objectives.html#clm', 'fastformers/objectives.py'),
+                                        'fastformers.objectives.CLM.decodes': ('objectives.html#clm.decodes', 'fastformers/objectives.py'),
                                         'fastformers.objectives.CLM.encodes': ('objectives.html#clm.encodes', 'fastformers/objectives.py'),
                                         'fastformers.objectives.CLM.unfit': ('objectives.html#clm.unfit', 'fastformers/objectives.py'),
                                         'fastformers.objectives.MLM': ('objectives.html#mlm', 'fastformers/objectives.py'),

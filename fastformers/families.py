@@ -25,6 +25,7 @@ class FamilyMeta:
     segments: bool|None = None # Whether segment ids are passed; None: if the config has more than one segment type
     bidirectional: bool|None = None # Whether a token sees what follows it; None: if the family has a masked LM
     padding: tuple|None = None # Sides ('right', 'left') on which padding changes nothing; None: found by a self-test
+    min_len: int = 1 # The fewest tokens that the family's own code can take
     encoder: str|None = None # Name of the class of transformers that is the encoder of an encoder-decoder alone
 
 _REL = ('encoder.rel_embeddings', 'encoder.LayerNorm', 'encoder.conv')
@@ -35,7 +36,7 @@ family_meta = {
     'deberta': FamilyMeta(before=_REL), 'deberta-v2': FamilyMeta(before=_REL),
     'mpnet': FamilyMeta(before=('encoder.relative_attention_bias',)),
     'xlnet': FamilyMeta(segments=True, bidirectional=True),
-    'funnel': FamilyMeta(chain=('encoder.blocks','decoder.layers')),
+    'funnel': FamilyMeta(chain=('encoder.blocks','decoder.layers'), min_len=5),
     'big_bird': FamilyMeta(padding=('right',)), # a short text, as that of the self-test, switches its sparse attention off for good
     **{k:FamilyMeta(bidirectional=True, encoder=v) for k,v in _ENCODERS.items()}}
 

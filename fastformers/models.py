@@ -16,12 +16,13 @@ __all__ = ['ModelInputs', 'padding_safe', 'safe_parts', 'LanguageModel', 'predic
 import inspect, logging
 from contextlib import contextmanager
 import torch
+import torch.nn.functional as F
 from torch import nn, Tensor
 from .core import TensorTokens, as_tokens
 from .families import FamilyMeta, _meta, block_modules, family_meta, group_names, is_causal, layer_groups, max_length
 from .loading import LoadReport, fit_vocab, load_body, load_config, load_hf, quiet_hf
 
-_log = logging.getLogger(__name__)
+_log,_PAD = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0))
 _all_ = ['FamilyMeta','block_modules','family_meta','group_names','is_causal','layer_groups','max_length',
          'LoadReport','fit_vocab','load_body','load_config','load_hf','quiet_hf']
 
@@ -34,7 +35,7 @@ class ModelInputs:
         types = getattr(cfg,'type_vocab_size',0)>1 if m.segments is None else m.segments
         self.segments = types and 'token_type_ids' in sig
         self.positions = is_causal(cfg) and 'position_ids' in sig
-        self.vocab_sz,self.max_len,self.safe = cfg.vocab_size,max_length(body),None
+        self.vocab_sz,self.max_len,self.min_len,self.safe = cfg.vocab_size,max_length(body),m.min_len,None
         pad = getattr(cfg,'pad_token_id',None)
         self.pad = pad if pad is not None and 0<=pad<self.vocab_sz else 0
 
@@ -51,10 +52,9 @@ class ModelInputs:
     def parts(self, body, x):
         "`x` as `safe_parts` that `body` may be given"
         x = as_tokens(x)
-        if self.safe is None or len(self.safe)<2: # else padding may be anywhere
-            def safe(): self.safe = padding_safe(body); return self.safe
-            return safe_parts(x, safe if self.safe is None else self.safe)
-        return [(None, x)]
+        if self.safe is not None and len(self.safe)==2 and x.shape[1]>=self.min_len: return [(None, x)] # padding may be anywhere
+        def safe(): self.safe = padding_safe(body); return self.safe
+        return safe_parts(x, safe if self.safe is None else self.safe, self.min_len)
 
 # %% ../nbs/04_models.ipynb #7374fdc6
 @contextmanager
@@ -103,18 +103,22 @@ def padding_safe(
 # %% ../nbs/04_models.ipynb #bb5b3fb3
 def safe_parts(
     x:TensorTokens, # `(bs, sl)`
-    safe # The sides where padding may be, or a function that gives them
+    safe, # The sides where padding may be, or a function that gives them
+    min_len=1 # The fewest tokens a part may have; a shorter one is padded to it
 )->list: # Of (rows, part): `rows` of `x`, ascending, and their tokens `part`; for the whole of `x` as it is, rows is None
     "`x` in as few parts as can be, padded on `safe` sides alone"
     real = x.real
     unsafe = {s for s,at in (('left',0),('right',-1)) if not bool(real[:,at].all())}
-    if not unsafe or unsafe<=set(safe := safe() if callable(safe) else safe): return [(None, x)]
+    if not unsafe and x.shape[1]>=min_len: return [(None, x)]
+    safe = safe() if callable(safe) else safe
+    if unsafe<=set(safe) and x.shape[1]>=min_len: return [(None, x)]
+    def part(o): return F.pad(o, (0,max(min_len-o.shape[1], 0)), value=_PAD).as_subclass(TensorTokens)
     x,n = x.as_subclass(Tensor),real.sum(1)
     if 'right' in safe:
         first = (~real).int().argsort(dim=1, stable=True)[:,:max(int(n.max()),1)] # real tokens in their order, then padding
-        return [(torch.arange(len(x), device=x.device), x.gather(1, first).as_subclass(TensorTokens))]
+        return [(torch.arange(len(x), device=x.device), part(x.gather(1, first)))]
     rows = [(n==k).nonzero().flatten() for k in n.unique().tolist() if k]
-    return [(r, x[r][real[r]].view(len(r), -1).as_subclass(TensorTokens)) for r in rows]
+    return [(r, part(x[r][real[r]].view(len(r), -1))) for r in rows] or [(None, x.as_subclass(TensorTokens))] # no token at all
 
 # %% ../nbs/04_models.ipynb #fd75135e
 class LanguageModel(nn.Module):
@@ -136,7 +140,7 @@ class LanguageModel(nn.Module):
     def forward(self, x):
         x = as_tokens(x)
         parts = self.model_inputs.parts(self.body, x)
-        if len(parts)==1: return self.logits(parts[0][1]) # every row is in it
+        if parts[0][0] is None or len(parts[0][0])==len(x): return self.logits(parts[0][1]) # every row is in it
         res = None
         for rows,part in parts:
             o = self.logits(part)

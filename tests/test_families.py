@@ -1,0 +1,314 @@
+"Every family of `tiny_families`: trains, has its layers in order, loses nothing on the way to disk, and does not see how texts were batched"
+import copy, logging, time, pytest, torch, torch.nn.functional as F, transformers
+from huggingface_hub import constants
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from fastformers import hub
+from fastformers.learner import classifier_learner, lm_learner
+from fastformers.models import block_modules, family_meta, fit_vocab, group_names, layer_groups, padding_safe
+from fastformers.testing import tiny_families
+from fastformers.tokens import extend_vocab, pair_tokens
+from test_contracts_common import *
+
+everyone = list(tiny_families)
+t5s = 't5 mt5 umt5'.split()
+decoders = [f for f in everyone if f not in t5s and is_causal(tiny_arch(f))]
+with_lm = [f for f in everyone if f not in [*t5s,'xlnet']]
+shared = ['albert']                                   # one block, run three times
+chained = {'funnel':4}                                # three blocks and one of the decoder
+no_head = 'openai-gpt opt'.split()                    # all of the LM's head is the embeddings (tiny OPT norms inside its decoder's blocks)
+def blocks_of(family): return 1 if family in shared else chained.get(family, 3)
+
+def lm_objective(family): return (CLM if family in decoders else MLM)(tiny_tok(family))
+
+_lms = {}
+def lm_of(family):
+    if family not in _lms:
+        torch.manual_seed(0)
+        _lms[family] = loud(lm_objective(family).build(tiny_arch(family)), by=4.)
+    return _lms[family]
+
+def rows(n=12): return tiny_df().iloc[:n].assign(is_valid=[False,False,False,True]*(n//4))
+
+# ---- training
+
+@pytest.mark.parametrize('family', everyone)
+def test_a_classifier_learns_in_every_group(family):
+    torch.manual_seed(0)
+    learn = quiet(classifier_learner(classifier_dls(rows(), tiny_tok(family), bs=4), tiny_arch(family), drop_mult=0.))
+    before = {k:v.clone() for k,v in learn.model.named_parameters()}
+    name = {id(p):k for k,p in learn.model.named_parameters()}
+    x,y = learn.dls.train.one_batch()
+    def loss():
+        with torch.no_grad(): return float(learn.loss_func(learn.model.eval()(x), y))
+    first = loss()
+    for _ in range(5): # the same batch
+        learn.model.train(); learn.create_opt() if learn.opt is None else None
+        learn.loss_func(learn.model(x), y).backward(); learn.opt.set_hyper('lr', 2e-3); learn.opt.step(); learn.opt.zero_grad()
+    assert loss()<first
+    learn.fit(1, lr=1e-3)
+    assert all(v.isfinite().all() for v in learn.model.state_dict().values()) and all(o==o for o in learn.recorder.losses)
+    for g in layer_groups(learn.model): assert any(not torch.equal(p, before[name[id(p)]]) for p in g)
+    assert learn.get_preds()[0].isfinite().all()
+
+# ---- layer groups
+
+def flat(o): return [t for i in (o.values() if hasattr(o,'values') else o) for t in flat(i)] if isinstance(o, (tuple,list,dict)) else [o] if isinstance(o, Tensor) else []
+
+def outputs(model, x, noise_in=None):
+    "What each block of `model` gives, and the prediction; noise is added to the parameters of the group `noise_in`"
+    if noise_in is not None:
+        model = copy.deepcopy(model)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for p in layer_groups(model)[noise_in]: p.add_(torch.randn_like(p)*.1)
+    blocks = block_modules(model.body)
+    seen = [[] for _ in blocks]
+    def listen(i, m):
+        forward = m.forward # SqueezeBERT calls it without hooks
+        def new(*args, **kwargs):
+            out = forward(*args, **kwargs)
+            seen[i].append(flat(out)[0].clone())
+            return out
+        m.forward = new
+    for i,b in enumerate(blocks): listen(i, b[-1])
+    try:
+        with torch.no_grad(): return seen, model(x)
+    finally:
+        for b in blocks: del b[-1].forward
+
+@pytest.mark.parametrize('kind', ['classifier','language model'])
+@pytest.mark.parametrize('family', everyone)
+def test_groups_are_in_the_order_of_the_signal(family, kind):
+    if kind!='classifier' and family not in with_lm: pytest.skip('has no LM objective')
+    model,n = classifier(family) if kind=='classifier' else lm_of(family), blocks_of(family)
+    groups,names = layer_groups(model),['embeddings', *(f'block {i+1}' for i in range(n)), 'head']
+    assert len(block_modules(model.body))==n and group_names(model)==names[:len(groups)]
+    assert len(groups)==n+2 or (kind!='classifier' and family in no_head and len(groups)==n+1)
+    ps = [id(p) for g in groups for p in g]
+    assert len(ps)==len(set(ps)) and set(ps)=={id(p) for p in model.parameters()}
+    assert id(model.body.get_input_embeddings().weight) in {id(p) for p in groups[0]}
+    x = all_predicted(batch(tokenizer(family), texts[4:5])) # one text: nothing is padded
+    old,pred = outputs(model, x)
+    for k in range(len(groups)):
+        new,other = outputs(model, x, k)
+        for i in range(n):
+            same = all(torch.equal(a, b) for a,b in zip(new[i], old[i]))
+            assert same if i+1<k else not same, (k, i)    # block i is group i+1: noise in group k reaches it from i+1=k on
+        assert gap(pred, other)>1e-4, k
+
+# ---- language models
+
+@pytest.mark.parametrize('family', with_lm)
+def test_loss_on_predicted_positions_is_that_of_the_dense_head(family):
+    obj,model = lm_objective(family),lm_of(family)
+    alone = [texts[3], texts[7]]
+    for t in alone: # unpadded rows: nothing but the head differs
+        x,y = obj((batch(obj.tfm, [t]),), split_idx=0)
+        with torch.no_grad(): pred,logits = model(x),model.hf(**model.model_inputs(x)).logits
+        assert pred.shape[1]==int((y!=-100).sum())<x.shape[1]
+        assert gap(obj.loss_func(pred, y), F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100))<1e-5
+
+@pytest.mark.parametrize('family', t5s+['xlnet'])
+def test_families_without_an_objective_say_so(family):
+    for obj in (MLM(tiny_tok('bert')), CLM(tiny_tok('gpt2'))):
+        with pytest.raises(ValueError, match=family): obj.build(tiny_arch(family))
+
+# ---- to disk and back
+
+@pytest.mark.parametrize('family', everyone)
+def test_what_is_saved_is_what_is_loaded(family, tmp_path):
+    torch.manual_seed(0)
+    path,tok = tmp_path/'stage',tiny_tok(family)
+    if family in with_lm:
+        lm = quiet(lm_learner(lm_dls(rows(), tok, lm_objective(family), bs=4), tiny_arch(family)))
+        lm.save_encoder(path)
+        x = batch(tokenizer(family), texts[3:4])
+        cls = AutoModelForCausalLM if family in decoders else AutoModelForMaskedLM
+        hf,info = cls.from_pretrained(path, output_loading_info=True)
+        assert not any(info[k] for k in ('missing_keys','unexpected_keys','mismatched_keys'))
+        args,mine = lm.model.model_inputs(x),lm.model.hf.eval()
+        with torch.no_grad():
+            assert gap(hf.eval()(**args).logits, mine(**args).logits)<1e-6
+            assert gap(AutoModel.from_pretrained(path).eval()(**args)[0], mine.base_model(**args)[0])<1e-6
+    cl = quiet(classifier_learner(classifier_dls(rows(), path if family in with_lm else tok, bs=4), path if family in with_lm else tiny_arch(family)))
+    if family in with_lm:
+        ours,theirs = cl.model.body.state_dict(),lm.model.body.state_dict()
+        assert all(torch.equal(v, theirs[k]) for k,v in ours.items()) and not cl.model.loading.new
+    cl.save_encoder(tmp_path/'cl')
+    again = quiet(classifier_learner(classifier_dls(rows(), tmp_path/'cl', bs=4), tmp_path/'cl'))
+    assert not again.model.loading.new and type(again.model.body) is type(cl.model.body)
+    assert gap(again.get_preds()[0], cl.get_preds()[0])<1e-6
+    if family in t5s:
+        body = getattr(transformers, family_meta[family].encoder).from_pretrained(tmp_path/'cl').eval()
+        x = batch(tokenizer(family), texts[3:4])
+        with torch.no_grad(): assert gap(body(**cl.model.model_inputs(x))[0], cl.model.body.eval()(**cl.model.model_inputs(x))[0])<1e-6
+
+# ---- padding
+
+short,long = [texts[0], texts[1], 'Fresh fish'],[' '.join(texts[i:i+3]) for i in (3, 9)]
+
+@torch.no_grad()
+@pytest.mark.parametrize('side', ['right','left'])
+@pytest.mark.parametrize('family', everyone)
+def test_padding_changes_no_prediction(family, side):
+    tok,m = tokenizer(family, side),classifier(family)
+    x = batch(tok, short+long)
+    assert x.attention_mask.min()==0
+    both = m(x)
+    for i,t in enumerate(short): assert gap(m(batch(tok, [t])), both[i:i+1])<2e-5
+    assert gap(both[0], both[1])>1e-3
+    if family not in with_lm: return
+    lm = lm_of(family)
+    logits = lm(all_predicted(x))
+    for i,t in enumerate(short):
+        alone = lm(all_predicted(batch(tok, [t])))[0]
+        assert gap(alone, logits[i,:len(alone)])<2e-5*max(1., float(alone.abs().max()))
+
+@pytest.mark.parametrize('family', ['fnet','convbert','funnel'])
+def test_gradients_flow_through_a_batch_in_parts(family):
+    "Each text of the batch moves the weights as much as it does alone"
+    m,tok = copy.deepcopy(classifier(family)),tokenizer(family)
+    def grads(xs):
+        m.zero_grad()
+        sum(m(x).sum() for x in xs).backward()
+        return torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None])
+    a,b = grads([batch(tok, short+long)]),grads([batch(tok, [t]) for t in short+long])
+    assert gap(a, b)<1e-5*float(b.abs().max())
+
+def test_the_self_test_leaves_no_trace(caplog):
+    body = load_body(tiny_arch('fnet', num_hidden_layers=2))
+    body.train(); body.encoder.layer[0].eval()
+    modes = [m.training for m in body.modules()]
+    with caplog.at_level(logging.WARNING): assert padding_safe(body)==() and padding_safe(load_body(tiny_arch('fnet', num_hidden_layers=2)))==()
+    assert len([r for r in caplog.records if 'fnet lets padding change predictions' in r.message])==1
+    assert modes==[m.training for m in body.modules()] and all(p.grad is None for p in body.parameters())
+    body = load_body(tiny_arch('bert', num_hidden_layers=2))
+    state = torch.get_rng_state()
+    assert padding_safe(body)==('right',)
+    assert torch.equal(state, torch.get_rng_state())
+
+def test_the_self_test_finds_families_it_has_never_heard_of():
+    for family,kwargs in (('nystromformer',{}), ('yoso',{})):
+        cfg = transformers.AutoConfig.for_model(family, **tiny_families['bert'], **kwargs)
+        body = load_body(cfg)
+        assert padding_safe(body)==()
+        m,tok = loud(TextClassifier(body, PoolingHead(32, 3))),tokenizer('bert')
+        with torch.no_grad(): assert gap(m(batch(tok, short+long))[:1], m(batch(tok, short[:1])))<1e-5
+
+@torch.no_grad()
+@pytest.mark.parametrize('n', range(1, 6))
+def test_funnel_takes_texts_of_any_length(n):
+    m = classifier('funnel')
+    x = TensorTokens(torch.arange(10, 10+n)[None])
+    wide = TensorTokens(torch.cat([x.ids, torch.zeros(1, 9).long()], 1), attention_mask=[[1]*n+[0]*9])
+    both = torch.cat([wide, TensorTokens(torch.arange(20, 29+n)[None])]).as_subclass(TensorTokens)
+    assert gap(m(x), m(wide))<1e-6 and gap(m(x), m(both)[:1])<1e-5
+    lm = lm_of('funnel')
+    assert gap(lm(all_predicted(x)), lm(all_predicted(both))[:1,:n])<1e-4
+
+# ---- decoders: no pad token, no separator
+
+def bare(family):
+    "The tokenizer of `family` as the hub has it: nobody set a pad token"
+    tok = tiny_tok(family)
+    tok.pad_token = None
+    return tok
+
+@pytest.mark.parametrize('family', decoders)
+def test_a_decoder_needs_no_pad_token(family):
+    tok = bare(family)
+    assert tok.pad_token is None and tok.pad_token_id is None
+    for side in ('right','left'):
+        tok.padding_side = side
+        learn = quiet(classifier_learner(classifier_dls(rows(), tok, bs=4), tiny_arch(family)))
+        x,_ = learn.dls.train.one_batch()
+        assert x.attention_mask.min()==0 and (x.attention_mask[:,0].min()==0)==(side=='left')
+        learn.fit(1, lr=1e-3)
+        assert all(v.isfinite().all() for v in learn.model.state_dict().values())
+        preds = learn.get_preds()[0]
+        for i,t in enumerate(rows().query('is_valid').text): assert gap(learn.predict(t)[2], preds[i])<1e-5
+    lm = quiet(lm_learner(lm_dls(rows(), tok, CLM(tok), bs=4), tiny_arch(family)))
+    lm.fit(1, lr=1e-3)
+    assert all(o==o for o in lm.recorder.losses)
+
+@pytest.mark.parametrize('family', 'openai-gpt gpt2 llama'.split())
+def test_a_pair_for_a_decoder_has_a_separator_and_ends_with_a_classification_token(family):
+    tok = pair_tokens(bare(family))
+    df = tiny_pairs().iloc[:12].assign(is_valid=[False,False,True]*4)
+    learn = quiet(classifier_learner(classifier_dls(df, tok, text_col=['text_a','text_b'], bs=4), tiny_arch(family)))
+    x,_ = learn.dls.train.one_batch()
+    for r in x:
+        ids = r.ids[r.real].tolist()
+        assert ids.count(tok.sep_token_id)==1 and ids[-1]==tok.cls_token_id and r.segment_ids[r.real].tolist()==sorted(r.segment_ids[r.real].tolist())
+    learn.fit(1, lr=1e-3)
+    a,b = df.text_a.iloc[2],df.text_b.iloc[2] # the first of the validation set
+    assert gap(learn.predict((a, b))[2], learn.predict((b, a))[2])>1e-6
+    assert gap(learn.predict((a, b))[2], learn.get_preds()[0][0])<1e-5
+
+def test_a_pair_without_a_separator_is_warned_of_once(caplog):
+    with caplog.at_level(logging.WARNING): 
+        for style in ('gpt2','bert','t5','roberta','xlnet'):
+            caplog.clear()
+            tok = tokenizer(style)
+            for p in pairs[:3]: tok(p)
+            assert len([r for r in caplog.records if 'pair_tokens' in r.message])==(style=='gpt2'), style
+
+# ---- a tokenizer that grew
+
+@pytest.mark.parametrize('family', [f for f in everyone if f not in t5s])
+def test_a_model_grows_with_its_tokenizer(family):
+    cls = AutoModelForCausalLM if family in decoders+['xlnet'] else AutoModelForMaskedLM
+    torch.manual_seed(0)
+    hf = load_hf(cls, tiny_arch(family)).eval()
+    n,x = hf.config.vocab_size,torch.tensor([[5,6,7,8]*2])
+    with torch.no_grad(): old = hf(x).logits
+    assert fit_vocab(hf, n)==0 and fit_vocab(hf, n+5)==5 and hf.config.vocab_size==n+5
+    w = hf.get_input_embeddings().weight
+    with torch.no_grad(): new = hf(x).logits; assert hf(torch.tensor([[5,n+4,7,n]*2])).logits.isfinite().all()
+    assert new.shape[-1]==len(w)==n+5 and gap(new[...,:n], old)<1e-5
+    assert gap(w[n:].mean(0), w[:n].mean(0))<1e-2 and bool(torch.isfinite(w).all())
+    assert len({id(p) for g in layer_groups(hf) for p in g})==len(list(hf.parameters()))
+
+@pytest.mark.parametrize('family', 'bert roberta gpt2 t5'.split())
+def test_an_extended_tokenizer_is_accepted_by_the_learners(family, tmp_path):
+    tok = extend_vocab(tiny_tok(family), [f'drug{i}x' for i in range(400)])
+    assert len(tok)>1024
+    df = rows(); df['text'] = [f'{t} drug{i}x' for i,t in enumerate(df.text)]
+    classifier_learner(classifier_dls(df, tiny_tok(family), bs=4), tiny_arch(family)).save_encoder(tmp_path/'old')
+    learn = quiet(classifier_learner(classifier_dls(df, tok, bs=4), tmp_path/'old'))
+    learn.fit(1, lr=1e-3)
+    assert learn.model.config.vocab_size>=len(tok) and learn.get_preds()[0].isfinite().all()
+    if family in with_lm:
+        lm = quiet(lm_learner(lm_dls(df, tok, (CLM if family=='gpt2' else MLM)(tok), bs=4), tmp_path/'old'))
+        lm.fit(1, lr=1e-3)
+        assert lm.model.config.vocab_size>=len(tok) and all(o==o for o in lm.recorder.losses)
+
+# ---- what cannot be loaded
+
+@pytest.fixture
+def unreachable(monkeypatch):
+    "No network, and nobody said so"
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+    monkeypatch.setattr(constants, 'ENDPOINT', 'http://localhost:9')
+    clear = hub._answers.cache_clear
+    clear()
+    yield
+    clear()
+
+def test_an_unknown_name_is_an_error_in_a_moment(unreachable):
+    t = time.perf_counter()
+    for f,what in ((load_body,'config'), (hub.load_tokenizer,'tokenizer')):
+        with pytest.raises(OSError, match=f'No {what} for .*cannot be reached'): f('no-such/model')
+    assert time.perf_counter()-t<5 # retries would take 20 seconds
+
+def test_directories_do_not_ask_the_hub(unreachable, tmp_path, monkeypatch):
+    learn = classifier_learner(classifier_dls(rows(), tiny_tok('bert')), tiny_arch('bert'))
+    learn.save_encoder(tmp_path/'cl')
+    monkeypatch.setattr(hub, '_answers', lambda *args: pytest.fail('asked the hub'))
+    load_body(tmp_path/'cl'); hub.load_tokenizer(tmp_path/'cl')
+
+@pytest.mark.parametrize('family', ['bart','mbart','pegasus'])
+def test_encoder_decoders_are_refused_in_a_sentence(family):
+    cfg = transformers.AutoConfig.for_model(family, vocab_size=99, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=16, decoder_ffn_dim=16, encoder_attention_heads=2, decoder_attention_heads=2)
+    with pytest.raises(ValueError, match=f'{family} is an encoder-decoder.*t5'): load_body(cfg)
+    with pytest.raises(ValueError, match='encoder-decoder'): load_hf(AutoModelForCausalLM, cfg)
