@@ -126,7 +126,8 @@ def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
     def code(src, *outs): return dict(cell_type='code', id=str(len(src)), metadata={}, execution_count=None, source=src, outputs=[*outs])
     def data(**kw): return dict(output_type='display_data', metadata={}, data={k.replace('_', '/'):v for k,v in kw.items()})
     printed = dict(output_type='stream', name='stdout', text='\x1b[31m<red>\x1b[0m\n\nmore\n')
-    cells = [dict(cell_type='markdown', id='a', metadata={}, source='# A page\n\n> one line'), code('#| hide\nsecret = 1'), code('#| echo: false\nunseen', data(text_plain='shown')),
+    cells = [dict(cell_type='markdown', id='a', metadata={}, source='# A page\n\n> one line'), code('#| hide\nsecret = 1'), code('#| export\nsizes = {"small":1}', data(text_plain='gone')),
+        code('#| export\nimport never'), code('#| echo: false\nunseen', data(text_plain='shown')),
         code('#| code-fold: true\nfolded()'), code('#| include: false\nnever()'), code('#| slow\nslow()', printed), code('plot()', data(image_png='aGk=')),
         code('table()', data(text_html='<style>a</style><table>\n<tr><td>t</td></tr>\n\n</table>', text_plain='no'))]
     path = tmp_path/'07a_a_page.ipynb'
@@ -135,9 +136,22 @@ def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
     page = docs.Page(path)
     assert page.name=='a_page' and page.title=='A page' and page.files=={'pictures/a_page_1.png':b'hi'}
     body = page.md.split('# A page', 1)[1]
-    for o in ('one line', 'shown', '??? code "Code"\n\n    ```python\n    folded()', 'slow()', '&lt;red>&#10;&#10;more'.replace('>', '&gt;'),
+    for o in ('one line', '??? code "Source"\n\n    ```python\n    sizes = {', 'shown', '??? code "Code"\n\n    ```python\n    folded()', 'slow()', '&lt;red&gt;&#10;&#10;more',
               '<div class="out"><table> <tr><td>t</td></tr> </table></div>', '![A page](pictures/a_page_1.png)'): assert o in body, o
-    for o in ('secret', 'unseen', 'never', '#|', '\x1b', '<style', '>no<'): assert o not in body, o
+    for o in ('secret', 'unseen', 'never', '#|', '\x1b', '<style', '>no<', 'gone'): assert o not in body, o
+
+@pytest.mark.filterwarnings('ignore::FutureWarning')
+def test_links_of_notebooks_become_links_of_the_site(docs, root, monkeypatch):
+    monkeypatch.chdir(root)
+    links = docs.Links([docs.Page(root/'nbs/08_schedules.ipynb')])
+    for src,want in [('[a](08_schedules.ipynb#x)', '[a](schedules.md#x)'), ('[a](../CHANGELOG.md)', '[a](changelog.md)'), ('[a](schedules.html)', '[a](schedules.md)'),
+        ('[a](https://x.org/nbs)', '[a](https://x.org/nbs)'), ('[a](#there)', '[a](#there)'), ('![a](images/b.png)', '![a](images/b.png)'), ('[a](../LICENSE)', '[a](files/LICENSE)'),
+        ('`lp_ft` and `fit_schedule()`', '[`lp_ft`](schedules.md#lp_ft) and [`fit_schedule()`](schedules.md#learner.fit_schedule)'),
+        ('[`lp_ft`](08_schedules.ipynb)', '[`lp_ft`](schedules.md)'), ('# `lp_ft`\ntext', '# `lp_ft`\ntext'), ('```\n`lp_ft`\n```', '```\n`lp_ft`\n```'),
+        ('`Learner`', '[`Learner`](https://docs.fast.ai/learner.html#learner)'), ('`first` `x` ``lp_ft``', '`first` `x` ``lp_ft``'), ('`08_schedules`', '[`08_schedules`](schedules.md)')]:
+        assert links(src)==want
+    assert links.files=={'LICENSE'}
+    assert links.first_column('| `core`, `schedules` | `schedules` |')=='| `core`, [`schedules`](schedules.md) | `schedules` |'
 
 # What continuous integration runs
 

@@ -2,10 +2,9 @@
 
 nbdev processes each notebook; its cells and saved outputs become Markdown pages here, and MkDocs makes the site. No notebook is executed: `show_doc`
 looks its symbols up in the exported module, so one process does all pages in little more than the time of one import."""
-import argparse, base64, importlib, inspect, logging, os, re, shutil, tempfile, warnings
+import argparse, ast, base64, html, importlib, inspect, json, logging, os, re, shutil, tempfile, warnings
 from functools import partial
 from pathlib import Path, PurePosixPath
-import yaml
 from fastcore.docments import MarkdownRenderer
 from nbdev.config import get_config, nbpath2html
 from nbdev.doclinks import NbdevLookup, nbglob
@@ -29,14 +28,17 @@ class Doc(MarkdownRenderer):
     "What `show_doc` shows: a heading that is an anchor, a link to the page with the source, signature and docstring"
     def __init__(self, sym, *args, **kwargs):
         super().__init__(sym, *args, **kwargs)
-        if inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(get_config().lib_path.name):
-            self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'                     # not the arguments of a base that is not ours
-        try: self.file,self.line = Path(inspect.getsourcefile(self.sym)).stem, inspect.getsourcelines(self.sym)[1]
-        except (TypeError, OSError): self.file,self.line = None,0
+        lib = get_config().lib_path.name
+        if inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(lib):
+            self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'             # not the arguments of a base that is not ours
+        try: file,self.line = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)[1]
+        except (TypeError, OSError): file,self.line = None,0
+        self.file = file.stem if file and file.parent.name==lib else None
     def _repr_markdown_(self):
         name,at = self.nm.replace('__', r'\_\_'), self.nm.lower().replace('__', '')       # `__repr__` would be bold
         head = f'{"#"*self.title_level} {name} {{#{at} .symbol}}'
-        return head + (f'\n\n[source](source/{self.file}.md#__codelineno-0-{self.line}){{.source}}' if self.file else '') + '\n\n' + super()._repr_markdown_()
+        source = f'[source](source/{self.file}.md#__codelineno-0-{self.line}){{.source}}' if self.file else ''
+        return f'{head}\n\n{source}\n\n{super()._repr_markdown_()}'
 
 class show_docs:
     "nbdev processor: `show_doc` cells get their output from the exported module, where nbdev's own would execute the notebook"
@@ -59,10 +61,18 @@ class show_docs:
             cells[i:j] = sorted(cells[i:j], key=lambda o: o.line_)
             i = j+1
 
+def fold_export(cell):
+    "nbdev processor: exported code is told by `show_doc`; what that does not tell (constants, private helpers, dispatched methods) is folded"
+    if cell.cell_type!='code' or not cell.directives_.keys()&{'export','exporti','hide','default_exp'}: return
+    nodes = [o for o in cell.parsed_() or [] if not isinstance(o, (ast.Import, ast.ImportFrom))]
+    told = any(isinstance(o, (ast.FunctionDef, ast.ClassDef)) and o.name[0]!='_' and 'dispatch' not in map(ast.unparse, o.decorator_list) for o in nodes)
+    if not nodes or told or 'hide' in cell.directives_: del(cell['source'])
+    else: cell['source'],cell['outputs'] = f'#| code-fold: true\n#| code-summary: Source\n{cell.source}', []
+
 class Procs(FilterDefaults):
     "nbdev's processors for docs, without those that execute notebooks or link to a host"
     def base_procs(self):
-        ours = {'exec_show_docs':show_docs, 'add_links':None, 'insert_warning':None}
+        ours = {'exec_show_docs':show_docs, 'rm_export':fold_export, 'add_links':None, 'insert_warning':None}
         return [o for p in super().base_procs() if (o := ours.get(p.__name__, p))]
 
 # Cells -> Markdown
@@ -87,7 +97,7 @@ def one_line(s):
     return s.replace('\n', '&#10;') if '<pre' in s else re.sub(r'\s*\n\s*', ' ', s)
 
 def box(s): return f'<div class="out">{one_line(s)}</div>'
-def pre(s): return box('<pre><code>' + re.sub(r'\x1b\[[0-9;]*m', '', s).strip('\n').replace('&','&amp;').replace('<','&lt;').replace('>','&gt;') + '</code></pre>')
+def pre(s): return box('<pre><code>' + html.escape(re.sub(r'\x1b\[[0-9;]*m', '', s).strip('\n')) + '</code></pre>')
 
 class Page:
     "The notebook at `path` as Markdown `md`, with its pictures in `files`"
@@ -99,7 +109,7 @@ class Page:
         front = getattr(self.nb, 'frontmatter_', {})
         self.title = self.heading = str(front.get('title') or self.name)
         desc = front.get('description')
-        self.parts = [f'---\ntitle: {yaml.dump(self.title, width=9999).splitlines()[0]}\n---', f'# {self.title}'] + ([f'<p class="lead" markdown>{desc}</p>'] if desc else [])
+        self.parts = [f'---\ntitle: {json.dumps(self.title)}\n---', f'# {self.title}', desc and f'<p class="lead" markdown>{desc}</p>']
         for c in self.nb.cells: getattr(self, c.cell_type)(c)
         self.md = '\n\n'.join(o for o in self.parts if o)+'\n'
 
@@ -139,19 +149,22 @@ class Page:
 
 class Links:
     "Rewrites the links of pages: notebooks and files of the project, symbols in backticks"
-    not_text = re.compile(r'^#[^\n]*$|^ *(?P<f>`{3,}|~{3,}).*?^ *(?P=f)[`~]*$|^ *<(?:div|table)[^\n]*$|!?\[(?:[^\[\]`]|`[^`\n]*`)*\]\([^)\n]*\)|``.*?``', re.M|re.S)
-    def __init__(self, pages, url):
-        self.url,self.lookup = url,NbdevLookup(strip_libs='fastformers fastai fastcore')
+    not_text = re.compile(r'''^\#[^\n]*$ | ^\ *<(?:div|table)[^\n]*$                              # headings, HTML
+        | ^\ *(?P<f>`{3,}|~{3,}).*?^\ *(?P=f)[`~]*$ | ``.*?``                                   # code
+        | !?\[(?:[^\[\]`]|`[^`\n]*`)*\]\([^)\n]*\)                                          # links and pictures''', re.M|re.S|re.X)
+    def __init__(self, pages):
+        self.files,self.lookup = set(),NbdevLookup(strip_libs='fastformers fastai fastcore')
         self.pages = {os.path.relpath(o.path, root):f'{o.name}.md' for o in pages} | {k:v for k,v in others.items() if (root/k).exists()}
         self.names = {v.removesuffix('.md') for v in self.pages.values()}
         self.anchors = {f'{o.name}.html#{a}' for o in pages for a in re.findall(r'\{#(\S+) \.symbol\}', o.md)}
         self.modules = {o.module:f'{o.name}.md' for o in pages if o.module}
+        self.known = self.modules | self.pages | {o.path.stem:f'{o.name}.md' for o in pages}   # fastformers.core, nbs/00_core.ipynb, 00_core
         self.methods = {a.rpartition('.')[2]:a for a in self.anchors if a.count('.')>1}                   # `fit_schedule` for `Learner.fit_schedule`
 
     def symbol(self, m):
         "`name` in backticks, linked to where it is documented"
         name = m[1]
-        to = self.modules.get(name) or self.lookup.doc(name) or self.methods.get(name)
+        to = self.known.get(name) or self.lookup.doc(name) or self.methods.get(name)
         last = name.rpartition('.')[2]
         if not to or last.startswith('_') or (to.startswith('http') and last.isalpha() and last.islower()): return m[0]    # `first`, `test` are words
         if not to.startswith('http') and not to.endswith('.md'):
@@ -170,7 +183,9 @@ class Links:
         if rel in self.pages: return self.pages[rel]+at
         if (name := PurePosixPath(rel).stem) in self.names and path.endswith('.html'): return f'{name}.md{at}'
         if rel.startswith('nbs/images/'): return rel.removeprefix('nbs/')
-        return f'{self.url}/blob/main/{rel}{at}' if self.url and (root/rel).exists() else to
+        if not (root/rel).is_file() or rel.startswith('..'): return to
+        self.files.add(rel)
+        return f'files/{rel}{at}'
 
     def __call__(self, md, here='nbs'):
         "`md` with links of the site; what is code, a heading or a link already gets no new ones"
@@ -180,6 +195,11 @@ class Links:
             out += [text(md[end:m.start()]), m[0] if m['f'] else re.sub(r'(\]\()([^)\s]+)', lambda o: o[1]+self.target(o[2], here), m[0])]
             end = m.end()
         return ''.join(out)+text(md[end:])
+
+    def first_column(self, md):
+        "Names of modules that begin a row of a table, linked"
+        link = lambda m: f'[{m[0]}]({to})' if (to := self.modules.get(f'{get_config().lib_path.name}.{m[1]}')) else m[0]
+        return re.sub(r'^\| *`[^|]*', lambda m: re.sub(r'`(\w+)`', link, m[0]), md, flags=re.M)
 
 # Site
 
@@ -195,37 +215,34 @@ def nav(pages):
     groups['Notes'] += [{PurePosixPath(v).stem.capitalize():v} for k,v in others.items() if (root/k).exists()]
     return [{'Home':'index.md'}]+[{k:v} for k,v in groups.items() if v and k!='Home']
 
-def repo_url():
-    "Where the project is hosted: GitHub Actions knows best"
-    e = os.environ
-    return f"{e['GITHUB_SERVER_URL']}/{e['GITHUB_REPOSITORY']}" if 'GITHUB_REPOSITORY' in e else get_config().git_url
-
 def write_pages(to):
-    "All pages as Markdown in the folder `to`, and the navigation"
+    "All pages as Markdown in the folder `to`; returns the navigation"
     pages = [Page(o) for o in nbglob(as_path=True).sorted('name')]
-    url = repo_url()
-    links = Links(pages, url)
+    links = Links(pages)
     (to/'source').mkdir(parents=True)
     (to/'pictures').mkdir()
     for o in pages:
-        (to/f'{o.name}.md').write_text(links(o.md), 'utf-8')
+        (to/f'{o.name}.md').write_text(links(links.first_column(o.md) if o.name=='index' else o.md), 'utf-8')
         for k,v in o.files.items(): (to/k).write_bytes(v)
     for k,v in others.items():
         if (root/k).exists(): (to/v).write_text(links((root/k).read_text('utf-8'), os.path.dirname(k)), 'utf-8')
+    for o in links.files:
+        (to/'files'/o).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root/o, to/'files'/o)
     for o in get_config().lib_path.glob('[!_]*.py'):
         code = fence(o.read_text('utf-8').rstrip(), '{.python linenums="1"}')
         (to/f'source/{o.stem}.md').write_text(f'---\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# {o.name}\n\n{code}\n', 'utf-8')
     if (root/'nbs/images').exists(): shutil.copytree(root/'nbs/images', to/'images')
     shutil.copytree(root/'tools/docs', to/'assets', ignore=shutil.ignore_patterns('*.yml'))
-    return nav(pages), url
+    return nav(pages)
 
 def build(out):
     "The site in the folder `out`"
     from mkdocs.commands import build
     from mkdocs.config import load_config
+    repo = '{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}'.format(**os.environ) if 'GITHUB_REPOSITORY' in os.environ else None
     with tempfile.TemporaryDirectory() as tmp:
-        pages,url = write_pages(Path(tmp)/'md')
-        cfg = load_config(str(root/'tools/docs/mkdocs.yml'), docs_dir=f'{tmp}/md', site_dir=str(out), nav=pages, repo_url=url or None, strict=True)
+        cfg = load_config(str(root/'tools/docs/mkdocs.yml'), nav=write_pages(Path(tmp)/'md'), docs_dir=f'{tmp}/md', site_dir=str(out), repo_url=repo, strict=True)
         cfg.plugins.on_startup(command='build', dirty=False)
         build.build(cfg)
         cfg.plugins.on_shutdown()
