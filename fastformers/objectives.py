@@ -190,6 +190,12 @@ class CLM(Objective):
         m = F.pad(x.real[:,1:] & x.real[:,:-1], (0,1))
         return x.replace(predicted=m), torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)
 
+    def decodes(self, b):
+        "As `Objective.decodes`, with each answer in the place of the token it stands for: one to the right of where it was given"
+        x,answers = super().decodes(b)
+        m,ids = (F.pad(o[:,:-1], (1,0)) for o in (x.predicted, answers.ids))
+        return x.replace(predicted=m), x.replace(ids=torch.where(m, ids, x.ids), predicted=m)
+
 objectives = dict(mlm=MLM, clm=CLM)
 
 def default_objective(tok, seed=42):

@@ -168,6 +168,17 @@ def test_results_of_a_masked_model_are_the_most_probable_words_in_place(folder, 
         assert html.unescape(re.sub('<[^>]*>', '', r['target']))==str(tok.decode(ids.replace(ids=torch.where(ys==-100, ids.ids, ys))))
         assert r['predicted'].count('<b style')<=r['text'].count('<b style')
 
+def test_a_causal_model_is_shown_word_by_word(folder, shown):
+    learn = make('causal', folder)
+    loud(learn.model, by=4.)
+    learn.dls.valid.show_batch(max_n=3); learn.show_results(max_n=3, shuffle=False)
+    tok,(x,_) = tokenizer_of(learn.dls),learn.dls.valid.one_batch()
+    with torch.no_grad(): best = learn.model(x).argmax(-1)
+    for r in shown[0]+shown[1]: assert r['text']==r['target'] and r['text'].count('<b style')==1      # all but the first token, in one piece
+    for r,ids,pred in zip(shown[1], x, best):
+        ids = as_tokens(ids); words = ids.ids.clone(); n = int(ids.predicted.sum()); words[1:n+1] = pred[:n]
+        assert html.unescape(re.sub('<[^>]*>', '', r['predicted'])).replace('\ufffd','')==str(tok.decode(ids.replace(ids=words))).replace('\ufffd','')
+
 def test_long_texts_are_cut_and_html_is_escaped(tmp_path, shown):
     df = pd.DataFrame(dict(text=['<script>alert(1)</script> & <br /> '+'word '*40, 'a < b', 'fine', '<b>bold</b>']*4, label=['<i>x</i>','y&z']*8, is_valid=[False]*12+[True]*4))
     learn = quiet(classifier_learner(classifier_dls(df, tiny_tok('roberta'), bs=4), tiny_arch('roberta'), path=tmp_path))
