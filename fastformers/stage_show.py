@@ -30,7 +30,7 @@ class TerminalProgress(Callback):
     def __init__(self,
         out=None, # Where to; default: standard error
         every=.2, # Seconds between two lines
-    ): self.out,self.every,self.fitting = out,every,False
+    ): self.out,self.every,self.fitting,self.shown = out,every,False,False
     def before_fit(self):
         self.start,self.next,self.fitting = time.time(),0.,True
         runner = getattr(self.learn, 'schedule_runner', None)
@@ -44,11 +44,12 @@ class TerminalProgress(Callback):
         self._write(f"{'█'*round(20*done):░<20} {100*done:3.0f} %  epoch {done*self.total:.1f} of {self.total:.3g}  loss {self.smooth_loss.item():.3f}  {_time(left)} left")
     def after_cancel_fit(self): self.after_fit()
     def after_fit(self):
-        if self.fitting: self._write(''); self.learn.logger = self.old_logger
-        self.fitting = False
+        if self.shown: self._write('')
+        if self.fitting: self.learn.logger = self.old_logger
+        self.fitting = self.shown = False
     def _write(self, text):
         out = self.out or sys.stderr
-        if out.isatty(): out.write(f'\r\033[K{text[:100]}'); out.flush()
+        if out.isatty(): self.shown = True; out.write(f'\r\033[K{text[:100]}'); out.flush()
 
 @contextmanager
 def terminal_progress():
