@@ -158,6 +158,8 @@ def write_bundle(
     path,own = Path(path),isinstance(model, TextClassifier)
     hf = model.body if own else model.hf
     _name_labels(hf.config, facts['kind'], facts['labels'])
+    pad = tok.tok.eos_token_id if tok.tok.pad_token_id is None else tok.tok.pad_token_id
+    if not own and model.sums_up_last and pad is not None: hf.config.pad_token_id = pad # transformers takes the last token that is not this one
     write_checkpoint(path, hf, tok)
     if own: save_model(model.head, str(path/'head.safetensors'))
     (path/'classifier.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False)+'\n', encoding='utf-8')

@@ -78,6 +78,10 @@ class Predictor:
         texts = self._list(texts)
         return [o for i in range(0, len(texts), self.chunk) for o in answers(texts[i:i+self.chunk])]
 
+    @property
+    def _budget(self): # on a processor a batch whose activations stay in the cache of each core is fastest, measured on a Xeon with MiniLM
+        return 65536 if self.device.type!='cpu' else 1024*torch.get_num_threads()
+
     def _list(self, texts):
         if isinstance(texts, str) or self.pairs and isinstance(texts, tuple) and _is_pair(texts): texts = [texts]
         if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
@@ -99,7 +103,7 @@ class Predictor:
         "What the network says, one row a text"
         if not len(texts): return torch.zeros(0, len(self.labels))
         ids = [o.as_subclass(Tensor) for o in self.tok.encode_batch(texts, progress=False)]
-        rows = _cut([len(o) for o in ids], bs, max_tokens or (4096 if self.device.type=='cpu' else 65536))
+        rows = _cut([len(o) for o in ids], bs, max_tokens or self._budget)
         out = torch.cat([self.model(self._batch([ids[i] for i in b])) for b in rows])
         res = torch.empty(out.shape)
         res[torch.tensor([i for b in rows for i in b])] = _squash(out, self.activation).cpu()

@@ -1,0 +1,343 @@
+"A classifier leaves fastai and gives the same answers; what cannot be opened is refused in a sentence"
+import json, logging, subprocess, sys
+import numpy as np, pandas as pd, pytest, torch
+from fastai.learner import Learner, load_learner
+from fastai.losses import LabelSmoothingCrossEntropyFlat
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from fastformers.bundles import HFClassifier, hf_classifier
+from fastformers.export import from_hf
+from fastformers.learner import classifier_learner, lm_learner
+from fastformers.models import layer_groups
+from test_contracts_common import *
+
+df = tiny_df()
+rich = 'bert roberta gpt2 xlnet deberta-v2 modernbert'.split()
+decoders = 'openai-gpt gpt2 llama mistral qwen2 gemma opt bloom gpt_neox'.split()
+odd = texts[:9] + ['', ' ', 'one', 'a long story '*200, '[SEP] <pad> <|endoftext|>']
+
+def frame(kind):
+    if kind=='pairs': return tiny_pairs(), ['text_a','text_b']
+    new = dict(single=df.label, integers=df.label.map(dict(negative=0, neutral=1, positive=2)), multi=df.label.str.replace('positive', 'positive;long'), regression=df.text.str.len()/100)
+    return df.assign(label=new[kind]), 'text'
+
+def learner(family, kind='single', **kwargs):
+    torch.manual_seed(0)
+    o,cols = frame(kind)
+    dls = classifier_dls(o, tiny_tok(family), text_col=cols, bs=16, max_len=100, truncation='head_tail', device='cpu')
+    learn = quiet(classifier_learner(dls, tiny_arch(family), **kwargs))
+    loud(learn.model, by=4.)
+    return learn
+
+cases = [(f,'single',None) for f in rich] + [(f,k,None) for f in ('bert','gpt2') for k in ('multi','regression','pairs','integers')] \
+      + [(f,'single','hf') for f in rich] + [('bert','multi','hf'), ('gpt2','regression','hf'), ('roberta','pairs','hf')]
+
+@pytest.fixture(scope='module', params=cases, ids=lambda o: '-'.join(map(str, o)))
+def bundle(request, tmp_path_factory):
+    family,kind,head = request.param
+    learn = learner(family, kind, head=head)
+    return learn, kind, head, learn.to_hf(tmp_path_factory.mktemp('bundles')/'clf')
+
+def items(kind): return pairs[:7]+[('',''), ('a','b '*300)] if kind=='pairs' else odd
+def wanted(learn, o): return learn.get_preds(dl=learn.dls.test_dl(o))[0]
+
+# ---- the same answers
+
+def test_scores_are_those_of_the_learner(bundle):
+    learn,kind,head,path = bundle
+    o,p = items(kind),from_hf(path, device='cpu')
+    want = wanted(learn, o)
+    assert want.std(0).max()>1e-3, 'texts are told apart'
+    for kw in ({}, dict(bs=1), dict(bs=3, max_tokens=150)): assert gap(p.scores(o, **kw), want)<1e-5
+    assert gap(p.scores(o[::-1]), want.flip(0))<1e-5
+
+def test_labels_are_those_of_the_learner(bundle):
+    learn,kind,head,path = bundle
+    o,p = items(kind),from_hf(path, device='cpu')
+    want,got = wanted(learn, o),p(o)
+    if kind=='regression': assert all(r['label']=='label' and abs(r['score']-float(w))<1e-4 for r,w in zip(got, want))
+    elif kind=='multi':
+        for r,w in zip(got, want):
+            above = {v:float(s) for v,s in zip(learn.dls.vocab, w) if s>.5}
+            assert set(r['label'])==set(above) and all(abs(above[l]-s)<1e-5 for l,s in zip(r['label'], r['score'])) and r['score']==sorted(r['score'], reverse=True)
+    else: assert [r['label'] for r in got]==[learn.dls.vocab[i] for i in want.argmax(1)]
+    if kind=='integers': assert {type(r['label']) for r in got}=={int}
+
+def test_a_reopened_learner_has_the_same_head(bundle, caplog):
+    learn,kind,head,path = bundle
+    again = classifier_learner(learn.dls, path, head=head)
+    assert gap(wanted(again, items(kind)), wanted(learn, items(kind)))<1e-6
+
+@pytest.mark.parametrize('loss', [LabelSmoothingCrossEntropyFlat(eps=.2), torch.nn.functional.cross_entropy])
+def test_the_loss_does_not_change_what_a_score_is(tmp_path, loss):
+    p = from_hf(learner('bert', loss_func=loss).to_hf(tmp_path/'o'), device='cpu')
+    assert p.activation=='softmax' and gap(p.scores(texts[:3]).sum(1), torch.ones(3))<1e-5
+
+def test_a_stage_directory_opens_too(tmp_path):
+    learn = learner('bert')
+    p = from_hf(learn.save_encoder(tmp_path/'stage', stage='classifier'), device='cpu')
+    assert gap(p.scores(odd), wanted(learn, odd))<1e-5 and not (tmp_path/'stage/README.md').exists()
+
+def test_a_head_of_ones_own(tmp_path):
+    class Mine(torch.nn.Linear):
+        def forward(self, h, mask): return super().forward(h.masked_fill(~mask[...,None], 0.).sum(1))
+    learn = learner('bert', head=Mine(32, 3))
+    path = learn.to_hf(tmp_path/'o')
+    with pytest.raises(ValueError, match=r'head=Mine\(\.\.\.\)'): from_hf(path)
+    assert gap(from_hf(path, device='cpu', head=Mine(32, 3)).scores(odd), wanted(learn, odd))<1e-5
+    with pytest.raises(ValueError, match='do not fit the head Mine'): from_hf(path, head=Mine(32, 4))
+
+def test_columns_of_numbers(tmp_path):
+    from fastai.data.block import RegressionBlock
+    o = df.assign(a=df.text.str.len()/50., b=df.text.str.count(' ')/9.)
+    dls = classifier_dls(o, tiny_tok('bert'), label_col=['a','b'], y_block=RegressionBlock(n_out=2), device='cpu')
+    learn = quiet(classifier_learner(dls, tiny_arch('bert')))
+    p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
+    r = p('a fine film')[0]
+    assert r['label']==['a','b'] and len(r['score'])==2 and gap(p.scores(texts[:4]), wanted(learn, texts[:4]))<1e-5
+
+# ---- Hugging Face's own head
+
+def test_transformers_opens_the_whole(bundle, caplog):
+    learn,kind,head,path = bundle
+    if head!='hf': return
+    o = items(kind)[:7]
+    hf,info = AutoModelForSequenceClassification.from_pretrained(path, output_loading_info=True)
+    assert not any(info[k] for k in ('missing_keys','unexpected_keys','mismatched_keys'))
+    pipe = pipeline('text-classification', str(path), device='cpu')
+    got = pipe([dict(text=a, text_pair=b) for a,b in o] if kind=='pairs' else o, top_k=None)
+    names = [str(v) for v in learn.dls.vocab] if kind!='regression' else ['label']
+    table = torch.tensor([[next(s['score'] for s in r if s['label']==n) for n in names] for r in got])
+    assert gap(table, wanted(learn, o).view(len(o),-1))<1e-5
+
+def test_the_body_is_a_checkpoint(bundle):
+    learn,kind,head,path = bundle
+    if head=='hf': return
+    hf,info = AutoModel.from_pretrained(path, output_loading_info=True)
+    assert not info['unexpected_keys'] and all('pooler' in k for k in info['missing_keys'])
+    assert list(hf.config.id2label.values())==([str(v) for v in learn.dls.vocab] if kind!='regression' else ['label'])
+
+@pytest.fixture(scope='module', params=decoders+['bert','roberta','xlnet'])
+def own_head(request):
+    torch.manual_seed(0)
+    return request.param, loud(hf_classifier(tiny_arch(request.param), 'single', ['a','b','c']), by=4.)
+
+@torch.no_grad()
+def test_padding_moves_no_prediction_of_a_decoder(own_head):
+    family,model = own_head
+    tok = tokenizer(family)
+    rows = [tok(t) for t in texts[:6]+['', 'one']]
+    want = torch.cat([model(o[None]) for o in rows])
+    n = max(map(len, rows))+3
+    for left in ([True,False] if family in decoders else [tok.left]):
+        x = torch.stack([torch.cat([pad,o] if left else [o,pad]) for o in (r.as_subclass(Tensor) for r in rows) for pad in [torch.full((n-len(o),), int(tok.pad))]])
+        assert gap(model(x), want)<1e-5, left
+
+def test_layer_groups_of_hugging_faces_classifier(own_head):
+    family,model = own_head
+    groups = layer_groups(model)
+    assert len(groups)==5 and len({id(p) for g in groups for p in g})==len(list(model.parameters()))==sum(map(len, groups))
+    outside = {id(p) for n,p in model.hf.named_parameters() if not n.startswith(model.hf.base_model_prefix+'.')}
+    assert outside and outside<={id(p) for p in groups[-1]}
+
+def test_hugging_faces_head_trains_and_freezes(tmp_path):
+    learn = learner('gpt2', head='hf')
+    assert isinstance(learn.model, HFClassifier)
+    before = [p.detach().clone() for g in layer_groups(learn.model)[:-1] for p in g]
+    head = learn.model.hf.score.weight.detach().clone()
+    learn.freeze_to(-1); learn.fit_one_cycle(1, 1e-2)
+    assert all(torch.equal(a, b) for a,b in zip(before, (p for g in layer_groups(learn.model)[:-1] for p in g))) and not torch.equal(head, learn.model.hf.score.weight)
+    other = learner('gpt2', head='hf').load_encoder(learn.save_encoder(tmp_path/'o'))
+    assert torch.equal(other.model.body.wte.weight, learn.model.body.wte.weight) and torch.equal(other.model.hf.score.weight, head)
+
+def test_a_head_for_other_labels_starts_anew(tmp_path, caplog):
+    path = learner('bert', head='hf').to_hf(tmp_path/'o')
+    weight = AutoModelForSequenceClassification.from_pretrained(path).classifier.weight
+    def head(labels): return hf_classifier(path, 'single', labels).hf.classifier.weight
+    assert torch.equal(head(['negative','neutral','positive']), weight)
+    assert not torch.equal(head(['x','y','z']), weight) and 'for other labels' in caplog.text
+    assert head(['x','y']).shape[0]==2
+
+def test_what_head_may_be():
+    with pytest.raises(ValueError, match="module, 'hf' or None"): learner('bert', head='mean')
+
+def test_a_plain_checkpoint_opens(tmp_path):
+    cfg = tiny_arch('roberta', num_labels=2, id2label={0:'no',1:'yes'}, label2id={'no':0,'yes':1})
+    hf = loud(AutoModelForSequenceClassification.from_config(cfg))
+    hf.save_pretrained(tmp_path); tiny_tok('roberta').save_pretrained(tmp_path)
+    tok = AutoTokenizer.from_pretrained(tmp_path)
+    got = from_hf(tmp_path, device='cpu')(texts[:5], top_k=None)
+    for t,r in zip(texts, got):
+        with torch.no_grad(): want = hf(**tok(t, return_tensors='pt')).logits.softmax(-1)[0]
+        assert abs(next(o['score'] for o in r if o['label']=='yes')-want[1].item())<1e-5
+
+# ---- what comes in, what goes out
+
+@pytest.fixture(scope='module')
+def clf(tmp_path_factory): return from_hf(learner('bert').to_hf(tmp_path_factory.mktemp('clf')/'o'), device='cpu')
+
+def test_shapes_of_answers(clf):
+    assert clf([])==[] and len(clf('one text'))==1 and isinstance(clf('one text')[0], dict)
+    full = clf(texts[:3], top_k=None)
+    assert [len(o) for o in full]==[3]*3 and all(o==sorted(o, key=lambda r: -r['score']) for o in full) and [o[0] for o in full]==clf(texts[:3])
+    assert [o[:2] for o in full]==clf(texts[:3], top_k=2) and clf(texts[:3], top_k=99)==full
+    for o in (tuple(texts), np.array(texts, dtype=object), df.text): assert len(clf(o))==len(texts)
+
+def test_a_generator_is_read_chunk_by_chunk(clf, monkeypatch):
+    monkeypatch.setattr(clf, 'chunk', 10, raising=False)
+    read = []
+    def source():
+        for i,t in enumerate(texts*3): read.append(i); yield t
+    out = clf(source())
+    assert not read
+    first = next(out)
+    assert len(read)==10
+    rest = [first, *out]
+    assert len(rest)==len(texts)*3 and [r['label'] for r in rest]==[r['label'] for r in clf(texts)]*3
+
+@pytest.mark.parametrize('bad', [None, 3, float('nan'), b'x', ['a'], ('a','b','c')])
+def test_no_text_is_named_by_its_position(clf, bad):
+    with pytest.raises(TypeError, match='at position 2'): clf(['a','b',bad])
+    with pytest.raises(TypeError, match='at position 2'): list(clf(iter(['a','b',bad])))
+
+def test_what_is_no_list_of_texts(clf):
+    for o in (df, {'text':'a'}, b'abc', None, 3):
+        with pytest.raises(TypeError, match='expected a text'): clf(o)
+    for kw in (dict(top_k=0), dict(bs=0)):
+        with pytest.raises(ValueError, match='1 or more'): clf('a', **kw)
+
+def test_pairs_are_asked_for_pairs(tmp_path):
+    p = from_hf(learner('bert', 'pairs').to_hf(tmp_path/'o'), device='cpu')
+    assert len(p(pairs[:3]))==3 and p(pairs[0])==p([pairs[0]])
+    with pytest.raises(TypeError, match='trained on pairs'): p(list(pairs[0]))
+
+# ---- without fastai, without pickle
+
+def test_no_fastai_is_loaded(bundle):
+    learn,kind,head,path = bundle
+    if (kind,head) not in (('single',None),('single','hf')) or learn.model.config.model_type!='bert': return
+    code = f"""import sys
+from fastformers.export import from_hf
+print(from_hf({str(path)!r}, device='cpu')('a fine film')[0]['label'])
+print(sorted({{o.split('.')[0] for o in sys.modules}} & {{'fastai','pandas','matplotlib'}}))"""
+    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)
+    assert r.returncode==0, r.stderr
+    assert r.stdout.split('\n')[:2]==[from_hf(path, device='cpu')('a fine film')[0]['label'], '[]']
+
+def test_files_of_a_bundle(bundle):
+    learn,kind,head,path = bundle
+    assert {o.suffix for o in path.iterdir()}<={'.json','.safetensors','.md','.jinja','.model','.txt'}
+    facts,card = json.loads((path/'classifier.json').read_text()),(path/'README.md').read_text()
+    assert facts['max_len']==100 and facts['truncation']=='head_tail' and facts['format']==1
+    assert 'from_hf' in card and ('pipeline' in card.split('---')[2])==(head=='hf') and '/tmp' not in card
+
+# ---- directories that are something else
+
+def test_what_is_no_classifier(tmp_path):
+    obj = objective('bert')
+    lm = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('bert'))
+    path = lm.to_hf(tmp_path/'lm')
+    assert 'AutoModelForMaskedLM'[9:] in (path/'README.md').read_text() and (path/'stage.json').is_file()
+    with pytest.raises(ValueError, match='no classifier head.*classifier_learner'): from_hf(path)
+    with pytest.raises(FileNotFoundError, match='not a directory'): from_hf(tmp_path/'nothing')
+    (tmp_path/'empty').mkdir()
+    with pytest.raises(FileNotFoundError, match='config.json is missing'): from_hf(tmp_path/'empty')
+    (path/'head.safetensors').write_bytes(b'')
+    with pytest.raises(FileNotFoundError, match='classifier.json is missing'): from_hf(path)
+
+def test_a_learner_that_is_not_ours():
+    with pytest.raises(TypeError, match='lm_learner'): Learner(learner('bert').dls, torch.nn.Linear(2, 2), loss_func=torch.nn.functional.mse_loss).to_hf('nowhere')
+
+# ---- fastai's own export
+
+def says_pickle(caplog): return [r for r in caplog.records if 'to_hf' in r.message and r.levelno==logging.WARNING]
+
+@pytest.mark.parametrize('head', [None, 'hf'])
+def test_export_of_a_classifier(tmp_path, caplog, head):
+    learn = learner('bert', head=head)
+    want = learn.predict('a raw text')
+    learn.export(tmp_path/'o.pkl')
+    assert says_pickle(caplog)
+    again = load_learner(tmp_path/'o.pkl')
+    got = again.predict('a raw text')
+    assert got[0]==want[0] and gap(got[2], want[2])<1e-6
+    caplog.clear(); again.export(tmp_path/'again.pkl')
+    assert says_pickle(caplog), 'a loaded learner says it too'
+    assert gap(from_hf(again.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn, odd))<1e-5
+
+@pytest.mark.parametrize('family', ['bert','gpt2'])
+def test_export_of_a_language_model(tmp_path, caplog, family):
+    obj = objective(family)
+    learn = quiet(lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch(family)))
+    learn.export(tmp_path/'o.pkl')
+    assert says_pickle(caplog)
+    again = load_learner(tmp_path/'o.pkl')
+    again.predict('a raw text')
+    if family=='gpt2': assert again.generate('The', do_sample=False)==learn.generate('The', do_sample=False)
+    else: assert again.fill_mask('a [MASK] film')==learn.fill_mask('a [MASK] film')
+
+def test_nothing_is_said_without_a_pickle(tmp_path, caplog):
+    learn = learner('bert')
+    learn.fit(1); learn.save_encoder(tmp_path/'o')
+    assert not says_pickle(caplog)
+
+# ---- words that were added
+
+def extended(style, n=40, special=()):
+    tok = tiny_tok(style)
+    tok.add_tokens([f'newword{i}' for i in range(n)])
+    if special: tok.add_special_tokens(dict(special))
+    return tok
+
+@pytest.fixture(scope='module')
+def old(tmp_path_factory):
+    "A language model as large as its tokenizer, in a directory"
+    obj = objective('bert')
+    learn = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('bert', vocab_size=len(obj.tok)))
+    return learn, learn.save_encoder(tmp_path_factory.mktemp('old')/'lm')
+
+def test_added_tokens_get_embeddings(old, caplog, tmp_path):
+    learn,path = old
+    tok,n = extended('bert'),len(tiny_tok('bert'))
+    more = df.assign(text='newword3 '+df.text)
+    lm = quiet(lm_learner(lm_dls(more.iloc[:16], tok, device='cpu'), path))
+    assert '40 new rows' in caplog.text
+    for o in (lm.model.hf.get_input_embeddings(), lm.model.hf.get_output_embeddings()): assert o.weight.shape[0]==n+40
+    assert torch.equal(lm.model.body.embeddings.word_embeddings.weight[:n], learn.model.body.embeddings.word_embeddings.weight)
+    lm.fit(1)
+    lm.save_encoder(tmp_path/'more')
+    clf = quiet(classifier_learner(classifier_dls(more, tok, device='cpu'), tmp_path/'more')) # no further row
+    assert clf.model.body.embeddings.word_embeddings.weight.shape[0]==n+40
+    for head in (None,'hf'):
+        clf = quiet(classifier_learner(classifier_dls(more, tok, device='cpu'), path, head=head)) # straight from the old one
+        assert clf.model.body.embeddings.word_embeddings.weight.shape[0]==n+40
+        clf.fit(1)
+        assert gap(from_hf(clf.to_hf(tmp_path/'clf'), device='cpu').scores(odd), wanted(clf, odd))<1e-5
+
+def test_another_tokenizer_is_still_refused(old):
+    _,path = old
+    with pytest.raises(ValueError, match='another tokenizer'): classifier_learner(classifier_dls(df, tiny_tok('roberta')), path)
+    with pytest.raises(ValueError, match='do not belong together|another tokenizer'): lm_learner(lm_dls(df.iloc[:16], extended('roberta', 200)), path)
+    with pytest.raises(ValueError, match='do not belong together'): classifier_learner(classifier_dls(df, extended('bert')), tiny_arch('bert', vocab_size=50))
+
+def test_a_padding_token_may_be_added(tmp_path):
+    obj = objective('gpt2')
+    path = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('gpt2', vocab_size=len(obj.tok))).save_encoder(tmp_path/'lm')
+    tok = extended('gpt2', 0, {'pad_token':'[PAD]'})
+    learn = quiet(classifier_learner(classifier_dls(df, tok, device='cpu'), path, head='hf'))
+    learn.fit(1)
+    assert gap(from_hf(learn.to_hf(tmp_path/'clf'), device='cpu').scores(odd), wanted(learn, odd))<1e-5
+
+# ---- verbs of language models
+
+def test_generate_goes_on_with_a_text():
+    obj = objective('gpt2')
+    torch.manual_seed(0)
+    learn = quiet(lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('gpt2')))
+    out = learn.generate('The film', max_new_tokens=5, do_sample=False)
+    assert out.startswith('The film') and learn.generate('The film', max_new_tokens=1, do_sample=False) in out and isinstance(learn.generate(''), str)
+    torch.manual_seed(1); a = learn.generate('The film', do_sample=True, temperature=2.)
+    torch.manual_seed(2); assert a!=learn.generate('The film', do_sample=True, temperature=2.)
+    with pytest.raises(TypeError, match='fill_mask'): quiet(lm_learner(lm_dls(df.iloc[:16], tiny_tok('bert'), device='cpu'), tiny_arch('bert'))).generate('a')
+    with pytest.raises(TypeError, match='generate'): learn.fill_mask('a')
+    with pytest.raises(TypeError, match='holds a classifier'): learner('gpt2').generate('a')
+    with pytest.raises(ValueError, match='takes 1024'): learn.generate('a', max_new_tokens=2000)
