@@ -210,7 +210,7 @@ def _files(path, encoding, labels):
     "(text, name of the folder below `path`) of each file"
     files = sorted(o for o in path.rglob('*') if o.name.endswith(('.txt','.txt.gz')) and not (labels and o.parent==path))
     where = 'label/name' if labels else 'name'
-    if not files: raise ValueError(f"No files {where}.txt or {where}.txt.gz in {path}; it holds {', '.join(sorted(o.name for o in path.iterdir())) or 'nothing'}")
+    if not files: raise ValueError(f"No files {where}.txt or {where}.txt.gz in {path}; it holds {', '.join(sorted(o.name for o in path.iterdir())[:10]) or 'nothing'}")
     return [('\n'.join(t for _,t in _lines(o, encoding)), o.relative_to(path).parts[0]) for o in files]
 
 # %% ../nbs/01_corpora.ipynb #4041b55c

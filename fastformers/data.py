@@ -10,7 +10,7 @@ __all__ = ['pack_tokens', 'Item', 'RowField', 'TextField', 'tokenizer_of', 'lm_d
            'split_rows', 'label_kind', 'class_weights']
 
 # %% ../nbs/06c_data.ipynb #c1dccaeb
-import logging
+import inspect, logging
 from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd
@@ -191,6 +191,7 @@ def _doors(f, labels):
         **kwargs
     ) -> DataLoaders:
         "Data from the columns of a csv file, see `texts_from_csv`"
+        inspect.signature(f).bind(None, tok, **kwargs) # a misspelt argument is found before the file is read
         return f(texts_from_csv(path, sep=sep, encoding=encoding), tok, **kwargs)
     @delegates(f, but=['df','data','text_col','label_col','valid_col'])
     def from_folder(
@@ -202,6 +203,7 @@ def _doors(f, labels):
         **kwargs
     ) -> DataLoaders:
         "Data from a folder of text files, see `texts_from_folder`"
+        inspect.signature(f).bind(None, tok, **kwargs)
         return f(_folder(path, train, valid, encoding, labels), tok, **kwargs)
     for o in (from_csv,from_folder): o.__qualname__ = f'{f.__name__}.{o.__name__}'
     f.from_csv,f.from_folder,f.from_df = from_csv,from_folder,f

@@ -28,7 +28,7 @@ def _warn(msg): _log.warning(msg) # the same sentence once in a process: a run b
 
 def _listed(o): return list(o) if isinstance(o, (list,tuple,L)) else [o]
 
-def _row(df, i): return f"row {df.index[i]!r}" + ('' if isinstance(df.index, pd.RangeIndex) else f" (number {i})")
+def _row(df, i): return f"row {df.index[i:i+1].tolist()[0]!r}" + ('' if isinstance(df.index, pd.RangeIndex) else f" (number {i})")
 
 # %% ../nbs/06b_rows.ipynb #78b109c6
 def as_frame(data, text_col='text'):
@@ -111,7 +111,7 @@ def _read_flags(df, c):
     "Column `c` of `df` as booleans"
     if df[c].isna().any(): raise ValueError(f"column {c!r} has missing values; fill them with True (validation) or False; the first is in {_row(df, int(df[c].isna().argmax()))}")
     v = [_flags.get(str(o).strip().lower()) for o in df[c]]
-    if None in v: raise ValueError(f"column {c!r} holds {df[c].iloc[v.index(None)]!r} in {_row(df, v.index(None))}; it must be True or 1 for validation, False or 0 for training")
+    if None in v: raise ValueError(f"column {c!r} holds {df[c].tolist()[v.index(None)]!r} in {_row(df, v.index(None))}; it must be True or 1 for validation, False or 0 for training")
     return np.array(v, bool)
 
 def _held_out(n, pct, seed, labels):
@@ -157,7 +157,7 @@ def read_labels(df, label_col, kind):
             raise ValueError(f"{_row(df, int(no.argmax()))} has no label in column {c!r}; drop such rows first, e.g. {drop}"
                              + (f", and then .astype({{{c!r}: int}}) if the labels are whole numbers that name classes" if kind=='regression' else ''))
         if kind=='multi' and isinstance(label_col, (list,tuple,L)) and not (ok := df[c].isin([0,1])).all():
-            raise ValueError(f"column {c!r} of `label_col` holds {df[c][~ok].iloc[0]!r}; several columns are flags, 0 or 1; for one label a row pass label_col={c!r}, "
+            raise ValueError(f"column {c!r} of `label_col` holds {df[c][~ok].tolist()[0]!r}; several columns are flags, 0 or 1; for one label a row pass label_col={c!r}, "
                              "for several numbers to predict y_block=RegressionBlock(n_out=...)")
     labels = [read_label(label_col, kind, r) for r in df[_listed(label_col)].to_dict('records')]
     if kind=='single': _check_names(df, labels, label_col)
