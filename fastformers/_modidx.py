@@ -11,6 +11,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fastformers/bundles.py'),
                                      'fastformers.bundles.HFClassifier.loading': ( 'bundles.html#hfclassifier.loading',
                                                                                    'fastformers/bundles.py'),
+                                     'fastformers.bundles.HFClassifier.logits': ( 'bundles.html#hfclassifier.logits',
+                                                                                  'fastformers/bundles.py'),
                                      'fastformers.bundles._Named': ('bundles.html#_named', 'fastformers/bundles.py'),
                                      'fastformers.bundles._Named.__init__': ('bundles.html#_named.__init__', 'fastformers/bundles.py'),
                                      'fastformers.bundles._Named.from_config': ( 'bundles.html#_named.from_config',
