@@ -62,7 +62,7 @@ class Predictor:
         self.kind,self.labels,self.activation,self.pairs = (facts[k] for k in ('kind','labels','activation','pairs'))
         model.config.use_cache = False # a decoder would keep keys and values for a next token that nobody asks for
 
-    def __repr__(self): return f"Predictor({self.kind}: {', '.join(map(str, self.labels))}; {self.model.config.model_type} on {self.device}, texts up to {self.tok.max_len} tokens)"
+    def __repr__(self): return f"Predictor({self.kind}: {', '.join(map(str, self.labels))}; {self.model.config.model_type} on {self.device}, texts of {f'up to {self.tok.max_len}' if self.tok.max_len else 'any number of'} tokens)"
 
     def __call__(self,
         texts, # A text, a list of texts or of pairs, or an iterator over them
@@ -94,19 +94,19 @@ class Predictor:
             yield _check(part, self.pairs, at)
             at += len(part)
 
-    @torch.inference_mode()
     def scores(self,
         texts, # A list of texts or of pairs
         bs:int=64, # Most texts in a batch
         max_tokens:int|None=None # Most tokens in a batch; default: what is fast on the device
     ) -> Tensor: # float32 `(n, n_out)`, on the CPU: probabilities, or the value for regression
         "What the network says, one row a text"
-        if not len(texts): return torch.zeros(0, len(self.labels))
+        texts = self._list(texts)
+        if not texts: return torch.zeros(0, len(self.labels))
         ids = [o.as_subclass(Tensor) for o in self.tok.encode_batch(texts, progress=False)]
         rows = _cut([len(o) for o in ids], bs, max_tokens or self._budget)
-        out = torch.cat([self.model(self._batch([ids[i] for i in b])) for b in rows])
+        with torch.inference_mode(): out = _squash(torch.cat([self.model(self._batch([ids[i] for i in b])) for b in rows]), self.activation).cpu()
         res = torch.empty(out.shape)
-        res[torch.tensor([i for b in rows for i in b])] = _squash(out, self.activation).cpu()
+        res[torch.tensor([i for b in rows for i in b])] = out
         return res
 
     def _batch(self, ids):

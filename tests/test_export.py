@@ -132,6 +132,17 @@ def test_padding_moves_no_prediction_of_a_decoder(own_head):
         x = torch.stack([torch.cat([pad,o] if left else [o,pad]) for o in (r.as_subclass(Tensor) for r in rows) for pad in [torch.full((n-len(o),), int(tok.pad))]])
         assert gap(model(x), want)<1e-5, left
 
+def test_threads_do_not_meet(own_head):
+    family,model = own_head
+    if family!='gpt2': return
+    from concurrent.futures import ThreadPoolExecutor
+    tok = tokenizer(family)
+    def ask(t):
+        with torch.no_grad(): return model(TensorTokens(torch.cat([tok(t).as_subclass(Tensor), torch.full((5+len(t)%7,), int(tok.pad))]))[None])
+    many = texts*3
+    with ThreadPoolExecutor(4) as pool: got = list(pool.map(ask, many))
+    assert all(gap(a, ask(t))<1e-6 for a,t in zip(got, many))
+
 def test_layer_groups_of_hugging_faces_classifier(own_head):
     family,model = own_head
     groups = layer_groups(model)
@@ -198,6 +209,11 @@ def test_a_generator_is_read_chunk_by_chunk(clf, monkeypatch):
 def test_no_text_is_named_by_its_position(clf, bad):
     with pytest.raises(TypeError, match='at position 2'): clf(['a','b',bad])
     with pytest.raises(TypeError, match='at position 2'): list(clf(iter(['a','b',bad])))
+
+def test_scores_are_plain_tensors(clf):
+    s = clf.scores(texts[:2])
+    s += 1 # a tensor of inference mode would refuse
+    assert clf.scores([]).shape==(0,3) and clf.scores('one text').shape==(1,3) and not s.requires_grad
 
 def test_what_is_no_list_of_texts(clf):
     for o in (df, {'text':'a'}, b'abc', None, 3):
