@@ -1,8 +1,9 @@
 "Every family of `tiny_families`: trains, has its layers in order, loses nothing on the way to disk, and does not see how texts were batched"
-import copy, logging, time, pytest, torch, torch.nn.functional as F, transformers
+import copy, logging, os, shutil, subprocess, sys, time, pytest, torch, torch.nn.functional as F, transformers
 from huggingface_hub import constants
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers import hub
+from fastformers.export import from_hf
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.models import block_modules, family_meta, fit_vocab, group_names, layer_groups, padding_safe
 from fastformers.testing import tiny_families
@@ -137,7 +138,9 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
     cl.save_encoder(tmp_path/'cl')
     again = quiet(classifier_learner(classifier_dls(rows(), tmp_path/'cl', bs=4), tmp_path/'cl'))
     assert not again.model.loading.new and type(again.model.body) is type(cl.model.body)
-    assert gap(again.get_preds()[0], cl.get_preds()[0])<1e-6
+    preds = cl.get_preds()[0]
+    assert gap(again.get_preds()[0], preds)<1e-6
+    assert gap(from_hf(tmp_path/'cl', device='cpu').scores(rows().query('is_valid').text.tolist()), preds)<1e-6
     if family in t5s:
         body = getattr(transformers, family_meta[family].encoder).from_pretrained(tmp_path/'cl').eval()
         x = batch(tokenizer(family), texts[3:4])
@@ -312,3 +315,23 @@ def test_encoder_decoders_are_refused_in_a_sentence(family):
     cfg = transformers.AutoConfig.for_model(family, vocab_size=99, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=16, decoder_ffn_dim=16, encoder_attention_heads=2, decoder_attention_heads=2)
     with pytest.raises(ValueError, match=f'{family} is an encoder-decoder.*t5'): load_body(cfg)
     with pytest.raises(ValueError, match='encoder-decoder'): load_hf(AutoModelForCausalLM, cfg)
+
+def test_a_cached_checkpoint_loads_at_once_without_a_network(tmp_path):
+    "In a process of its own: the hub's settings are read once"
+    repo = tmp_path/'hub/models--some--model'
+    snap = repo/'snapshots/0123456789abcdef0123456789abcdef01234567'
+    (repo/'refs').mkdir(parents=True); (repo/'refs/main').write_text(snap.name)
+    classifier_learner(classifier_dls(rows(), tiny_tok('bert')), tiny_arch('bert')).save_encoder(tmp_path/'cl')
+    shutil.copytree(tmp_path/'cl', snap)
+    code = """import sys, time
+from fastformers.models import load_body
+from fastformers.tokens import load_tokenizer
+t = time.perf_counter()
+print(load_body('some/model').loading.new, len(load_tokenizer('some/model')), time.perf_counter()-t<5)
+open(sys.argv[1], 'r+b').truncate(2000)
+try: load_body('some/model')
+except OSError as e: print(e)"""
+    env = {k:v for k,v in os.environ.items() if not k.startswith('HF_')} | dict(HF_HOME=str(tmp_path), HF_ENDPOINT='http://localhost:9')
+    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code, str(snap/'model.safetensors')], capture_output=True, text=True, env=env)
+    assert r.returncode==0, r.stderr
+    assert r.stdout.startswith(f"[] {len(tiny_tok('bert'))} True\n") and "'some/model' cannot be read" in r.stdout and 'load it again' in r.stdout
