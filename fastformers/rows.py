@@ -18,6 +18,7 @@ from collections import Counter
 from difflib import get_close_matches
 from functools import lru_cache
 from numbers import Number
+from pathlib import Path
 from fastcore.foundation import L
 
 # %% ../nbs/06b_rows.ipynb #8f808ec8
@@ -36,7 +37,8 @@ def as_frame(data, text_col='text'):
     if isinstance(data, pd.DataFrame): return data
     if hasattr(data, 'to_pandas'): return _class_names(data.to_pandas(), getattr(data, 'features', None) or {})
     if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)): return pd.DataFrame({text_col: list(data)}, dtype=object) # Arrow strings refuse lone surrogates
-    how = f"; pass one of its parts: {', '.join(map(repr, data))}" if isinstance(data, dict) else '; for a file there is `.from_csv`, for a folder `.from_folder`' if isinstance(data, str) else ''
+    how = f"; pass one of its parts: {', '.join(map(repr, data))}" if isinstance(data, dict) else \
+          '; for a file there is `.from_csv`, for a folder `.from_folder`' if isinstance(data, (str,Path)) else '; make it a list first: list(...)' if hasattr(data, '__iter__') else ''
     raise TypeError(f"`data` must be a DataFrame, a list of texts or a datasets.Dataset, got {type(data).__name__}{how}")
 
 def _class_names(df, features):
@@ -80,7 +82,7 @@ def not_a_text(o, c='text'):
     "What to do about `o` in column `c`, which should be a text"
     if isinstance(o, bytes): return f"decode it first, e.g. df[{c!r}].str.decode('utf-8')"
     if isinstance(o, (list,tuple,np.ndarray)): return f"join its parts first, e.g. df[{c!r}].str.join(' '); a pair of texts is two columns, text_col=('a','b')"
-    if isinstance(o, Number) and o==o: return f"turn numbers into text with str(...), as in df.astype({{{c!r}: str}})"
+    if not pd.api.types.is_scalar(o) or pd.notna(o): return f"turn {'numbers' if isinstance(o, Number) else 'it'} into text with str(...), as in df.astype({{{c!r}: str}})"
     return f"fill missing texts (''), or drop them, as in df.dropna(subset=[{c!r}])"
 
 def warn_leak(texts, splits):
@@ -90,10 +92,12 @@ def warn_leak(texts, splits):
     if n: _warn(f"{n} of {len(splits[1])} validation texts are also in training, which makes validation look better than it is; df.drop_duplicates() on the texts, or split by `valid_col`")
 
 # %% ../nbs/06b_rows.ipynb #e9f712a7
+_several = list,tuple,set,np.ndarray
 _flags = {'true':True, 'false':False, '1':True, '0':False, '1.0':True, '0.0':False}
 
 def split_rows(df, valid_col, valid_pct, seed, stratify=None):
     "(training, validation) row numbers of `df`"
+    check_columns(df)
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None:
         check_columns(df, valid_col=valid_col)
@@ -102,8 +106,9 @@ def split_rows(df, valid_col, valid_pct, seed, stratify=None):
     else:
         if not 0<valid_pct<1 or len(df)<2: raise ValueError(f"cannot hold {valid_pct} of {len(df)} rows out for validation; give at least 2 rows, 0 < `valid_pct` < 1, or a `valid_col`")
         v = np.zeros(len(df), bool)
-        v[_held_out(len(df), valid_pct, seed, stratify)] = True
-        if stratify is not None and not pd.api.types.is_float_dtype(stratify): v[_only_ones(list(stratify), v)] = False
+        labels = None if stratify is None or pd.api.types.is_float_dtype(stratify) else [list(o) if isinstance(o, _several) else o for o in stratify]
+        v[_held_out(len(df), valid_pct, seed, labels)] = True
+        if labels: v[_only_ones(labels, v)] = False
         if not v.any(): raise ValueError("no row can be held out for validation: each drawn one is the only one of its class; is `label_col` right? else give more rows a class, or a `valid_col`")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()
 
@@ -140,12 +145,12 @@ def label_kind(df, label_col):
     if pd.api.types.is_float_dtype(o): return 'regression'
     if pd.api.types.is_numeric_dtype(o): return 'single'
     if o.dtype==object and pd.api.types.infer_dtype(o, skipna=True) in ('floating','mixed-integer-float','decimal'): return 'regression'
-    return 'multi' if any(isinstance(v, (list,tuple,set,np.ndarray)) or isinstance(v, str) and ';' in v for v in o) else 'single'
+    return 'multi' if any(isinstance(v, _several) or isinstance(v, str) and ';' in v for v in o) else 'single'
 
 def read_label(cols, kind, r):
     "The label of row `r`: a name, a list of names, a float, or, for kind None, what is there"
     several = isinstance(cols, (list,tuple,L))
-    if kind=='multi': return [c for c in cols if r[c]] if several else _split(r[cols]) if isinstance(r[cols], str) else list(r[cols])
+    if kind=='multi': return [c for c in cols if r[c]] if several else _split(r[cols]) if isinstance(r[cols], str) else r[cols].tolist() if isinstance(r[cols], np.ndarray) else list(r[cols])
     return [r[c] for c in cols] if several else float(r[cols]) if kind=='regression' else r[cols]
 
 def read_labels(df, label_col, kind):
@@ -159,16 +164,24 @@ def read_labels(df, label_col, kind):
         if kind=='multi' and isinstance(label_col, (list,tuple,L)) and not (ok := df[c].isin([0,1])).all():
             raise ValueError(f"column {c!r} of `label_col` holds {df[c][~ok].tolist()[0]!r}; several columns are flags, 0 or 1; for one label a row pass label_col={c!r}, "
                              "for several numbers to predict y_block=RegressionBlock(n_out=...)")
+    if kind=='multi' and not isinstance(label_col, (list,tuple,L)): _check_lists(df, label_col)
     labels = [read_label(label_col, kind, r) for r in df[_listed(label_col)].to_dict('records')]
-    if kind=='single': _check_names(df, labels, label_col)
+    if kind in ('single','multi'): _check_names(df, labels, label_col)
     if kind=='regression': _check_numbers(df, labels, label_col)
     if kind in ('single','multi'): _warn_alike({n for o in labels for n in (o if isinstance(o, list) else [o])}, label_col)
     return labels
 
+def _check_lists(df, c):
+    bad = [i for i,o in enumerate(df[c]) if not isinstance(o, (str,*_several))]
+    if bad: raise TypeError(f"column {c!r} holds {df[c].iloc[bad[0]]!r} in {_row(df, bad[0])} and several labels elsewhere; give each row a list of names, or names joined by ';'")
+
 def _check_names(df, labels, c):
     kinds = {}
-    for i,o in enumerate(labels): kinds.setdefault(type(o), i)
+    for i,o in enumerate(labels):
+        for n in (o if isinstance(o, list) else [o]): kinds.setdefault(type(n), i)
     if bytes in kinds: raise TypeError(f"column {c!r} holds {labels[kinds[bytes]]!r} in {_row(df, kinds[bytes])}, bytes; decode them first, e.g. df[{c!r}].str.decode('utf-8')")
+    odd = [t for t in kinds if t.__hash__ is None]
+    if odd: raise TypeError(f"column {c!r} holds {labels[kinds[odd[0]]]!r:.80} in {_row(df, kinds[odd[0]])}; a label is a name, a number, or a list of names")
     if len(kinds)>1:
         raise TypeError(f"column {c!r} mixes {' and '.join(f'{t.__name__} ({_row(df, i)})' for t,i in [*kinds.items()][:2])}; make them one, e.g. df.astype({{{c!r}: str}})")
 

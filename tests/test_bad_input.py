@@ -158,7 +158,7 @@ def test_arrow_columns_are_as_good_as_any(door):
     refused(door, df.astype({'text':'string[pyarrow]'}).assign(text=lambda d: d.text.where(d.index!=5)), TypeError, 'in row 5; fill missing texts')
 
 @doors
-@pytest.mark.parametrize('data,match', [('reviews.csv','got str; for a file there is `.from_csv`'), ({'train':tiny_df()},"got dict; pass one of its parts: 'train'"), (None,'got NoneType')], ids=['path','parts','None'])
+@pytest.mark.parametrize('data,match', [('reviews.csv','got str; for a file there is `.from_csv`'), ({'train':tiny_df()},"got dict; pass one of its parts: 'train'"), (None,'got NoneType'), ((o for o in 'ab'),'make it a list first')], ids=['path','parts','None','generator'])
 def test_what_is_no_table_is_refused(door, data, match): refused(door, data, TypeError, match)
 
 # ---- the split
@@ -209,6 +209,16 @@ def test_booleans_are_two_classes(kind):
     assert str(learn.predict('a fine film')[0]) in ('True','False')
     learn.show_results(max_n=2)
 
+@pytest.mark.parametrize('label,match', [(1,'holds 1 in row 4 and several labels elsewhere; give each row a list'), ([1],r"mixes str \(row 0\) and int \(row 4\)"), ([{}],'a label is a name, a number, or a list')], ids=repr)
+def test_several_labels_are_lists_of_names(label, match):
+    df = tiny_df().assign(label=lambda d: d.label.map(lambda o: [o])); df.at[4,'label'] = label
+    refused(classifier_dls, df, TypeError, match)
+
+def test_a_dict_is_no_label(): refused(classifier_dls, tiny_df().assign(label=[{'k':i%2} for i in range(60)]), TypeError, "a label is a name, a number, or a list of names")
+
+@doors
+def test_a_date_as_text_is_refused(door): refused(door, replaced('text', 5, pd.Timestamp('2020')), TypeError, r"in row 5; turn it into text with str")
+
 def test_labels_in_lists_are_several_labels():
     df = tiny_df().assign(label=lambda d: [[l,'long'] if len(t)>60 else [l] for t,l in zip(d.text,d.label)])
     joined = tiny_df().assign(label=df.label.str.join(';'))
@@ -231,6 +241,28 @@ def test_flags_of_several_columns_are_0_or_1():
     refused(classifier_dls, df, ValueError, "'b' of `label_col` holds 2; several columns are flags, 0 or 1", label_col=['a','b'])
     dls = build(classifier_dls, df.assign(a=df.index/7, b=df.index/9), label_col=['a','b'], y_block=RegressionBlock(n_out=2))
     assert dls.one_batch()[1].shape==(8,2)
+
+# ---- any table at all
+
+odd = ['', ' ', 'a', 'a;b', 'good film', None, float('nan'), pd.NA, 1, 0, True, 2.5, float('inf'), b'x', ['a'], ['a','b'], [], ('a',), {'a'}, {'k':1}, np.array(['a']), np.array([1,2]),
+       np.int64(3), np.float32(1.5), pd.Timestamp('2020'), 'x \ud83d', '\0', object, 1+2j, np.str_('q'), pd.NaT]
+
+@pytest.mark.parametrize('seed', range(4))
+def test_any_table_is_read_or_refused_in_our_words(seed):
+    rng,n = np.random.default_rng(seed),9
+    def column(pool):
+        o = np.empty(n, object)
+        for i in range(n): o[i] = pool[rng.integers(len(pool))]
+        return pd.Series(o).infer_objects() if rng.random()<.3 else pd.Series(o)
+    def pool(k): return [odd[i] for i in rng.choice(len(odd), k)]
+    read = 0
+    for _ in range(60):
+        df = pd.DataFrame({'text':column(pool(2) if rng.random()<.2 else ['fine','so so','bad']), 'label':column(pool(rng.integers(1,4)) if rng.random()<.7 else ['a','b'])})
+        if rng.random()<.4: df['is_valid'] = column(pool(2)) if rng.random()<.4 else np.arange(n)%2
+        for door in (classifier_dls,lm_dls):
+            try: dls = build(door, df); read += len([b for dl in dls.loaders for b in dl])>0
+            except (TypeError,ValueError) as e: assert any(o in str(e) for o in ('column','`text_col`','documents','no row','validation has labels')), (repr(e), df)
+    assert read>10
 
 # ---- tokenizers, models, files
 
