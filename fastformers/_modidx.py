@@ -260,7 +260,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'fastformers.files.columns_in': ('files.html#columns_in', 'fastformers/files.py'),
                                    'fastformers.files.flags': ('files.html#flags', 'fastformers/files.py'),
                                    'fastformers.files.load_data': ('files.html#load_data', 'fastformers/files.py'),
-                                   'fastformers.files.read_texts': ('files.html#read_texts', 'fastformers/files.py')},
+                                   'fastformers.files.texts_from_path': ('files.html#texts_from_path', 'fastformers/files.py')},
             'fastformers.heads': { 'fastformers.heads.PoolingHead': ('heads.html#poolinghead', 'fastformers/heads.py'),
                                    'fastformers.heads.PoolingHead.__init__': ('heads.html#poolinghead.__init__', 'fastformers/heads.py'),
                                    'fastformers.heads.PoolingHead.forward': ('heads.html#poolinghead.forward', 'fastformers/heads.py'),

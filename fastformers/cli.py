@@ -22,12 +22,21 @@ from .recipe import Recipe, read_recipe
 from .stages import write_text
 
 # %% ../nbs/15_cli.ipynb #63d36e4a
+_example = """A classifier of the reviews in a csv file with columns text and label, by way of a language model of their texts:
+
+  fastformers adapt reviews.csv --output models/lm
+  fastformers classify reviews.csv --arch models/lm --output models/reviews
+  fastformers predict models/reviews "I would buy it again."
+
+Each command has its own help: fastformers classify --help"""
+
 def _parser():
     "The command line: a function for each verb"
-    res = Parser('fastformers', description="ULMFiT for transformers: general language model, your own texts, your own labels")
+    res = Parser('fastformers', description="ULMFiT for transformers: general language model, your own texts, your own labels", epilog=_example)
     res.add_argument('--version', action='version', version=f'fastformers {__version__}')
     verbs = res.add_subparsers(title='commands', required=True, metavar='COMMAND', dest='command')
     def verb(name, f, help, **kwargs):
+        help = help.replace('`', '')
         p = verbs.add_parser(name, help=help[0].lower()+help[1:].split(':')[0], description=help, **kwargs)
         p.add_argument('--force', action='store_true', help="Replace what an earlier command wrote there")
         p.add_argument('--debug', action='store_true', help="Show where in the code an error arose")
@@ -128,10 +137,11 @@ def _signals():
 
 def _fail(code, text): print(f"{chr(13)+chr(27)+'[K' if sys.stderr.isatty() else ''}fastformers: {' '.join(str(text).split())}", file=sys.stderr); return code
 
-def _stopped(e, verb):
+def _stopped(e, args):
     n = e.args[0] if e.args else signal.SIGINT
-    what = "the stages that were finished are kept, the run has no report" if verb is run_recipe else "nothing was written"
-    return _fail(128+n, f"{'interrupted' if n==signal.SIGINT else 'ended'}; {what}")
+    writes = getattr(args, 'output', None) or getattr(args, 'out', None)
+    what = "; the stages that were finished are kept, the run has no report" if args.verb is run_recipe else "; nothing was written" if writes else ''
+    return _fail(128+n, f"{'interrupted' if n==signal.SIGINT else 'ended'}{what}")
 
 def main(
     argv=None, # Arguments; default: those of the process
@@ -148,9 +158,12 @@ def main(
         try:
             with _signals(): args.verb(args)
             sys.stdout.flush()
-        except KeyboardInterrupt as e: return _stopped(e, args.verb)
+        except KeyboardInterrupt as e: return _stopped(e, args)
         except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), 1); return 0 # a reader, such as head, has enough
         except (ValueError, TypeError, OSError, ImportError) as e:
             if args.debug: raise
             return _fail(2, f"error: {e}")
+        except RuntimeError as e:
+            if args.debug or not re.search("out of memory|can't allocate", str(e)): raise
+            return _fail(2, f"error: out of memory ({str(e).splitlines()[0][:120]}); try a smaller --bs, --max-len or --seq-len")
     return 0

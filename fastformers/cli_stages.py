@@ -16,7 +16,7 @@ import pandas as pd
 from .cli_args import add_flags, flags_of, summary_of
 from .cli_output import as_table, check_output, swept
 from .corpora import docs_corpus
-from .files import as_list, check_labels, check_texts, columns_in, flags, read_texts
+from .files import as_list, check_labels, check_texts, columns_in, flags, texts_from_path
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def lm_table(
     dfs = []
     for o in sources:
         where,named = Path(o).name,columns_first(text_col)
-        df = docs_corpus().rename(columns={'text':named}) if o=='docs' and not Path(o).exists() else read_texts(o, named, labels=False)
+        df = docs_corpus().rename(columns={'text':named}) if o=='docs' and not Path(o).exists() else texts_from_path(o, named, labels=False)
         cols = as_list(columns_in(df, text_col, '--text-col', where))
         df = _with_flags(check_texts(df, cols, where), valid_col, where)
         keep = [c for c in (valid_col or 'is_valid',) if c in df]
@@ -58,7 +58,7 @@ def labelled_table(
 ): # (table, text column or columns, label column or columns)
     "The labelled texts of `source`, checked"
     where = Path(source).name
-    df = read_texts(source, columns_first(text_col))
+    df = texts_from_path(source, columns_first(text_col))
     text_col,label_col = columns_in(df, text_col, '--text-col', where),columns_in(df, label_col, '--label-col', where)
     check_labels(df, label_col, where)
     return _with_flags(check_texts(df, text_col, where), valid_col, where), text_col, label_col
