@@ -137,11 +137,12 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
     cl = quiet(classifier_learner(classifier_dls(rows(), path if family in with_lm else tok, bs=4), path if family in with_lm else tiny_arch(family)))
     if family in with_lm:
         ours,theirs = cl.model.body.state_dict(),lm.model.body.state_dict()
+        if family=='funnel': ours['embeddings.word_embeddings.weight'][0] = theirs['embeddings.word_embeddings.weight'][0] # transformers sets its pad row to 0 when it loads
         assert all(torch.equal(v, theirs[k]) for k,v in ours.items()) and not cl.model.loading.new
     cl.save_encoder(tmp_path/'cl')
     again = quiet(classifier_learner(classifier_dls(rows(), tmp_path/'cl', bs=4), tmp_path/'cl'))
     assert not again.model.loading.new and type(again.model.body) is type(cl.model.body)
-    preds = cl.get_preds()[0]
+    preds = cl.get_preds()[0] # (no pad row in it: Funnel runs without padding)
     assert gap(again.get_preds()[0], preds)<1e-6
     assert gap(from_hf(tmp_path/'cl', device='cpu').scores(rows().query('is_valid').text.tolist()), preds)<1e-6
     if family in t5s:
