@@ -142,7 +142,7 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
     cl.save_encoder(tmp_path/'cl')
     again = quiet(classifier_learner(classifier_dls(rows(), tmp_path/'cl', bs=4), tmp_path/'cl'))
     assert not again.model.loading.new and type(again.model.body) is type(cl.model.body)
-    preds = cl.get_preds()[0] # (no pad row in it: Funnel runs without padding)
+    preds = cl.get_preds()[0]
     assert gap(again.get_preds()[0], preds)<1e-6
     assert gap(from_hf(tmp_path/'cl', device='cpu').scores(rows().query('is_valid').text.tolist()), preds)<1e-6
     if family in t5s:
