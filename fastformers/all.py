@@ -12,18 +12,27 @@ __all__ = []
 from .core import *
 from .core_show import *
 from .corpora import *
+from .hub import *
 from .tokens import *
+from .vocab import *
+from .families import *
+from .loading import *
 from .models import *
 from .heads import *
 from .objectives import *
 from .loaders import *
+from .rows import *
 from .data import *
 from .schedules import *
 from .training import *
 from .stages import *
+from .bundles import *
+from .export import *
 from .learner import *
 from .report import *
 from .recipe import *
+from .files import *
+from .stage_show import *
 from .ulmfit import *
 
 # %% ../nbs/99_all.ipynb #6ca295ae
