@@ -25,7 +25,8 @@ from .core import TensorTokens
 from .corpora import texts_from_csv, texts_from_folder
 from .rows import (as_frame, check_classes, check_columns, class_weights, label_kind, not_a_text, read_label, read_labels, read_texts, split_rows,
                               warn_leak)
-from .tokens import HFTokenizer, tok_hash
+from .tokens import HFTokenizer, tok_hash, pair_tokens
+from .vocab import separates_pairs
 from .objectives import Objective, default_objective
 from .loaders import PadTokens, TokensDL
 
@@ -103,6 +104,12 @@ def _tok(tok, max_len=None, truncation=None, cls=HFTokenizer):
     limit = min(new.tok.model_max_length, 512) if old is None or old.max_len is None else old.max_len
     return cls(new.tok, limit if max_len is None else max_len, truncation or (old.truncation if old else 'head'))
 
+def _for_pairs(tok):
+    "`tok`, or where its template puts nothing between two texts one that does"
+    if separates_pairs(tok.tok): return tok
+    _log.info("this tokenizer puts nothing between the two texts of a pair: a separator and a classification token are added (`pair_tokens`); the learner gives the model rows for them")
+    return HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
+
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)
     return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=after_batch, drop_last=False, device=device, **kwargs)
@@ -158,6 +165,7 @@ def classifier_dls(
     "Data for a classifier or regressor: texts tokenized once, labels by their kind"
     text_col,df,tok = _cols(text_col),as_frame(df, text_col),_tok(tok, max_len, truncation)
     check_columns(df, text_col=text_col, label_col=label_col)
+    if isinstance(text_col, tuple): tok = _for_pairs(tok)
     texts = read_texts(df, text_col)
     kind = label_kind(df, label_col) if y_block is None else None
     labels = read_labels(df, label_col, kind)
