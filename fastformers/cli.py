@@ -140,7 +140,7 @@ def _fail(code, text): print(f"{chr(13)+chr(27)+'[K' if sys.stderr.isatty() else
 def _stopped(e, args):
     n = e.args[0] if e.args else signal.SIGINT
     writes = getattr(args, 'output', None) or getattr(args, 'out', None)
-    what = "; the stages that were finished are kept, the run has no report" if args.verb is run_recipe else "; nothing was written" if writes else ''
+    what = "; the stages that were finished are kept, the run has no report" if args.verb is run_recipe else "; nothing is half-written" if writes else ''
     return _fail(128+n, f"{'interrupted' if n==signal.SIGINT else 'ended'}{what}")
 
 def main(

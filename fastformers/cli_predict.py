@@ -172,7 +172,7 @@ def _export_classifier(path, out, half):
     if facts is None: raise ValueError(f"{path} is a Hugging Face classifier already, and can be used as it is")
     if half: predictor.model.half()
     write_bundle(out, predictor.model, predictor.tok, facts)
-    return model_card(facts, predictor.model.config.model_type, versions())
+    return model_card(facts, type(getattr(predictor.model, 'hf', predictor.model.body)).__name__, versions())
 
 def _export_lm(path, out, half):
     import torch, transformers

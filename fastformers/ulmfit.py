@@ -218,6 +218,7 @@ def fine_tune_classifier(
     max_len:int=None, # Longest text in tokens; default: what the tokenizer says, at most 512
     bs=32, # Rows in a batch
     pool='concat', # How the head pools hidden states: cls, last, mean, max, attn or concat, see `PoolingHead`
+    head:str=None, # hf: Hugging Face's own head, which its `pipeline` opens; in Python also a module; default: ULMFiT's
     epochs:float|None=4, # Passes over the data, fractions allowed; None: what `schedule` lasts
     minutes:float=None, # Instead of `epochs`: a budget of time for training
     lr=2e-4, # Highest learning rate
@@ -233,7 +234,7 @@ def fine_tune_classifier(
     schedule = _schedule(schedule)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, valid_pct, bs, seed=seed, max_len=max_len)
-    learn = classifier_learner(dls, arch, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs)])
+    learn = classifier_learner(dls, arch, head=head, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs)])
     stage = Stage(name, seed, _came_from(learn.parent), _sizes(dls))
     test_dl = None if test is None else _test_dl(dls, test, label_col)
     return _train(learn, stage, path, schedule, lr, epochs, minutes, discr, test_dl, max_len=max_len, bs=bs, pool=pool, drop_mult=drop_mult)
