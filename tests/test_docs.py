@@ -74,6 +74,8 @@ def test_signature_shows_docments(pages):
 
 def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['schedules.html'].ids
 
+def test_methods_stand_with_their_class(pages): assert {'schedule.at','schedule.rescale'} <= pages['schedules.html'].ids and 'predictor.call' in pages['export.html'].ids
+
 def test_index_is_the_readme(root, pages):
     page = text(pages['index.html'])
     code = re.search(r'^```python\n(.*?)^```', (root/'README.md').read_text('utf-8'), re.M|re.S)[1]

@@ -31,14 +31,22 @@ class Doc(MarkdownRenderer):
         lib = get_config().lib_path.name
         if inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(lib):
             self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'             # not the arguments of a base that is not ours
-        try: file,self.line = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)[1]
-        except (TypeError, OSError): file,self.line = None,0
-        self.file = file.stem if file and file.parent.name==lib else None
+        try: file,(src,self.line) = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)
+        except (TypeError, OSError): file,src,self.line = None,[],0
+        self.file,self.end = file.stem if file and file.parent.name==lib else None, self.line+len(src)
     def _repr_markdown_(self):
         name,at = self.nm.replace('__', r'\_\_'), self.nm.lower().replace('__', '')       # `__repr__` would be bold
         head = f'{"#"*self.title_level} {name} {{#{at} .symbol}}'
         source = f'[source](source/{self.file}.md#__codelineno-0-{self.line}){{.source}}' if self.file else ''
-        return f'{head}\n\n{source}\n\n{super()._repr_markdown_()}'
+        return '\n\n'.join([head, source, super()._repr_markdown_(), *(o._repr_markdown_() for o in self.methods())])
+    def methods(self):
+        "Methods with a docstring that stand in the class itself"
+        if not inspect.isclass(self.sym) or not self.file: return
+        for n,f in vars(self.sym).items():
+            f = f.fget if isinstance(f, property) else getattr(f, '__func__', f)
+            if not inspect.isfunction(f) or not f.__doc__ or (n[0]=='_' and n!='__call__'): continue
+            o = Doc(f, name=f'{self.nm}.{n}', title_level=self.title_level+1)
+            if o.file==self.file and self.line<o.line<self.end: yield o
 
 class show_docs:
     "nbdev processor: `show_doc` cells get their output from the exported module, where nbdev's own would execute the notebook"
@@ -159,7 +167,7 @@ class Links:
         self.anchors = {f'{o.name}.html#{a}' for o in pages for a in re.findall(r'\{#(\S+) \.symbol\}', o.md)}
         self.modules = {o.module:f'{o.name}.md' for o in pages if o.module}
         self.known = self.modules | self.pages | {o.path.stem:f'{o.name}.md' for o in pages}   # fastformers.core, nbs/00_core.ipynb, 00_core
-        self.methods = {a.rpartition('.')[2]:a for a in self.anchors if a.count('.')>1}                   # `fit_schedule` for `Learner.fit_schedule`
+        self.methods = {a.rpartition('.')[2]:a for a in self.anchors if '#learner.' in a}              # `fit_schedule` for `Learner.fit_schedule`
 
     def symbol(self, m):
         "`name` in backticks, linked to where it is documented"
