@@ -130,16 +130,18 @@ def _default_metrics(loss_func):
     if isinstance(loss_func, BCEWithLogitsLossFlat): return accuracy_multi
     return [rmse, PearsonCorrCoef()]
 
-def _columns(tl): return first(o for f in tl.tfms.fs for o in (getattr(getattr(f,'read',None),'args',[None])[0], getattr(f,'cols',None)) if o is not None)
+def _columns(tl):
+    "Names of the columns that `tl` reads; none where its first transform does not say"
+    f = tl.tfms.fs[0]
+    return [str(o) for o in L(getattr(f,'cols',None) or first(getattr(getattr(f,'read',None),'args',())))]
 
 def _target(dls):
     "(kind, labels, target column) of what is to be predicted"
     tl,n = dls.train_ds.tls[1],get_c(dls)
     def has(*cls): return any(isinstance(f, cls) for f in tl.tfms.fs)
-    cols = _columns(tl)
-    names = [str(o) for o in L(cols)]
-    if has(Categorize, MultiCategorize): return 'multi' if has(MultiCategorize, EncodedMultiCategorize) else 'single', list(tl.vocab), str(cols or '')
-    return 'regression', names if len(names)==n else [f"{o} {i}" if n>1 else o for o in [' '.join(names) or 'target'] for i in range(n)], str(cols or '')
+    target = ' '.join(names := _columns(tl))
+    if has(Categorize, MultiCategorize): return 'multi' if has(MultiCategorize, EncodedMultiCategorize) else 'single', list(tl.vocab), target
+    return 'regression', names if len(names)==n else [f"{target or 'target'}{f' {i}' if n>1 else ''}" for i in range(n)], target
 
 def _activation(loss_func):
     "What makes probabilities of the outputs that `loss_func` takes, if it says so"
@@ -150,7 +152,7 @@ def _activation(loss_func):
 def _facts(dls, model, loss_func):
     kind,labels,target = _target(dls)
     cols = _columns(dls.train_ds.tls[0])
-    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, _activation(loss_func), None if cols is None else len(L(cols))==2)
+    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, _activation(loss_func), len(cols)==2 if cols else None)
 
 def _same_head(a, b):
     "Are two heads, as `classifier.json` has them, for one task and of one form? Dropout is no part of it"
@@ -168,8 +170,7 @@ def _with_pooling(dls, arch, pool, pretrained, drop_mult, **kwargs):
     return model
 
 def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
-    kind,labels,target = _target(dls)
-    there = read_bundle(_dir(arch))
+    (kind,labels,target),there = _target(dls),read_bundle(_dir(arch))
     keep = None if there is None else (there['kind'],there['target'],there['labels'])==(kind,target,labels)
     return hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
 

@@ -1,10 +1,12 @@
 "A classifier leaves fastai and gives the same answers; what cannot be opened is refused in a sentence"
 import json, logging, subprocess, sys
 import numpy as np, pandas as pd, pytest, torch
+from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock, MultiCategoryBlock, RegressionBlock
 from fastai.learner import Learner, load_learner
 from fastai.losses import LabelSmoothingCrossEntropyFlat
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from fastformers.bundles import HFClassifier, hf_classifier
+from fastformers.data import HFTextBlock
 from fastformers.export import from_hf
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.models import layer_groups
@@ -87,13 +89,25 @@ def test_a_head_of_ones_own(tmp_path):
     with pytest.raises(ValueError, match='do not fit the head Mine'): from_hf(path, head=Mine(32, 4))
 
 def test_columns_of_numbers(tmp_path):
-    from fastai.data.block import RegressionBlock
     o = df.assign(a=df.text.str.len()/50., b=df.text.str.count(' ')/9.)
     dls = classifier_dls(o, tiny_tok('bert'), label_col=['a','b'], y_block=RegressionBlock(n_out=2), device='cpu')
     learn = quiet(classifier_learner(dls, tiny_arch('bert')))
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
     r = p('a fine film')[0]
     assert r['label']==['a','b'] and len(r['score'])==2 and gap(p.scores(texts[:4]), wanted(learn, texts[:4]))<1e-5
+
+@pytest.mark.parametrize('kind', ['single','multi','pairs','regression'])
+def test_a_data_block(tmp_path, kind):
+    o,cols = frame(kind)
+    block,read = dict(single=(CategoryBlock,ColReader('label')), pairs=(CategoryBlock,lambda r: r['label']), multi=(MultiCategoryBlock,ColReader('label', label_delim=';')),
+                      regression=(RegressionBlock,ColReader('label')))[kind]
+    dls = DataBlock(blocks=(HFTextBlock(tiny_tok('bert'), max_len=50), block), get_x=ColReader(cols), get_y=read, splitter=ColSplitter()).dataloaders(o, bs=16, device='cpu')
+    learn = quiet(classifier_learner(dls, tiny_arch('bert')))
+    loud(learn.model)
+    p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
+    assert (p.kind,p.pairs,p.tok.max_len)==('single' if kind=='pairs' else kind, kind=='pairs', 50) and p.labels==(['label'] if kind=='regression' else list(dls.vocab))
+    some = pairs[:5] if kind=='pairs' else texts[:5]
+    assert gap(p.scores(some), torch.stack([torch.atleast_1d(learn.predict(t)[2]) for t in some]))<1e-5
 
 # ---- Hugging Face's own head
 
@@ -267,9 +281,9 @@ def test_a_learner_that_is_not_ours():
 
 def says_pickle(caplog): return [r for r in caplog.records if 'to_hf' in r.message and r.levelno==logging.WARNING]
 
-@pytest.mark.parametrize('head', [None, 'hf'])
-def test_export_of_a_classifier(tmp_path, caplog, head):
-    learn = learner('bert', head=head)
+@pytest.mark.parametrize('family,head', [('bert',None), ('gpt2','hf')])
+def test_export_of_a_classifier(tmp_path, caplog, family, head):
+    learn = learner(family, head=head)
     want = learn.predict('a raw text')
     learn.export(tmp_path/'o.pkl')
     assert says_pickle(caplog)
