@@ -40,7 +40,7 @@ def _parser():
         p = verbs.add_parser(name, help=help[0].lower()+help[1:].split(':')[0], description=help, **kwargs)
         p.add_argument('--force', action='store_true', help="Replace what an earlier command wrote there")
         p.add_argument('--debug', action='store_true', help="Show where in the code an error arose")
-        p.set_defaults(verb=f)
+        p.set_defaults(verb=f, parser=p)
         return p
     run = verb('run', run_recipe, "Run the stages of a recipe and report what each one bought", epilog=f"The default recipe, to copy and edit:\n\n{Recipe().to_ini()}")
     run.add_argument('recipe', metavar='settings.ini', help="The recipe, an INI file")
@@ -137,6 +137,10 @@ def _signals():
 
 def _fail(code, text): print(f"{chr(13)+chr(27)+'[K' if sys.stderr.isatty() else ''}fastformers: {' '.join(str(text).split())}", file=sys.stderr); return code
 
+def _in_flags(e, options):
+    "What the error `e` says, with the names of parameters as flags"
+    return re.sub(r'`(\w+)`', lambda m: options.get(m[1], m[0]), str(e))
+
 def _stopped(e, args):
     n = e.args[0] if e.args else signal.SIGINT
     writes = getattr(args, 'output', None) or getattr(args, 'out', None)
@@ -148,7 +152,8 @@ def main(
 )->int: # Exit code
     "The command `fastformers`"
     args = _parser().parse_args(argv)
-    del args.command
+    options = {o.dest:o.option_strings[-1] for o in args.parser._actions if o.option_strings}
+    del args.command, args.parser
     _quiet()
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: logging.getLogger('fastformers').warning(message)
@@ -162,7 +167,7 @@ def main(
         except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), 1); return 0 # a reader, such as head, has enough
         except (ValueError, TypeError, OSError, ImportError) as e:
             if args.debug: raise
-            return _fail(2, f"error: {e}")
+            return _fail(2, f"error: {_in_flags(e, options)}")
         except RuntimeError as e:
             if args.debug or not re.search("out of memory|can't allocate", str(e)): raise
             return _fail(2, f"error: out of memory ({str(e).splitlines()[0][:120]}); try a smaller --bs, --max-len or --seq-len")

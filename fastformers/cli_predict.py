@@ -9,15 +9,16 @@ written in one stream, so its size does not matter; it is checked first, so that
 __all__ = ['as_cells', 'new_columns', 'labelled', 'csv_rows', 'predict_csv', 'predict', 'export', 'add_users']
 
 # %% ../nbs/14d_cli_predict.ipynb #c887b918
-import csv, gzip, logging, re, sys, time
+import csv, gzip, logging, sys, time
 from collections import Counter, deque
+from functools import partial
 from pathlib import Path
 import pandas as pd
 from .cli_args import add_flags
 from .cli_output import as_table, check_output, new_output, swept
-from .cli_stages import _names
+from .cli_stages import _names, file_format, format_flags
 from .corpora import _found, _lines
-from .files import as_list, columns_in
+from .files import as_list, columns_in, separator
 from .stages import versions
 
 # %% ../nbs/14d_cli_predict.ipynb #bbe90066
@@ -52,18 +53,18 @@ def labelled(
     for o in predictor(texts(), **kwargs): yield waiting.popleft(), o
 
 # %% ../nbs/14d_cli_predict.ipynb #ffdf442e
-def _sep(path): return '\t' if re.search(r'\.tsv(\.gz)?$', str(path).lower()) else ','
-
 def csv_rows(
     path, # csv or tsv file, .gz or not
+    sep=None, # What stands between fields; default: by the suffix
+    encoding='utf-8', # Of the file
 ): # A generator of lists, the header first; an error names the line
     "The rows of a file"
-    was = csv.field_size_limit(2**31-1) # a text may be longer than the csv module's limit
+    was,sep = csv.field_size_limit(2**31-1),separator(path, sep) # a text may be longer than the csv module's limit
     try:
-        rows,n = csv.reader((o+'\n' for _,o in _lines(path)), delimiter=_sep(path)),None
+        rows,n = csv.reader((o+'\n' for _,o in _lines(path, encoding)), delimiter=sep),None
         for o in rows:
             if not o: continue
-            if len(o)!=(n := n or len(o)): raise ValueError(f"{path}, line {rows.line_num}: expected {n} fields, got {len(o)}; quote texts that hold {_sep(path)!r}, line breaks or quotes")
+            if len(o)!=(n := n or len(o)): raise ValueError(f"{path}, line {rows.line_num}: expected {n} fields, got {len(o)}; quote texts that hold {sep!r}, line breaks or quotes")
             yield o
     except csv.Error as e: raise ValueError(f"{path}, line {rows.line_num}: {e}") from e
     finally: csv.field_size_limit(was)
@@ -102,22 +103,24 @@ def predict_csv(
     out, # File to write, by its suffix csv or tsv, .gz or not; None: csv to standard output
     text_col='text', # Column of the texts, or a pair of columns
     n=1, # How many labels for each text
+    form=None, # dict of `sep` and `encoding` of the file that is read
     **kwargs # As in a call of `predictor`
 )->Counter: # How often each (first) label was given
     "Write the rows of `path` with the labels that `predictor` gives them"
-    head = next(csv_rows(path), None)
+    read = partial(csv_rows, path, **(form or {}))
+    head = next(read(), None)
     if head is None: raise ValueError(f"{path} is empty")
     text_of,names = _text_at(predictor, head, text_col, Path(path).name),new_columns(n, head)
-    total = sum(1 for _ in csv_rows(path))-1
+    total = sum(1 for _ in read())-1
     if total<1: raise ValueError(f"{path} has no rows below its header")
-    rows = csv_rows(path); next(rows)
+    rows = read(); next(rows)
     count,answers = Counter(),_Count(total)(labelled(predictor, rows, text_of, **kwargs))
     def write(f, sep):
         w = _writer(f, sep)
         w.writerow(head+names)
         for r,o in answers: w.writerow(r+(cells := as_cells(o))); count[cells[0]] += 1
     if out is None: write(sys.stdout, ','); return count
-    with swept(out), new_output(out) as tmp, _open(tmp) as f: write(f, _sep(out))
+    with swept(out), new_output(out) as tmp, _open(tmp) as f: write(f, separator(out))
     return count
 
 # %% ../nbs/14d_cli_predict.ipynb #4f40690e
@@ -156,7 +159,7 @@ def predict(args):
     predictor = from_hf(args.model, device=args.device)
     n = 1 if predictor.kind=='regression' else min(given.get('top_k', 1) or len(predictor.labels), len(predictor.labels))
     if args.csv:
-        count = predict_csv(predictor, path, out, _names(args.text_col, 'text'), n, **given)
+        count = predict_csv(predictor, path, out, _names(args.text_col, 'text'), n, file_format(args), **given)
         if out is not None: print(f"{_share(count)}\n\nThe {sum(count.values()):,} rows with their labels are in {out}.")
     elif args.texts==['-']: _predict_lines(predictor, **given)
     else:
@@ -207,7 +210,7 @@ def add_users(
     p.add_argument('--text-col', action='append', metavar='COL', help="Column of the texts in that file; a pair with a comma or by repeating the flag (default: text)")
     p.add_argument('--out', metavar='FILE', help="csv or tsv file (.gz or not) to write: the columns of --csv, and label and score; - or nothing: standard output")
     p.add_argument('--device', metavar='TEXT', help="cpu, cuda, ...; default: GPU if there is one")
-    add_flags(p, 'export.Predictor.__call__')
+    add_flags(p, 'export.Predictor.__call__'); format_flags(p)
     p = verb('export', export, "Write a classifier or language model as a directory for others: what is needed to use it, and a card")
     p.add_argument('model', metavar='DIR', help="Directory of a stage")
     p.add_argument('out', metavar='OUT', help="Directory to write")

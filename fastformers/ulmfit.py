@@ -62,7 +62,7 @@ def measure(learn, dl=None):
     "(metrics, score of each row, its weight) of `learn` on `dl`, default its validation rows"
     rows = RowScores()
     with learn.no_logging(), learn.no_bar(): values = learn.validate(dl=dl, cbs=rows)
-    names = ['loss', *(m.name for m in learn.metrics)]
+    names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     return dict(zip(names, map(float, values))), torch.cat(rows.scores).numpy(), torch.cat(rows.weights).numpy()
 
 # %% ../nbs/12_ulmfit.ipynb #d1235608
@@ -234,6 +234,7 @@ def fine_tune_classifier(
     schedule = _schedule(schedule)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, valid_pct, bs, seed=seed, max_len=max_len)
+    if len(dls.valid_ds)<2 and not hasattr(dls, 'vocab'): raise ValueError("one row is held out; a correlation needs two or more: pass a larger `valid_pct`, or more rows")
     learn = classifier_learner(dls, arch, head=head, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs)])
     stage = Stage(name, seed, _came_from(learn.parent), _sizes(dls))
     test_dl = None if test is None else _test_dl(dls, test, label_col)

@@ -102,7 +102,7 @@ def test_export_is_the_model_alone(here, tmp_path, capsys):
     (['classify', 'reviews.csv', '--output', 'folder', '--force'], ['another name']),
     (['classify', 'reviews.csv', '--output', 'reviews.csv/x'], ['cannot write']),
     (['classify', 'reviews.csv', '--output', 'x', '--epochs', '1', '--minutes', '1'], ['one of them']),
-    (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--lr', '0'], ['`lr` must be more than 0']),
+    (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--lr', '0'], ['--lr must be more than 0']),
     (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--schedule', 'slow'], ['gradual_unfreeze']),
     (['classify', 'reviews.csv', '--output', 'x', '--arch', 'nowhere/at-all'], ['nowhere/at-all']),
     (['adapt', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--objective', 'mml'], ['mlm, clm']),
