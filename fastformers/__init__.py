@@ -3,26 +3,37 @@
 Modules:
 
 - `fastformers.all`: Everything at once, for notebooks
-- `fastformers.cli`: The command `fastformers`: run a recipe, or the demo
+- `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
+- `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
+- `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
+- `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
+- `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
+- `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.data`: Texts and labels to loaders: packed documents, splits, and the two factories `lm_dls` and `classifier_dls`
+- `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
+- `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
+- `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
+- `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
+- `fastformers.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
 - `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
 - `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, a faster Adam, bfloat16 on the CPU, how many epochs fit into a time budget.
-- `fastformers.ulmfit`: The three stages as recipes: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`, and all of them in a row"""
+- `fastformers.ulmfit`: The three stages as recipes: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`, and all of them in a row
+- `fastformers.vocab`: New tokens for a tokenizer that is already trained: words of a domain, and what a pair of texts needs"""
 
 __version__ = "0.1.0"

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from safetensors import safe_open
 from safetensors.torch import load_model
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification
 from .core import TensorTokens
 from .bundles import HFClassifier, activations, build_head, problem_types, read_bundle
 from .models import TextClassifier, load_body, load_config, load_hf, max_length
@@ -166,14 +166,8 @@ def _plain_facts(path):
     activation = 'sigmoid' if cfg.num_labels==1 and cfg.problem_type!='regression' else None # as `pipeline` does
     return dict(kind=kind, labels=[cfg.id2label[i] for i in range(cfg.num_labels)], activation=activation or activations[kind], pairs=None, max_len=None, truncation='head', head={'class':'hf'})
 
-def _as_written(path):
-    "The tokenizer that we wrote: for some families (Qwen2) `AutoTokenizer` puts its own class in the place of any other"
-    tok,f = load_tokenizer(path),path/'tokenizer_config.json'
-    generic = f.is_file() and json.loads(f.read_text(encoding='utf-8')).get('tokenizer_class')==PreTrainedTokenizerFast.__name__
-    return PreTrainedTokenizerFast.from_pretrained(path) if generic and type(tok) is not PreTrainedTokenizerFast else tok
-
 def _tokenizer(path, facts, model):
-    tok = _loaded(path, lambda: (_as_written if 'format' in facts else load_tokenizer)(path))
+    tok = _loaded(path, lambda: load_tokenizer(path))
     limit = min(o for o in (facts['max_len'], None if facts['max_len'] else tok.model_max_length, max_length(model.body)) if o)
     return HFTokenizer(tok, limit if limit<1_000_000 else None, facts['truncation'])
 

@@ -10,13 +10,13 @@ name is an error in a moment, not after the half minute in which a download woul
 __all__ = ['shipped', 'resolve_arch', 'hub_reached', 'hub_args', 'not_found', 'load_tokenizer']
 
 # %% ../nbs/01a_hub.ipynb #ee9b08cb
-import hashlib, logging, os, time
+import hashlib, json, logging, os, time
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import constants, get_session
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,13 @@ def not_found(
     return f"No {what} for {arch!r}: {why}"
 
 # %% ../nbs/01a_hub.ipynb #b12c051e
+def _tokenizer_class(path):
+    "What opens the tokenizer in `path`: for some families (Qwen2) `AutoTokenizer` puts the family's own class in the place of the one that was saved"
+    f = Path(path)/'tokenizer_config.json'
+    try: saved = json.loads(f.read_text(encoding='utf-8')).get('tokenizer_class') if f.is_file() else None
+    except ValueError: saved = None # damaged: `from_pretrained` says so
+    return PreTrainedTokenizerFast if saved==PreTrainedTokenizerFast.__name__ else AutoTokenizer
+
 def load_tokenizer(
     arch # A fast Hugging Face tokenizer (returned as it is), an `HFTokenizer`, a hub id, a directory, or a name in `shipped`
 )->PreTrainedTokenizerBase: # A fast tokenizer
@@ -86,6 +93,6 @@ def load_tokenizer(
         raise TypeError(f"Expected a tokenizer, a hub id, a directory or one of {', '.join(shipped)}, got {type(arch).__name__}"
                         + ("; a config holds no tokenizer: pass the tokenizer too" if isinstance(arch, PretrainedConfig) else ''))
     path = resolve_arch(arch)
-    try: tok = AutoTokenizer.from_pretrained(path, **hub_args(path))
+    try: tok = _tokenizer_class(path).from_pretrained(path, **hub_args(path))
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer', e)) from e
     return load_tokenizer(tok)

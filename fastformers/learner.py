@@ -49,10 +49,10 @@ def _own_tok(arch):
     except OSError: return None
 
 def _extends(new, old):
-    "Is `new` the tokenizer `old`, perhaps with more tokens?"
+    "Is `new` the tokenizer `old`, perhaps with more tokens, and those in its template?"
     a,b = (json.loads(o.backend_tokenizer.to_str()) for o in (new,old))
-    same = all(a[k]==b[k] for k in ('normalizer','pre_tokenizer','post_processor','decoder')) and a['model']['type']==b['model']['type']
-    return same and old.get_vocab().items()<=new.get_vocab().items()
+    same = all(a[k]==b[k] for k in ('normalizer','pre_tokenizer','decoder')) and a['model']['type']==b['model']['type']
+    return same and old.get_vocab().items()<=new.get_vocab().items() and (a['post_processor']==b['post_processor'] or len(new)>len(old))
 
 def _check_tok(tok, vocab, arch):
     "Does the tokenizer belong to a model of `vocab` embeddings from `arch`?"

@@ -364,3 +364,20 @@ except OSError as e: print(e)"""
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code, str(snap/'model.safetensors')], capture_output=True, text=True, env=env)
     assert r.returncode==0, r.stderr
     assert r.stdout.startswith(f"[] {len(tiny_tok('bert'))} True\n") and "'some/model' cannot be read" in r.stdout and 'load it again' in r.stdout
+
+@pytest.mark.parametrize('family', ['gpt2','llama','qwen2'])
+def test_pairs_of_a_decoder_after_a_language_model(family, tmp_path):
+    "Two tokens are added for pairs: the stage's model gets rows for them, and what is saved answers alike"
+    from fastformers.export import from_hf
+    tok,config,pairs = tiny_tok(family),tiny_arch(family),tiny_pairs()
+    config.vocab_size = len(tok)
+    lm = lm_learner(lm_dls(tiny_df(), tok, device='cpu'), config)
+    lm.save_encoder(tmp_path/'lm')
+    dls = classifier_dls(pairs, tmp_path/'lm', text_col=('text_a','text_b'), bs=4, device='cpu')
+    learn = classifier_learner(dls, tmp_path/'lm')
+    assert learn.model.body.get_input_embeddings().num_embeddings>=len(tok)+2
+    with learn.no_bar(), learn.no_logging(): learn.fit(1, 1e-3)
+    learn.to_hf(tmp_path/'clf')
+    texts = list(zip(pairs.text_a, pairs.text_b))[:5]
+    mine = learn.get_preds(dl=dls.test_dl(pairs.iloc[:5]))[0]
+    assert (from_hf(tmp_path/'clf', device='cpu').scores(texts)-mine).abs().max()<1e-5
