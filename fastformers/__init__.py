@@ -29,6 +29,7 @@ Modules:
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
+- `fastformers.task`: What the data ask for: kind of target, labels, loss, metrics
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
 - `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens

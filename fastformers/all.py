@@ -28,6 +28,7 @@ from .training import *
 from .stages import *
 from .bundles import *
 from .export import *
+from .task import *
 from .learner import *
 from .report import *
 from .recipe import *

@@ -19,10 +19,8 @@ from fastcore.basics import patch
 from fastcore.foundation import L, first
 from fastcore.meta import delegates
 from fastai.callback.core import Callback
-from fastai.data.transforms import get_c, Categorize, EncodedMultiCategorize, MultiCategorize
+from fastai.data.transforms import get_c
 from fastai.learner import Learner
-from fastai.losses import CrossEntropyLossFlat, BCEWithLogitsLossFlat
-from fastai.metrics import accuracy, accuracy_multi, rmse, PearsonCorrCoef
 from transformers import PretrainedConfig
 from .core import TensorTokens
 from .bundles import HFClassifier, bundle_facts, hf_classifier, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
@@ -32,6 +30,7 @@ from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_
 from .objectives import Objective
 import fastformers.schedules # `fit_schedule`
 from .stages import content_hash, new_dir, read_stage, versions, write_stage, write_text
+from .task import activation_of, columns_of, default_metrics, loss_for, target_of
 from .tokens import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
 from .training import FreezeGrads, FusedAdam
 
@@ -125,34 +124,10 @@ def _summary_at(tok, config):
     starts_special = tok('a').ids[0] in tok.tok.all_special_ids
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
-def _default_metrics(loss_func):
-    if isinstance(loss_func, CrossEntropyLossFlat): return accuracy
-    if isinstance(loss_func, BCEWithLogitsLossFlat): return accuracy_multi
-    return [rmse, PearsonCorrCoef()]
-
-def _columns(tl):
-    "Names of the columns that `tl` reads; none where its first transform does not say"
-    f = tl.tfms.fs[0]
-    return [str(o) for o in L(getattr(f,'cols',None) or first(getattr(getattr(f,'read',None),'args',())))]
-
-def _target(dls):
-    "(kind, labels, target column) of what is to be predicted"
-    tl,n = dls.train_ds.tls[1],get_c(dls)
-    def has(*cls): return any(isinstance(f, cls) for f in tl.tfms.fs)
-    target = ' '.join(names := _columns(tl))
-    if has(Categorize, MultiCategorize): return 'multi' if has(MultiCategorize, EncodedMultiCategorize) else 'single', list(tl.vocab), target
-    return 'regression', names if len(names)==n else [f"{target or 'target'}{f' {i}' if n>1 else ''}" for i in range(n)], target
-
-def _activation(loss_func):
-    "What makes probabilities of the outputs that `loss_func` takes, if it says so"
-    if not hasattr(loss_func,'activation'): return None
-    x = torch.tensor([[-1.,0.,2.]])
-    return first(k for k,o in dict(softmax=x.softmax(-1), sigmoid=x.sigmoid()).items() if torch.allclose(torch.as_tensor(loss_func.activation(x)), o))
-
 def _facts(dls, model, loss_func):
-    kind,labels,target = _target(dls)
-    cols = _columns(dls.train_ds.tls[0])
-    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, _activation(loss_func), len(cols)==2 if cols else None)
+    kind,labels,target = target_of(dls)
+    cols = columns_of(dls.train_ds.tls[0])
+    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, activation_of(loss_func), len(cols)==2 if cols else None)
 
 def _same_head(a, b):
     "Are two heads, as `classifier.json` has them, for one task and of one form? Dropout is no part of it"
@@ -170,7 +145,7 @@ def _with_pooling(dls, arch, pool, pretrained, drop_mult, **kwargs):
     return model
 
 def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
-    (kind,labels,target),there = _target(dls),read_bundle(_dir(arch))
+    (kind,labels,target),there = target_of(dls),read_bundle(_dir(arch))
     keep = None if there is None else (there['kind'],there['target'],there['labels'])==(kind,target,labels)
     return hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
 
@@ -196,9 +171,8 @@ def classifier_learner(
     if head is None: model = _with_pooling(dls, arch, pool, pretrained, drop_mult, **opts)
     elif head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
     else: model = TextClassifier(load_body(arch, pretrained, drop_mult, **opts), head)
-    if loss_func is None: loss_func = getattr(dls.train_ds, 'loss_func', None)
-    if metrics is None: metrics = _default_metrics(getattr(dls.train_ds, 'loss_func', None)) # by the labels, whatever loss is asked for
-    return _learner(dls, model, arch, cbs, loss_func=loss_func, metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)
+    if metrics is None: metrics = default_metrics(dls)
+    return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
 # %% ../nbs/11_learner.ipynb #26016744
 def _texts(dls): return (o for ds in (dls.train_ds, dls.valid_ds) for o in ds.tls[0])
@@ -246,7 +220,7 @@ def load_encoder(self:Learner,
     "Load the weights in `path` into this learner's language model or body; a classifier's head stays"
     mine,model = _hf_model(self,'load_encoder'),self.model
     if isinstance(model, LanguageModel): theirs = load_hf(objective_of(self.dls).auto_cls, path)
-    else: theirs = hf_classifier(path, *_target(self.dls)[:2], keep_head=False).hf if isinstance(model, HFClassifier) else load_body(path)
+    else: theirs = hf_classifier(path, *target_of(self.dls)[:2], keep_head=False).hf if isinstance(model, HFClassifier) else load_body(path)
     a,b = mine.state_dict(),theirs.state_dict()
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "

@@ -525,3 +525,12 @@ def test_perplexity_of_a_language_model(kind, folder):
     assert acc==pytest.approx(right/n, abs=1e-6)
     learn.metrics = [Perplexity()]                                   # fastai's own: rows, not words
     assert learn.validate()[1]>1
+
+@pytest.mark.parametrize('loss', [torch.nn.CrossEntropyLoss(), F.cross_entropy], ids=['module','function'])
+def test_a_loss_of_torch_gives_probabilities_and_labels_too(loss):
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), bs=8, device='cpu'), tiny_arch('bert'), loss_func=loss)
+    with learn.no_bar(), learn.no_logging(): learn.fit(1, 1e-3)
+    preds,targs,dec,losses = learn.get_preds(with_decoded=True, with_loss=True)
+    assert torch.allclose(preds.sum(1), torch.ones(len(preds))) and dec.equal(preds.argmax(1))
+    assert torch.allclose(losses, F.nll_loss(preds.log(), targs, reduction='none'), atol=1e-5)
+    assert learn.predict('a fine film')[0] in learn.dls.vocab
