@@ -52,7 +52,8 @@ class TokensDL(TfmdDL):
         **kwargs
     ):
         super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
-        self.max_tokens,self.seed,self.passes,self.in_order,self._lengths,self._plan,self._width = max_tokens,seed,passes,in_order,lengths,None,None
+        self.max_tokens,self.seed,self.passes,self.in_order,self._lengths,self._plan = max_tokens,seed,passes,in_order,lengths,None
+        self._width = self._widest = None # of the batch at hand and of the rows of this pass, for `to_detach`
 
     @property
     def lengths(self):
@@ -104,6 +105,7 @@ class TokensDL(TfmdDL):
         self.after_batch.fs = L(own)
     def after_iter(self): self.passes += 1
     def __iter__(self):
+        self._widest = None
         for b in super().__iter__(): self._width = b[0].shape[-1]; yield b
 
     def to_detach(self, b, cpu=True, gather=True):
@@ -112,8 +114,10 @@ class TokensDL(TfmdDL):
         def widen(o):
             if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
             own = isinstance(o, TensorTokens)
-            return pad.widen(o, int(self.lengths.max()), pad.value if own else -100).as_subclass(type(o))
-        if pad is not None and isinstance(b, tuple) and len(self)>1: b = tuple(map(widen, b))
+            return pad.widen(o, self._widest, pad.value if own else -100).as_subclass(type(o))
+        if pad is not None and isinstance(b, tuple):
+            if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # once a pass: `len` sorts and cuts all rows
+            if self._widest: b = tuple(map(widen, b))
         return to_detach(b, cpu, gather)
 
     def new(self, dataset=None, cls=None, **kwargs):
