@@ -220,11 +220,13 @@ def texts_from_csv(
     sep=',', # What stands between fields
     keep_default_na=False, # True: pandas' own list of strings that mean "missing"
     encoding='utf-8', # Of the file, such as 'cp1252', 'utf-16'
+    text_col=None, # Column, or columns, of texts: read letter by letter, also where all of them look like numbers
     **kwargs
 ): # DataFrame with the columns of the file
     "`pd.read_csv` that keeps texts such as 'null' and, unless told more by `kwargs`, refuses rows of the wrong length"
     path = _found(path)
     if not kwargs: _check_rows(path, sep, encoding)
+    if text_col is not None: kwargs = {'dtype':dict.fromkeys([text_col] if isinstance(text_col, str) else text_col, str), **kwargs}
     try: return pd.read_csv(path, sep=sep, keep_default_na=keep_default_na, encoding=encoding, **kwargs)
     except ValueError as e: raise ValueError(f"{path}: {e}") from e  # pandas' parser errors are ValueErrors without the name of the file
 
