@@ -11,6 +11,7 @@ __all__ = ['pack_tokens', 'Item', 'RowField', 'TextField', 'tokenizer_of', 'lm_d
 
 # %% ../nbs/06c_data.ipynb #c1dccaeb
 import inspect, logging
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd
@@ -21,11 +22,11 @@ from fastcore.meta import delegates
 from fasttransform import Transform
 from fastai.data.block import TransformBlock, CategoryBlock, MultiCategoryBlock, RegressionBlock
 from fastai.data.core import Datasets, DataLoaders
+from fastai.data.transforms import Categorize, MultiCategorize, RegressionSetup
 from .core import TensorTokens
 from .corpora import texts_from_csv, texts_from_folder
-from .rows import (as_frame, check_classes, check_columns, class_weights, label_kind, not_a_text, read_label, read_labels, read_texts, split_rows,
-                              warn_leak)
-from .tokens import HFTokenizer, tok_hash, pair_tokens
+from .rows import as_frame, check_classes, check_columns, class_weights, label_kind, read_label, read_labels, read_texts, split_rows, warn_leak
+from .tokens import HFTokenizer, not_a_text, tok_hash, pair_tokens
 from .vocab import separates_pairs
 from .objectives import Objective, default_objective
 from .loaders import PadTokens, TokensDL
@@ -36,11 +37,11 @@ _log = logging.getLogger(__name__)
 
 # %% ../nbs/06c_data.ipynb #fc765889
 def _affixes(tok):
-    "What `tok` puts before and after a text"
+    "What `tok` puts before and after a text, and the segment of the text"
     special = tok.tok('a', return_special_tokens_mask=True)['special_tokens_mask']
     first_,last = special.index(0), len(special)-special[::-1].index(0)
     o = tok('a')
-    return o[:first_], o[last:]
+    return o[:first_], o[last:], int(o[first_].segment_ids)
 
 def _cat(*os): return torch.cat([o.as_subclass(Tensor) for o in os]).as_subclass(TensorTokens)
 
@@ -51,16 +52,21 @@ def pack_tokens(
     packing='doc-sentences', # 'doc-sentences': a row never crosses the end of a document; 'full-sentences': every row is full
 ): # A list of `TensorTokens`
     "Cut or join documents into rows for language modelling"
-    pre,post = _affixes(tok)
+    pre,post,seg = _affixes(tok)
     n = seq_len-len(pre)-len(post)
     if n<1: raise ValueError(f"`seq_len` {seq_len} leaves no room beside {len(pre)+len(post)} special tokens")
-    docs = [d for o in docs if len(d := o[len(pre):len(o)-len(post)])]
+    docs = [(o,d) for o in docs if len(d := o[len(pre):len(o)-len(post)])]
+    pairs = bool(docs) and bool((_cat(*(d for _,d in docs)).segment_ids!=seg).any())
+    alone = lambda d: d.replace(segment_ids=seg) if pairs else d
     if packing=='full-sentences':
         sep = tok.tok.sep_token_id if tok.tok.sep_token_id is not None else tok.tok.eos_token_id
         if sep is None: raise ValueError("'full-sentences' joins documents and needs a tokenizer with a separator or end-of-text token; use packing='doc-sentences'")
-        docs = [_cat(*(o for d in docs for o in (d, TensorTokens([sep])))) ] if docs else []
+        docs = [(None, alone(_cat(*(o for _,d in docs for o in (d, TensorTokens([sep]))))))] if docs else []
     elif packing!='doc-sentences': raise ValueError(f"`packing` {packing!r} is unknown; available: 'doc-sentences', 'full-sentences'")
-    return [_cat(pre, d[i:i+n], post) for d in docs for i in range(0, len(d), n)]
+    def row(o, d): # `d` is a piece of `o`
+        both = pairs and (d.segment_ids!=d[0].segment_ids).any()
+        return _cat(o[:len(pre)], d, o[len(o)-len(post):]) if both else _cat(pre, alone(d), post)
+    return [row(o, d[i:i+n]) for o,d in docs for i in range(0, len(d), n)]
 
 # %% ../nbs/06c_data.ipynb #7e6c39a2
 class Item(dict): "A row that was read and encoded when the data were built"
@@ -110,6 +116,24 @@ def _for_pairs(tok):
     _log.info("this tokenizer puts nothing between the two texts of a pair: a separator and a classification token are added (`pair_tokens`); the learner gives the model rows for them")
     return HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
 
+_kinds = {Categorize:'single', MultiCategorize:'multi', RegressionSetup:'regression'}
+_blocks = dict(single=CategoryBlock, multi=MultiCategoryBlock, regression=RegressionBlock)
+
+def _targets(df, label_col, y_block):
+    "Kind of label, and the transforms of `y_block` or the block for that kind; kind None where a block takes a column as it is"
+    kind = label_kind(df, label_col) if y_block is None else None
+    block = _blocks[kind] if y_block is None else y_block
+    if callable(block): block = block()
+    tfms = [o() if isinstance(o, type) else deepcopy(o) for o in block.type_tfms] # the vocab of these data must not stay in a block
+    kind = _kinds.get(type(first(tfms)))
+    if kind=='multi' and isinstance(label_col, (list,tuple,L)) and tfms[0].vocab is None: tfms[0] = MultiCategorize(list(label_col), tfms[0].add_na)
+    return kind,tfms
+
+def _check_vocab(labels, splits, label_col, tfm):
+    "`check_classes` for what the block's first transform makes of labels that it does not know"
+    anything = tfm.add_na and type(tfm) is Categorize # they become '#na#'
+    check_classes(labels, (splits[0], [] if anything else splits[1]), label_col, None if anything else tfm.vocab)
+
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)
     return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=after_batch, drop_last=False, device=device, **kwargs)
@@ -151,13 +175,13 @@ def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or what names one
     text_col='text', # Column of the texts, or a pair of columns
-    label_col='label', # Column of the labels (names, `;`-joined names, lists, numbers), or a list of 0/1 columns
+    label_col='label', # Column of the labels (names, `;`-joined names, lists, numbers), or a list of 0/1 columns, which are the vocab in their order
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.2, # Share of rows held out, of each class
     bs=64, # Rows in a batch
     max_tokens=None, # Instead of `bs` rows: as many rows as make this many tokens
     seed=42, # Of split and order
-    y_block=None, # A fastai block for the labels; default: by the kind of label
+    y_block=None, # A fastai block for the labels, which says their kind; default: by what is in the column
     max_len=None, # Longest text in tokens; default: what the tokenizer says, at most 512
     truncation=None, # Which part of a longer text is kept, see `HFTokenizer`; default: 'head'
     device=None # Default: GPU if there is one
@@ -167,17 +191,16 @@ def classifier_dls(
     check_columns(df, text_col=text_col, label_col=label_col)
     if isinstance(text_col, tuple): tok = _for_pairs(tok)
     texts = read_texts(df, text_col)
-    kind = label_kind(df, label_col) if y_block is None else None
-    labels = read_labels(df, label_col, kind)
-    splits = split_rows(df, valid_col, valid_pct, seed, labels if kind in ('single','multi') else None)
-    if kind in ('single','multi'): check_classes(labels, splits, label_col)
+    kind,y_tfms = _targets(df, label_col, y_block)
+    labels = read_labels(df, label_col, kind, asked=y_block is not None)
+    classes = kind in ('single','multi')
+    splits = split_rows(df, valid_col, valid_pct, seed, labels if classes else None)
+    if classes: _check_vocab(labels, splits, label_col, y_tfms[0])
     warn_leak(texts, splits)
-    if callable(y_block): y_block = y_block()
-    if y_block is None: y_block = dict(single=CategoryBlock, multi=MultiCategoryBlock, regression=RegressionBlock)[kind]()
     ids = tok.encode_batch(texts)
     if (n := sum(len(o)==tok.max_len for o in ids)): _log.info(f"{n} of {len(ids)} texts fill `max_len` {tok.max_len}; what is longer was cut")
     items = [Item(ids=i, label=l) for i,l in zip(ids, labels)]
-    tfms = [[TextField(text_col), tok], [RowField('label', partial(read_label, label_col, kind)), *y_block.type_tfms]]
+    tfms = [[TextField(text_col), tok], [RowField('label', partial(read_label, label_col, kind)), *y_tfms]]
     return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
 
 # %% ../nbs/06c_data.ipynb #7246f1f5
@@ -199,8 +222,9 @@ def _doors(f, labels):
         **kwargs
     ) -> DataLoaders:
         "Data from the columns of a csv file, see `texts_from_csv`"
-        inspect.signature(f).bind(None, tok, **kwargs) # a misspelt argument is found before the file is read
-        return f(texts_from_csv(path, sep=sep, encoding=encoding), tok, **kwargs)
+        args = inspect.signature(f).bind(None, tok, **kwargs) # a misspelt argument is found before the file is read
+        args.apply_defaults()
+        return f(texts_from_csv(path, sep=sep, encoding=encoding, text_col=args.arguments['text_col']), tok, **kwargs)
     @delegates(f, but=['df','data','text_col','label_col','valid_col'])
     def from_folder(
         path, # Folder of `.txt` or `.txt.gz` files

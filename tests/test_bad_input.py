@@ -1,7 +1,7 @@
 "What users really pass: each odd thing trains, or is refused at once in a sentence that names the row or the column and what to do"
 import copy, logging, os, subprocess, sys, time
 import numpy as np, pandas as pd, pytest, torch
-from fastai.data.block import CategoryBlock, DataBlock, RegressionBlock
+from fastai.data.block import CategoryBlock, DataBlock, MultiCategoryBlock, RegressionBlock
 from fastai.data.transforms import ColReader, ColSplitter
 from fastformers import rows
 from fastformers.data import HFTextBlock, classifier_dls, label_kind, lm_dls
@@ -25,7 +25,7 @@ def refused(door, df, kind, match, t=None, **kwargs):
 @pytest.fixture
 def log(caplog):
     "What the log says from here on; sentences that are said once may be said again"
-    rows._warn.cache_clear(); caplog.set_level(logging.INFO, 'fastformers')
+    rows._once.cache_clear(); caplog.set_level(logging.INFO, 'fastformers')
     return caplog
 
 def trains(dls):
@@ -58,7 +58,7 @@ def test_a_number_as_text_is_refused(door, text): refused(door, replaced('text',
 @doors
 def test_a_column_of_lists_as_text_is_refused(door):
     df = tiny_df(); df['text'] = df.text.str.split()
-    refused(door, df, TypeError, r"'text' holds \['Awful\.'\] in row 0, and 59 more like it; join its parts first, e\.g\. df\['text'\]\.str\.join")
+    refused(door, df, TypeError, r"'text' holds \['Awful\.'\] in row 0, and 59 more like it; join its parts first, as in df\['text'\]\.str\.join")
 
 @doors
 def test_bytes_as_text_are_refused(door): refused(door, replaced('text', 5, b'fine'), TypeError, r"holds b'fine' in row 5; decode it first")
@@ -91,6 +91,12 @@ def test_texts_in_training_and_validation_are_said_once(door, log):
     df = pd.concat([tiny_df(), tiny_df()[:2].assign(is_valid=True)])
     for _ in range(2): build(door, df)
     assert log.text.count('2 of 17 validation texts are also in training')==1
+    build(door, df.assign(text='I say: '+df.text)) # other data, with as many
+    assert log.text.count('2 of 17 validation texts are also in training')==2
+
+def test_labels_are_spoken_of_for_each_table(log):
+    for x in 'ab': build(classifier_dls, tiny_df().assign(text=lambda d: x+d.text, label=[0.,1.]*30 if x=='a' else [1.,0.]*30))
+    assert log.text.count('is read as regression')==2
 
 @pytest.mark.parametrize('item', [None, 7, float('nan')], ids=repr)
 def test_new_texts_that_are_none_are_refused(item):
@@ -161,6 +167,34 @@ def test_arrow_columns_are_as_good_as_any(door):
 @pytest.mark.parametrize('data,match', [('reviews.csv','got str; for a file there is `.from_csv`'), ({'train':tiny_df()},"got dict; pass one of its parts: 'train'"), (None,'got NoneType'), ((o for o in 'ab'),'make it a list first')], ids=['path','parts','None','generator'])
 def test_what_is_no_table_is_refused(door, data, match): refused(door, data, TypeError, match)
 
+# ---- a block for the labels, which says what they are
+
+def test_a_block_is_checked_as_its_kind_of_label():
+    df = tiny_df(); at = int(df.is_valid.argmax())
+    refused(classifier_dls, replaced('label', at, 'odd'), ValueError, 'validation has labels that training has not: odd', y_block=CategoryBlock)
+    refused(classifier_dls, df.assign(label='x'), ValueError, 'a classifier needs two or more', y_block=CategoryBlock())
+    refused(classifier_dls, replaced('label', at, 'odd'), ValueError, 'labels that are not in the vocab: odd; it has negative, neutral, positive', y_block=CategoryBlock(vocab=sorted(df.label.unique())))
+    refused(classifier_dls, replaced('label', at, 'a;odd'), ValueError, 'validation has labels that training has not: a, odd', y_block=MultiCategoryBlock)
+    refused(classifier_dls, df.assign(label=range(60)), TypeError, 'holds 0 in row 0, where a row has several labels; give each a list of names', y_block=MultiCategoryBlock)
+    refused(classifier_dls, df, ValueError, 'one class a row is read from one column', y_block=CategoryBlock, label_col=['label','text'])
+    for v in (float('inf'), -float('inf')): refused(classifier_dls, df.assign(label=[v]+[1.]*59), ValueError, "'label' holds -?inf in row 0; a number to predict must be finite", y_block=RegressionBlock)
+    refused(classifier_dls, df.assign(a=1., b=[1.]*59+[float('inf')]), ValueError, r"holds \[1.0, inf\] in row 59; a number", y_block=RegressionBlock(n_out=2), label_col=['a','b'])
+    refused(classifier_dls, df, TypeError, "'label' holds 'negative' in row 0, which is no number to predict", y_block=RegressionBlock)
+    refused(classifier_dls, replaced('label', 4, ' '), ValueError, 'row 4 has no label', y_block=RegressionBlock)
+
+def test_a_block_that_takes_unknown_labels_may_have_them():
+    dls = build(classifier_dls, replaced('label', int(tiny_df().is_valid.argmax()), 'odd'), y_block=CategoryBlock(add_na=True))
+    assert list(dls.vocab)==['#na#','negative','neutral','positive'] and sum(int(y)==0 for _,y in dls.valid_ds)==1
+
+def test_a_vocab_may_have_labels_without_a_row(log):
+    dls = build(classifier_dls, tiny_df(), y_block=CategoryBlock(vocab=['positive','odd','neutral','negative'], sort=False))
+    assert list(dls.vocab)==['positive','odd','neutral','negative'] and 'no row in training has the label odd: it cannot be learnt' in log.text
+
+def test_whole_floats_that_a_block_asks_for_are_not_spoken_of(log):
+    df = tiny_df().assign(label=[0.,1.]*30)
+    assert build(classifier_dls, df, y_block=CategoryBlock).c==2 and build(classifier_dls, df, y_block=RegressionBlock).c==1
+    assert 'regression' not in log.text
+
 # ---- the split
 
 @doors
@@ -181,7 +215,7 @@ def test_a_class_with_a_single_row_stays_in_training(log):
     for seed in range(12):
         dls = build(classifier_dls, df, valid_pct=.5, seed=seed)
         assert 'odd' in dls.vocab and 'odd' not in {dls.vocab[int(y)] for _,y in dls.valid_ds}
-    assert 'because no other has their label: odd' in log.text
+    assert '1 of 30 rows that were drawn for validation stay in training, which has no other of their label: odd; 29 are held out' in log.text
 
 def test_labels_that_are_all_different_are_refused():
     refused(classifier_dls, tiny_df().drop(columns='is_valid'), ValueError, 'only one of its class; is `label_col` right', label_col='text')
@@ -209,7 +243,7 @@ def test_booleans_are_two_classes(kind):
     assert str(learn.predict('a fine film')[0]) in ('True','False')
     learn.show_results(max_n=2)
 
-@pytest.mark.parametrize('label,match', [(1,'holds 1 in row 4 and several labels elsewhere; give each row a list'), ([1],r"mixes str \(row 0\) and int \(row 4\)"), ([{}],'a label is a name, a number, or a list')], ids=repr)
+@pytest.mark.parametrize('label,match', [(1,'holds 1 in row 4, where a row has several labels; give each a list'), ([1],r"mixes str \(row 0\) and int \(row 4\)"), ([{}],'a label is a name, a number, or a list')], ids=repr)
 def test_several_labels_are_lists_of_names(label, match):
     df = tiny_df().assign(label=lambda d: d.label.map(lambda o: [o])); df.at[4,'label'] = label
     refused(classifier_dls, df, TypeError, match)

@@ -1,7 +1,8 @@
 "Whatever text comes, training goes on; what is no text or no label is refused in words that say what to do"
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.learner import classifier_learner, lm_learner
-from fastformers.tokens import encode_df
+from fastformers.data import pack_tokens
+from fastformers.tokens import HFTokenizer, encode_df
 from test_contracts_common import *
 
 odd = {'empty':'', 'spaces':' \t\n  ', 'long':'a long story ' * 7_700, 'one long word':'w'*100_000, 'emoji':'👩‍👩‍👧 ❤️ 🇫🇷', 'NUL':'a\0b\0', 'lone surrogate':'x \ud83d y \udc00',
@@ -17,6 +18,20 @@ def one_epoch(df, style='bert', **kwargs):
     assert len(learn.recorder.losses) and all(np.isfinite(o) for o in learn.recorder.losses) and all(np.isfinite(learn.validate()))
     assert all(p.isfinite().all() for p in learn.model.parameters())
     return learn
+
+@pytest.mark.parametrize('style', styles)
+@pytest.mark.parametrize('packing', ['doc-sentences','full-sentences'])
+def test_rows_cut_from_pairs_have_the_segments_of_texts(style, packing):
+    tok = HFTokenizer(tiny_tok(style))
+    pairs = [('a fine film about the sea and the people', 'it was good and long and loud'), ('short', 'a second text that goes on and on and on'), ('', 'no first'), ('a','b')]
+    docs = tok.encode_batch(pairs)
+    def after(o): # what may follow in a row of a single text, or of a pair
+        s = o.segment_ids.tolist()
+        return [k for i,k in enumerate(s) if not i or s[i-1]!=k]
+    single,pair = after(tok('a b c')),after(tok(('a b','c d')))
+    rows = pack_tokens(docs, tok, 12, packing)
+    assert len(rows)>=4 and all(after(o)==single or packing=='doc-sentences' and after(o)==pair for o in rows)
+    if packing=='doc-sentences': assert all((a==b).all() for i,(a,b) in enumerate(zip(pack_tokens(docs, tok, 999), docs)) if all(pairs[i])) # what fits is the pair as it was
 
 @pytest.mark.parametrize('style', styles)
 @pytest.mark.parametrize('where', ['training','validation'])
