@@ -1,5 +1,6 @@
 "Every fastai verb works on both learners; nbs/54_verbs shows each"
 import copy, html, re, warnings
+from functools import partial
 import numpy as np, pandas as pd, pytest
 import matplotlib; matplotlib.use('agg')
 import matplotlib.pyplot as plt
@@ -13,7 +14,7 @@ from fastai.callback.progress import CSVLogger, ProgressCallback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.interpret import ClassificationInterpretation, Interpretation
 from fastai.learner import load_learner
-from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, FocalLossFlat, L1LossFlat, LabelSmoothingCrossEntropyFlat, MSELossFlat
+from fastai.losses import BaseLoss, BCEWithLogitsLossFlat, CrossEntropyLossFlat, FocalLossFlat, L1LossFlat, LabelSmoothingCrossEntropyFlat, MSELossFlat
 from fastai.metrics import F1Score, F1ScoreMulti, MatthewsCorrCoef, Perplexity, RocAuc, RocAucBinary, RocAucMulti, accuracy
 from fastformers import core_show
 from fastformers.core import as_tokens
@@ -534,3 +535,41 @@ def test_a_loss_of_torch_gives_probabilities_and_labels_too(loss):
     assert torch.allclose(preds.sum(1), torch.ones(len(preds))) and dec.equal(preds.argmax(1))
     assert torch.allclose(losses, F.nll_loss(preds.log(), targs, reduction='none'), atol=1e-5)
     assert learn.predict('a fine film')[0] in learn.dls.vocab
+
+number_losses = {'mse':torch.nn.MSELoss(), 'l1':torch.nn.L1Loss(), 'huber':torch.nn.HuberLoss(), 'function':F.mse_loss, 'partial':partial(F.smooth_l1_loss, beta=.5), 'fastai':BaseLoss(torch.nn.MSELoss),
+                 'own':lambda p,y,reduction='mean': F.mse_loss(p, y, reduction=reduction), 'column':lambda p,y,reduction='mean': F.mse_loss(p[:,0], y, reduction=reduction)}
+by_row = {'mse':lambda d: d**2, 'l1':lambda d: d.abs(), 'huber':lambda d: torch.where(d.abs()<1, d**2/2, d.abs()-.5), 'partial':lambda d: torch.where(d.abs()<.5, d**2, d.abs()-.25)}
+
+@pytest.mark.parametrize('name', number_losses)
+def test_a_loss_for_numbers_compares_each_text_with_its_own(name, folder):
+    learn = make('numbers', folder, bs=15, loss_func=number_losses[name])
+    loud(learn.model, by=4.)
+    p,y,losses = learn.get_preds(with_loss=True)
+    want = by_row.get(name, by_row['mse'])((p[:,0]-y).as_subclass(Tensor))
+    assert gap(losses, want)<1e-4 and learn.validate()[0]==pytest.approx(float(want.mean()), abs=1e-4)
+    learn.fit(1, 1e-3)
+    assert len(learn.predict('A joy.')[2])==1
+
+def test_a_loss_for_numbers_learns_more_than_their_mean(folder):
+    learn = make('numbers', folder, bs=8, loss_func=torch.nn.MSELoss())
+    learn.fit_one_cycle(12, 1e-2)
+    p,y = learn.get_preds(ds_idx=0)
+    assert np.corrcoef(p[:,0].numpy(), y.numpy())[0,1]>.5
+
+def test_a_wrapped_loss_is_still_the_users(tmp_path):
+    own = torch.nn.CrossEntropyLoss(weight=w3, label_smoothing=.1)
+    learn = make('classes', tmp_path, loss_func=own)
+    assert learn.loss_func.f is own and learn.loss_func.label_smoothing==.1 and learn.loss_func.weight is own.weight and not hasattr(own, 'decodes')
+    learn.get_preds(with_loss=True)
+    assert own.reduction=='mean' and isinstance(copy.deepcopy(learn.loss_func).f, torch.nn.CrossEntropyLoss)
+    learn.export(tmp_path/'o.pkl')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        assert load_learner(tmp_path/'o.pkl').loss_func.label_smoothing==.1
+
+def mean_only(p, y): return F.cross_entropy(p, y)
+def test_a_loss_that_cannot_give_rows_says_what_it_needs(folder):
+    learn = make('classes', folder, loss_func=mean_only)
+    learn.fit(1, 1e-3)
+    assert torch.allclose(learn.get_preds()[0].sum(1), torch.ones(15), atol=1e-5)
+    with pytest.raises(TypeError, match='mean_only.*needs a parameter `reduction`'): learn.get_preds(with_loss=True)
