@@ -33,7 +33,9 @@ def _check(texts, pairs, at=0):
     for i,o in enumerate(texts, at):
         if isinstance(o, str):
             if pairs: raise TypeError(f"this classifier was trained on pairs of texts and got the single text {o!r:.60} at position {i}; pass a list of pairs: [(text_a, text_b), ...]")
-        elif not _is_pair(o): raise TypeError(f"expected a text or a pair of texts, got {o!r:.60} at position {i}; fill missing texts (''), drop them, or turn numbers into text with str(...)")
+        elif _is_pair(o):
+            if pairs is False: raise TypeError(f"this classifier was trained on single texts and got the pair {o!r:.60} at position {i}; pass a list of texts")
+        else: raise TypeError(f"expected a text or a pair of texts, got {o!r:.60} at position {i}; fill missing texts (''), drop them, or turn numbers into text with str(...)")
     return texts
 
 def _cut(lengths, bs, max_tokens):
@@ -49,7 +51,7 @@ def _squash(logits, activation):
     return logits.softmax(-1) if activation=='softmax' else logits.sigmoid() if activation=='sigmoid' else logits
 
 class Predictor:
-    "Texts, or pairs of texts -> labels and scores"
+    "Texts, or pairs of texts -> labels and scores; `model` is moved to the device, put in eval mode and told to keep no cache (`config.use_cache`)"
     chunk = 4096 # so many texts are sorted and held at a time
     def __init__(self,
         model, # A `TextClassifier` or `HFClassifier`
@@ -60,6 +62,7 @@ class Predictor:
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok = model.to(self.device).eval(),tok
         self.kind,self.labels,self.activation,self.pairs = (facts[k] for k in ('kind','labels','activation','pairs'))
+        self.threshold = facts.get('threshold', .5)
         model.config.use_cache = False # a decoder would keep keys and values for a next token that nobody asks for
 
     def __repr__(self): return f"Predictor({self.kind}: {', '.join(map(str, self.labels))}; {self.model.config.model_type} on {self.device}, texts of {f'up to {self.tok.max_len}' if self.tok.max_len else 'any number of'} tokens)"
@@ -68,12 +71,12 @@ class Predictor:
         texts, # A text, a list of texts or of pairs, or an iterator over them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float=.5, # Multi-label: labels with a higher score are given
+        threshold:float|None=None, # Multi-label: labels with a higher score are given; default: as the learner was told (`BCEWithLogitsLossFlat(thresh=...)`), else .5
         max_tokens:int|None=None # Most tokens in a batch, padding included; default: what is fast on the device
     ): # For each text a dict of label and score, or with `top_k` other than 1 a list of them; for an iterator a generator
         "Labels and scores of `texts`, in their order"
         if top_k is not None and top_k<1 or bs<1: raise ValueError(f"`top_k` (or None for all labels) and `bs` must be 1 or more, got {top_k} and {bs}")
-        answers = lambda part: self._answers(self.scores(part, bs, max_tokens), top_k, threshold)
+        answers = lambda part: self._answers(self.scores(part, bs, max_tokens), top_k, self.threshold if threshold is None else threshold)
         if isinstance(texts, Iterator): return chain.from_iterable(map(answers, self._chunks(texts)))
         texts = self._list(texts)
         return [o for i in range(0, len(texts), self.chunk) for o in answers(texts[i:i+self.chunk])]
@@ -164,12 +167,13 @@ def _plain_facts(path):
     kinds = {v:k for k,v in problem_types.items()}
     kind = kinds.get(cfg.problem_type, 'regression' if cfg.num_labels==1 else 'single')
     activation = 'sigmoid' if cfg.num_labels==1 and cfg.problem_type!='regression' else None # as `pipeline` does
-    return dict(kind=kind, labels=[cfg.id2label[i] for i in range(cfg.num_labels)], activation=activation or activations[kind], pairs=None, max_len=None, truncation='head', head={'class':'hf'})
+    return dict(kind=kind, labels=[cfg.id2label[i] for i in range(cfg.num_labels)], activation=activation or activations[kind], pairs=None, truncation='head', head={'class':'hf'})
 
 def _tokenizer(path, facts, model):
     tok = _loaded(path, lambda: load_tokenizer(path))
-    limit = min(o for o in (facts['max_len'], None if facts['max_len'] else tok.model_max_length, max_length(model.body)) if o)
-    return HFTokenizer(tok, limit if limit<1_000_000 else None, facts['truncation'])
+    wanted = facts['max_len'] if 'max_len' in facts else tok.model_max_length # a learner's own facts: None cuts nothing but what the model cannot take
+    limit = min((o for o in (wanted, max_length(model.body)) if o), default=None)
+    return HFTokenizer(tok, limit if limit and limit<1_000_000 else None, facts['truncation'])
 
 def _model(path, facts, head):
     spec = facts['head']
