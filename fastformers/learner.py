@@ -23,14 +23,14 @@ from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from transformers import PretrainedConfig
 from .core import TensorTokens
-from .bundles import HFClassifier, bundle_facts, hf_classifier, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
+from .bundles import HFClassifier, bundle_facts, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
 from .data import tokenizer_of
 from .heads import PoolingHead
 from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, quiet_hf, layer_groups, max_length, is_causal
 from .objectives import Objective
 import fastformers.schedules # `fit_schedule`
 from .stages import content_hash, new_dir, read_stage, versions, write_stage, write_text
-from .task import activation_of, columns_of, default_metrics, loss_for, target_of
+from .task import activation_of, columns_of, default_metrics, loss_for, target_of, threshold_of
 from .tokens import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
 from .training import FreezeGrads, FusedAdam
 
@@ -79,7 +79,12 @@ class PickleNote(Callback):
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
     learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), PickleNote(), *L(cbs)], **kwargs)
+    return _comes_from(learn, arch)
+
+def _comes_from(learn, arch):
+    "`learn` with its lineage, read now: the directory of `arch` may be another stage when this learner is saved"
     learn.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
+    learn.lineage = read_stage(_dir(arch)) or learn.parent
     return learn
 
 def _given(**kwargs): return {k:v for k,v in kwargs.items() if v is not None}
@@ -127,27 +132,40 @@ def _summary_at(tok, config):
 def _facts(dls, model, loss_func):
     kind,labels,target = target_of(dls)
     cols = columns_of(dls.train_ds.tls[0])
-    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, activation_of(loss_func), len(cols)==2 if cols else None)
+    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, activation_of(loss_func), len(cols)==2 if cols else None, threshold_of(loss_func))
 
-def _same_head(a, b):
-    "Are two heads, as `classifier.json` has them, for one task and of one form? Dropout is no part of it"
-    def form(o): return [o[k] for k in ('kind','target','labels')], {k:v for k,v in o['head'].items() if k!='ps'}
+def _same_task(facts, dls):
+    "Is `facts`, what `classifier.json` holds, for the labels of `dls`, from a column of the same name?"
+    kind,labels,target = target_of(dls)
+    return (facts['kind'],facts['target'],facts['labels'])==(kind,target,json_labels(labels))
+
+def _same_form(a, b):
+    "Are two heads, as `classifier.json` has them, built alike? Dropout is no part of it"
+    def form(o): return {k:v for k,v in o.items() if k!='ps'}
     return form(a)==form(b)
+
+def _say_kept(path):
+    _log.warning(f"the head of {path} is kept, it is for the same labels in a column of the same name; if these data mean something else by them, "
+                 f"start a new one: classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
 
 def _with_pooling(dls, arch, pool, pretrained, drop_mult, **kwargs):
     "The body of `arch` with ULMFiT's head; that of a classifier stage for the same task, if `arch` is the directory of one"
     body,path = load_body(arch, pretrained, drop_mult, **kwargs),_dir(arch)
     head = PoolingHead(body.config.hidden_size, get_c(dls), pool=pool, at=_summary_at(tokenizer_of(dls), body.config), ps=(.2*drop_mult,.1*drop_mult))
     model = TextClassifier(body, head)
-    if pretrained and (path/'head.safetensors').is_file() and (there := read_bundle(path)) and _same_head(there, _facts(dls, model, None)):
+    there = read_bundle(path) if pretrained and (path/'head.safetensors').is_file() else None
+    if there and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head, str(path/'head.safetensors'))
-        _log.info(f"head loaded from {path}")
+        _say_kept(path)
     return model
 
 def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
-    (kind,labels,target),there = target_of(dls),read_bundle(_dir(arch))
-    keep = None if there is None else (there['kind'],there['target'],there['labels'])==(kind,target,labels)
-    return hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
+    (kind,labels,_),path = target_of(dls),_dir(arch)
+    there = read_bundle(path)
+    keep = there and _same_task(there, dls)
+    model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
+    if pretrained and keep and there['head']['class']=='hf': _say_kept(path)
+    return model
 
 @delegates(Learner.__init__, but=['model','train_bn'])
 def classifier_learner(
@@ -157,7 +175,7 @@ def classifier_learner(
     head=None, # A module called with hidden states `(bs, sl, nf)` and the mask of real tokens, or 'hf' for Hugging Face's own; default: `PoolingHead`
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: accuracy, accuracy_multi, or rmse and Pearson's r, by the kind of label
-    loss_func=None, # Default: fastai's for the kind of label
+    loss_func=None, # Default: fastai's for the kind of label; one of torch's or your own is wrapped, `learn.loss_func.f` is it
     drop_mult=1., # Multiplies every dropout probability, the head's too
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
@@ -185,14 +203,14 @@ def _hf_model(learn, verb):
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
-    hf,tok,parent = _hf_model(learn,'save_encoder'),tokenizer_of(learn.dls),getattr(learn,'parent','')
+    hf,tok = _hf_model(learn,'save_encoder'),tokenizer_of(learn.dls)
     bundle = None if isinstance(learn.model, LanguageModel) else _facts(learn.dls, learn.model, learn.loss_func)
-    lineage = parent and read_stage(_dir(parent)) or parent
+    data = {'data':content_hash(_texts(learn.dls))} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
     with new_dir(path) as tmp:
         if bundle: write_bundle(tmp, learn.model, tok, bundle)
         else: write_checkpoint(tmp, hf, tok)
         if readme: write_text(tmp/'README.md', model_card(bundle, type(hf).__name__, versions()))
-        write_stage(tmp, **{'stage':'classifier' if bundle else 'language model', 'parent':lineage, 'tokenizer':tok_hash(tok.tok), 'data':content_hash(_texts(learn.dls)),
+        write_stage(tmp, **{'stage':'classifier' if bundle else 'language model', 'parent':getattr(learn,'lineage',''), 'tokenizer':tok_hash(tok.tok), **data,
                             **({'labels':[str(o) for o in bundle['labels']]} if bundle else {}), **facts})
     return Path(path),bundle
 
@@ -201,7 +219,7 @@ def save_encoder(self:Learner,
     path, # Directory to write; that of an earlier stage is replaced when the new one is complete
     **facts # More entries for `stage.json`
 ):
-    "Write model and tokenizer in Hugging Face format, `stage.json`, and what `from_hf` needs to open a classifier"
+    "Write model and tokenizer in Hugging Face format, `stage.json`, and what `from_hf` needs to open a classifier: all that `to_hf` writes but the card"
     return _write(self, path, **facts)[0]
 
 @patch
@@ -213,21 +231,28 @@ def to_hf(self:Learner,
     _log.info(f"{path}: {opened_by(bundle)}")
     return path
 
+def _check_rows(path, here, there, pairs):
+    "Complain about another vocabulary where the `pairs` of tensors differ in nothing else"
+    if here==there or not all(x is not None and y is not None and [*x.shape[:1]]==[here] and [*y.shape]==[there,*x.shape[1:]] for x,y in pairs): return
+    raise ValueError(f"{path} has embeddings for {there} tokens, this learner for {here}; begin with that directory as `arch` instead, which adds rows for new tokens"
+                     + (f", and build the dls with tok={str(path)!r}" if there>here else ''))
+
 @patch
 def load_encoder(self:Learner,
     path # Directory written by `save_encoder`, or any checkpoint of the same architecture
 ):
-    "Load the weights in `path` into this learner's language model or body; a classifier's head stays"
+    "Load the weights in `path` into this learner's language model or body, which becomes its parent; a classifier's head stays"
     mine,model = _hf_model(self,'load_encoder'),self.model
     if isinstance(model, LanguageModel): theirs = load_hf(objective_of(self.dls).auto_cls, path)
     else: theirs = hf_classifier(path, *target_of(self.dls)[:2], keep_head=False).hf if isinstance(model, HFClassifier) else load_body(path)
     a,b = mine.state_dict(),theirs.state_dict()
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
+    if bad: _check_rows(path, *(o.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
     mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}) # what is not there stays as it is
     mine.loading = theirs.loading
-    return self
+    return _comes_from(self, path)
 
 # %% ../nbs/11_learner.ipynb #e851ddc1
 def _lm(learn, verb, causal):
@@ -249,9 +274,10 @@ def fill_mask(self:Learner,
     ids = torch.tensor([tok(text)['input_ids']], device=next(hf.parameters()).device)
     at = (ids[0]==tok.mask_token_id).nonzero().flatten()
     self.model.eval()
-    with torch.no_grad(): top = self.model(TensorTokens(ids, predicted=ids==tok.mask_token_id))[0].softmax(-1).topk(min(n, len(tok)))
+    with torch.no_grad(): logits = self.model(TensorTokens(ids, predicted=ids==tok.mask_token_id))[0][:,:len(tok)] # rows beyond the tokenizer stand for nothing
+    top,glue = logits.softmax(-1).topk(min(n, logits.shape[-1])),getattr(tok.backend_tokenizer.decoder,'prefix','') # '##' before a word's later pieces
     def filled(i, new): o = ids[0].clone(); o[i] = new; return tok.decode(o, skip_special_tokens=False if len(at)>1 else True)
-    return [[dict(token_str=tok.decode([t]).strip(), score=float(s), sequence=filled(i,t)) for s,t in zip(ss,ts)] for i,ss,ts in zip(at, *top)]
+    return [[dict(token_str=tok.decode([t]).strip().removeprefix(glue), score=float(s), sequence=filled(i,t)) for s,t in zip(ss,ts)] for i,ss,ts in zip(at, *top)]
 
 # %% ../nbs/11_learner.ipynb #ac7d60da
 @patch

@@ -1,15 +1,18 @@
 "A classifier leaves fastai and gives the same answers; what cannot be opened is refused in a sentence"
 import json, logging, subprocess, sys
+from functools import partial
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock, MultiCategoryBlock, RegressionBlock
 from fastai.learner import Learner, load_learner
-from fastai.losses import LabelSmoothingCrossEntropyFlat
+from fastai.losses import BCEWithLogitsLossFlat, LabelSmoothingCrossEntropyFlat
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from fastformers.bundles import HFClassifier, hf_classifier
-from fastformers.data import HFTextBlock
+from fastformers.data import HFTextBlock, tokenizer_of
 from fastformers.export import from_hf
 from fastformers.learner import classifier_learner, lm_learner
+from fastformers.heads import cls_pool, concat_pool, mean_pool
 from fastformers.models import layer_groups
+from fastformers.stages import read_stage
 from test_contracts_common import *
 
 df = tiny_df()
@@ -371,3 +374,134 @@ def test_generate_goes_on_with_a_text():
     with pytest.raises(TypeError, match='generate'): learn.fill_mask('a')
     with pytest.raises(TypeError, match='holds a classifier'): learner('gpt2').generate('a')
     with pytest.raises(ValueError, match='takes 1024'): learn.generate('a', max_new_tokens=2000)
+
+# ---- what a directory must not lose, or pretend to be
+
+class LayerNorm(torch.nn.LayerNorm):
+    def forward(self, x): return 3*super().forward(x)
+
+odd_heads = {'concat of mean':lambda: PoolingHead(32, 3, pool=partial(concat_pool, first=mean_pool)), 'a norm of torch\'s name':lambda: PoolingHead(32, 3, norm=LayerNorm),
+             'a norm of two arguments':lambda: PoolingHead(32, 3, norm=partial(torch.nn.GroupNorm, 2)), 'another layer':lambda: changed(PoolingHead(32, 3))}
+def changed(head): head.layers[3] = torch.nn.GELU(); return head
+
+@pytest.mark.parametrize('name', odd_heads)
+def test_a_head_that_only_looks_like_ours_is_asked_for(tmp_path, name):
+    learn = learner('bert', head=odd_heads[name]())
+    path = learn.to_hf(tmp_path/'o')
+    with pytest.raises(ValueError, match='cannot be rebuilt from JSON'): from_hf(path)
+    assert gap(from_hf(path, device='cpu', head=odd_heads[name]()).scores(odd), wanted(learn, odd))<1e-5
+
+@pytest.mark.parametrize('kw', [dict(pool='concat'), dict(pool='concat', at='last'), dict(pool=partial(concat_pool, first=cls_pool)), dict(pool='attn'), dict(norm=None), dict(lin_ftrs=(), ps=(.1,), norm=None),
+                                dict(norm=torch.nn.BatchNorm1d, y_range=(0,5))], ids=str)
+def test_a_head_that_is_ours_is_rebuilt(tmp_path, kw):
+    learn = learner('bert', head=PoolingHead(32, 3, **kw))
+    assert gap(from_hf(learn.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn, odd))<1e-5
+
+@pytest.mark.parametrize('head', [None,'hf'])
+def test_the_threshold_of_the_loss_is_kept(tmp_path, head):
+    texts_ = texts[:12]
+    learn = learner('bert', 'multi', head=head)
+    for t in (.9, .1):
+        learn.loss_func = BCEWithLogitsLossFlat(thresh=t)
+        p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
+        assert [sorted(o['label']) for o in p(texts_)]==[sorted(learn.predict(o)[0]) for o in texts_]
+        assert p(texts_, threshold=.5)==from_hf(learner_of(learn, .5).to_hf(tmp_path/'half'), device='cpu')(texts_)
+    assert p(texts_)!=p(texts_, threshold=.9)
+
+def learner_of(learn, t): learn.loss_func = BCEWithLogitsLossFlat(thresh=t); return learn
+
+def test_the_threshold_is_that_of_a_wrapped_loss_too(tmp_path):
+    learn = learner('bert', 'multi', loss_func=torch.nn.BCEWithLogitsLoss())
+    assert json.loads((learn.to_hf(tmp_path/'o')/'classifier.json').read_text())['threshold']==.5
+    assert 'threshold' not in json.loads((learner('bert').to_hf(tmp_path/'p')/'classifier.json').read_text())
+
+def test_single_texts_are_asked_for_single_texts(clf):
+    for o in ([['a','b']], [('a','b'), ('c','d')], iter(['a', ('a','b')])):
+        with pytest.raises(TypeError, match='trained on single texts.*position'): list(clf(o))
+
+def test_only_what_transformers_opens_whole_is_called_its_model(tmp_path):
+    own = torch.nn.Linear(32, 3)
+    own.forward = lambda h,m: torch.nn.Linear.forward(own, h[:,0])
+    heads = dict(pooled=None, hf='hf', own=own)
+    cards = {k:(learner('bert', head=h).to_hf(tmp_path/k)/'README.md').read_text().split('---')[1] for k,h in heads.items()}
+    assert {k:('pipeline_tag: text-classification' in o, 'library_name: transformers' in o) for k,o in cards.items()}=={'pooled':(False,False), 'hf':(True,True), 'own':(False,False)}
+
+def test_without_a_limit_nothing_is_cut(tmp_path):
+    tok = tiny_tok('t5'); tok.model_max_length = 20
+    long = 'a long story '*20
+    learn = quiet(classifier_learner(classifier_dls(df, HFTokenizer(tok), device='cpu'), tiny_arch('t5')))
+    loud(learn.model)
+    p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
+    assert p.tok.max_len is None and gap(p.scores([long]), wanted(learn, [long]))<1e-5
+    hf = AutoModelForSequenceClassification.from_config(tiny_arch('bert'))
+    hf.save_pretrained(tmp_path/'hf'); tok = tiny_tok('bert'); tok.model_max_length = 20; tok.save_pretrained(tmp_path/'hf')
+    assert from_hf(tmp_path/'hf').tok.max_len==20, "a plain checkpoint's tokenizer says what its model takes"
+
+# ---- which head goes on, and what came before
+
+def dated(): return df.assign(label=pd.to_datetime(df.label.map(dict(negative='2020-01-01', neutral='2021-01-01', positive='2022-01-01'))))
+
+@pytest.mark.parametrize('head', [None,'hf'])
+def test_labels_that_json_does_not_know_keep_their_head(tmp_path, head, caplog):
+    def one(arch):
+        return quiet(classifier_learner(classifier_dls(dated(), tiny_tok('bert'), y_block=CategoryBlock(vocab=sorted(dated().label.unique())), device='cpu'), arch, head=head))
+    learn = one(tiny_arch('bert'))
+    loud(learn.model)
+    path = learn.to_hf(tmp_path/'o')
+    assert gap(wanted(one(path), odd), wanted(learn, odd))<1e-6 and 'starts random' not in caplog.text
+
+@pytest.mark.parametrize('head', [None,'hf'])
+def test_a_head_that_is_kept_is_said_and_can_be_left(tmp_path, head, caplog):
+    learn = learner('bert', head=head)
+    path = learn.to_hf(tmp_path/'o')
+    caplog.clear()
+    kept = classifier_learner(learn.dls, path, head=head)
+    assert [r.levelno for r in caplog.records if 'is kept' in r.message]==[logging.WARNING] and gap(wanted(kept, odd), wanted(learn, odd))<1e-6
+    caplog.clear()
+    new = classifier_learner(learn.dls, path, pretrained=False, head=head).load_encoder(path)
+    assert 'is kept' not in caplog.text and gap(wanted(new, odd), wanted(learn, odd))>1e-3
+    assert torch.equal(new.model.body.embeddings.word_embeddings.weight, learn.model.body.embeddings.word_embeddings.weight)
+
+def lineage(path):
+    "The stages behind the one in `path`"
+    o,res = read_stage(path),[]
+    while isinstance(o.get('parent'), dict): o = o['parent']; res.append(o['stage'])
+    return res+[o['parent']]
+
+def test_the_parent_is_what_was_opened(tmp_path):
+    path = learner('bert').to_hf(tmp_path/'o')
+    learn = quiet(classifier_learner(learner('bert').dls, path))
+    for _ in range(3): learn.to_hf(path); assert lineage(path)==['classifier','bert']
+
+def test_a_loaded_encoder_is_the_parent(tmp_path, old):
+    learn = quiet(classifier_learner(classifier_dls(df, tiny_tok('bert'), device='cpu'), tiny_arch('bert', vocab_size=len(tiny_tok('bert')))))
+    learn.load_encoder(old[1])
+    assert lineage(learn.to_hf(tmp_path/'o'))==['language model','bert'] and learn.parent==str(old[1])
+
+def test_a_learner_without_data_names_none(tmp_path):
+    learn = learner('bert')
+    learn.export(tmp_path/'o.pkl')
+    assert 'data' in read_stage(learn.to_hf(tmp_path/'a'))
+    o = read_stage(load_learner(tmp_path/'o.pkl').to_hf(tmp_path/'b'))
+    assert 'data' not in o and o['parent']=='bert'
+
+def test_an_encoder_of_fewer_tokens_says_how_to_begin(old, tmp_path):
+    _,path = old
+    dls,n = classifier_dls(df, extended('bert'), device='cpu'),len(tiny_tok('bert'))
+    clf = quiet(classifier_learner(dls, path))
+    with pytest.raises(ValueError, match=f'for {n} tokens, this learner for {n+40}; begin with that directory as `arch`'): clf.load_encoder(path)
+    more = lm_learner(lm_dls(df.iloc[:16], extended('bert'), device='cpu'), path).save_encoder(tmp_path/'more')
+    with pytest.raises(ValueError, match=f'for {n+40} tokens, this learner for {n};.*tok='): quiet(classifier_learner(classifier_dls(df, tiny_tok('bert'), device='cpu'), path)).load_encoder(more)
+    with pytest.raises(ValueError, match='another architecture'): quiet(classifier_learner(classifier_dls(df, extended('bert')), tiny_arch('bert', hidden_size=16))).load_encoder(path)
+
+def test_a_mask_is_filled_with_words_of_the_tokenizer():
+    learn = quiet(lm_learner(lm_dls(df.iloc[:16], tiny_tok('bert'), device='cpu'), tiny_arch('bert')))
+    tok,hf = tokenizer_of(learn.dls).tok,learn.model.hf
+    assert hf.get_input_embeddings().num_embeddings>len(tok)
+    with torch.no_grad():
+        hf.cls.predictions.bias[len(tok):] = 50.
+        piece = next(i for o,i in tok.get_vocab().items() if o.startswith('##') and len(o)>3)
+        hf.cls.predictions.bias[piece] = 40.
+    got = learn.fill_mask('a [MASK] film', n=3)[0]
+    assert got[0]['token_str']==tok.convert_ids_to_tokens(piece)[2:] and got[0]['score']>.9 and all(o['token_str'] for o in got)
+    assert len(learn.fill_mask('a [MASK] film', n=10**6)[0])==len(tok)
