@@ -10,7 +10,7 @@ one sentence that names the file."""
 __all__ = ['LoadReport', 'quiet_hf', 'load_config', 'load_hf', 'load_body', 'fit_vocab']
 
 # %% ../nbs/03a_loading.ipynb #9517355d
-import copy, inspect, logging, os
+import copy, inspect, logging, os, threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +35,20 @@ class LoadReport:
         def some(o): return f"{len(o)} ({', '.join(o[:3])}{', ...' if len(o)>3 else ''})" if o else 'none'
         return f"{self.source}: {self.loaded} tensors loaded; new: {some(self.new)}; dropped: {some(self.dropped)}"
 
+_quiet,_lock = [],threading.RLock() # what was before, once for each `quiet_hf` that has not ended
+
 @contextmanager
 def quiet_hf():
-    "Without transformers' own tables and progress bars: `LoadReport` speaks instead"
-    level,bar = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity_error(); hf_logging.disable_progress_bar()
+    "Without transformers' own tables and progress bars: `LoadReport` speaks instead. They come back when all threads have left"
+    with _lock:
+        _quiet.append(_quiet[0] if _quiet else (hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()))
+        hf_logging.set_verbosity_error(); hf_logging.disable_progress_bar()
     try: yield
     finally:
-        hf_logging.set_verbosity(level)
-        if bar: hf_logging.enable_progress_bar()
+        with _lock:
+            level,bar = _quiet.pop()
+            if not _quiet: hf_logging.set_verbosity(level)
+            if not _quiet and bar: hf_logging.enable_progress_bar()
 
 def load_config(arch, revision='main'):
     "The `PretrainedConfig` of `arch`, a hub id (at `revision`), a directory, a shipped name or a config"

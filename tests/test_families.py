@@ -1,8 +1,8 @@
 "Every family of `tiny_families`: trains, has its layers in order, loses nothing on the way to disk, and does not see how texts were batched"
-import copy, logging, os, shutil, subprocess, sys, time, pytest, torch, torch.nn.functional as F, transformers
+import copy, logging, os, pickle, shutil, subprocess, sys, threading, time, pytest, torch, torch.nn.functional as F, transformers
 from huggingface_hub import constants
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from fastformers import hub
+from fastformers import hub, models
 from fastformers.export import from_hf
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.models import block_modules, family_meta, fit_vocab, group_names, layer_groups, padding_safe
@@ -114,6 +114,54 @@ def test_families_without_an_objective_say_so(family):
     for obj in (MLM(tiny_tok('bert')), CLM(tiny_tok('gpt2'))):
         with pytest.raises(ValueError, match=family): obj.build(tiny_arch(family))
 
+def in_threads(fs, n=20):
+    "What each of `fs` gives, `n` times, while the others run"
+    res,errs = [[] for _ in fs],[]
+    def work(f, to):
+        try:
+            for _ in range(n): to.append(f())
+        except Exception as e: errs.append(repr(e))
+    switch = sys.getswitchinterval(); sys.setswitchinterval(1e-5)
+    ts = [threading.Thread(target=work, args=o) for o in zip(fs, res)]
+    for o in ts: o.start()
+    for o in ts: o.join()
+    sys.setswitchinterval(switch)
+    assert not errs, errs[0]
+    return res
+
+@pytest.mark.parametrize('family', 'bert gpt2 opt fnet'.split())
+def test_threads_share_a_language_model(family):
+    "Some ask for predicted positions, some run the network itself"
+    obj,model = lm_objective(family),lm_of(family)
+    xs = [obj((batch(obj.tfm, [t]),), split_idx=0)[0] for t in (texts[3], ' '.join(texts[4:7]), 'Fresh fish')]
+    def logits(x):
+        with torch.no_grad(): return model(x)
+    def dense(x):
+        with torch.no_grad(): return model.hf(**model.model_inputs(x)).logits
+    fs = [*(lambda x=x: logits(x) for x in xs), *(lambda x=x: dense(x) for x in xs)]
+    alone = [f() for f in fs]
+    assert len({o.shape for o in alone})>3
+    for each,want in zip(in_threads(fs), alone):
+        for o in each: assert gap(o, want)<1e-6*max(1., float(want.abs().max()))
+
+@torch.no_grad()
+@pytest.mark.parametrize('family', 'bert gpt2 opt albert'.split())
+def test_copies_of_a_language_model_and_wrappers_of_one_network_agree(family, tmp_path):
+    obj,model = lm_objective(family),lm_of(family)
+    x,_ = obj((batch(obj.tfm, texts[:4]),), split_idx=0)
+    pred = model(x)
+    torch.save(model, tmp_path/'model.pth')
+    others = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(tmp_path/'model.pth', weights_only=False), models.LanguageModel(model.hf), models.LanguageModel(model.hf)]
+    for m in [*others, model]: assert torch.equal(m(x), pred)
+    others[0].body.get_input_embeddings().weight.mul_(.5)
+    assert torch.equal(model(x), pred) and gap(others[0](x), pred)>1e-3
+    hooks = len(model.body._forward_hooks)
+    for _ in range(3): model(x)
+    assert len(model.body._forward_hooks)==hooks==1
+    new = copy.deepcopy(others[1].hf) # a network that was put in later
+    others[1].hf = new
+    assert torch.equal(others[1](x), pred)
+
 # ---- to disk and back
 
 @pytest.mark.parametrize('family', everyone)
@@ -193,6 +241,23 @@ def test_the_self_test_leaves_no_trace(caplog):
     state = torch.get_rng_state()
     assert padding_safe(body)==('right',)
     assert torch.equal(state, torch.get_rng_state())
+
+@pytest.mark.parametrize('spoil', [float('nan'), 0.])
+def test_a_spoilt_model_says_nothing_about_others_of_its_config(spoil, monkeypatch):
+    monkeypatch.setattr(models, '_safe_sides', {})
+    m,x = TextClassifier(load_body(tiny_arch('bert')), PoolingHead(32, 3)).eval(),batch(tokenizer('bert'), short+long)
+    healthy = copy.deepcopy(m.state_dict())
+    with torch.no_grad():
+        for p in m.body.parameters(): p.fill_(spoil)
+        m(x)
+    assert padding_safe(load_body(tiny_arch('bert')))==('right',)
+    m.load_state_dict(healthy)
+    assert len(m.model_inputs.parts(m.body, x))==1
+
+def test_the_self_test_is_for_one_kind_of_attention(monkeypatch):
+    monkeypatch.setattr(models, '_safe_sides', {})
+    for impl in ('eager','sdpa'): assert padding_safe(load_body(tiny_arch('bert'), attn_implementation=impl))==('right',)
+    assert len(models._safe_sides)==2
 
 def test_the_self_test_finds_families_it_has_never_heard_of():
     for family,kwargs in (('nystromformer',{}), ('yoso',{})):
@@ -381,3 +446,23 @@ def test_pairs_of_a_decoder_after_a_language_model(family, tmp_path):
     texts = list(zip(pairs.text_a, pairs.text_b))[:5]
     mine = learn.get_preds(dl=dls.test_dl(pairs.iloc[:5]))[0]
     assert (from_hf(tmp_path/'clf', device='cpu').scores(texts)-mine).abs().max()<1e-5
+
+def test_what_is_quiet_in_two_threads_is_loud_again_afterwards():
+    log = transformers.utils.logging
+    def state(): return log.get_verbosity(), log.is_progress_bar_enabled()
+    old = state()
+    try:
+        log.set_verbosity_info(); log.enable_progress_bar()
+        a,b = models.quiet_hf(),models.quiet_hf()
+        a.__enter__(); b.__enter__(); a.__exit__(None, None, None)
+        assert state()==(log.ERROR, False)
+        b.__exit__(None, None, None)
+        assert state()==(log.INFO, True)
+        def quietly():
+            with models.quiet_hf(): return state()
+        assert all(o==(log.ERROR, False) for each in in_threads([quietly]*4, 200) for o in each) and state()==(log.INFO, True)
+        log.disable_progress_bar()
+        with models.quiet_hf(): pass
+        assert state()==(log.INFO, False)
+    finally:
+        log.set_verbosity(old[0]); (log.enable_progress_bar if old[1] else log.disable_progress_bar)()
