@@ -22,20 +22,18 @@ from transformers import AutoModelForSequenceClassification
 from .core import TensorTokens
 from .bundles import HFClassifier, activations, build_head, problem_types, read_bundle
 from .models import TextClassifier, load_body, load_config, load_hf, max_length
-from .tokens import HFTokenizer, load_tokenizer
+from .tokens import HFTokenizer, is_pair, load_tokenizer, not_a_text
 
 # %% ../nbs/10c_export.ipynb #b019cf1d
-def _is_pair(o): return isinstance(o, (tuple,list)) and len(o)==2 and all(isinstance(t, str) for t in o)
-
 def _check(texts, pairs, at=0):
     "`texts` as a list, each a text or a pair of texts as the classifier was trained on"
     texts = list(texts)
     for i,o in enumerate(texts, at):
         if isinstance(o, str):
             if pairs: raise TypeError(f"this classifier was trained on pairs of texts and got the single text {o!r:.60} at position {i}; pass a list of pairs: [(text_a, text_b), ...]")
-        elif _is_pair(o):
+        elif is_pair(o):
             if pairs is False: raise TypeError(f"this classifier was trained on single texts and got the pair {o!r:.60} at position {i}; pass a list of texts")
-        else: raise TypeError(f"expected a text or a pair of texts, got {o!r:.60} at position {i}; fill missing texts (''), drop them, or turn numbers into text with str(...)")
+        else: raise TypeError(f"expected a text or a pair of texts, got {o!r:.60} at position {i}; {not_a_text(o)}")
     return texts
 
 def _cut(lengths, bs, max_tokens):
@@ -71,7 +69,7 @@ class Predictor:
         texts, # A text, a list of texts or of pairs, or an iterator over them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None, # Multi-label: labels with a higher score are given; default: as the learner was told (`BCEWithLogitsLossFlat(thresh=...)`), else .5
+        threshold:float|None=None, # Multi-label: labels with a higher score are given; default: that of the learner's loss, else .5
         max_tokens:int|None=None # Most tokens in a batch, padding included; default: what is fast on the device
     ): # For each text a dict of label and score, or with `top_k` other than 1 a list of them; for an iterator a generator
         "Labels and scores of `texts`, in their order"
@@ -86,7 +84,7 @@ class Predictor:
         return 65536 if self.device.type!='cpu' else 1024*torch.get_num_threads()
 
     def _list(self, texts):
-        if isinstance(texts, str) or self.pairs and isinstance(texts, tuple) and _is_pair(texts): texts = [texts]
+        if isinstance(texts, str) or self.pairs and isinstance(texts, tuple) and is_pair(texts): texts = [texts]
         if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
             raise TypeError(f"expected a text, a list of texts or pairs, or an iterator, got a {type(texts).__name__}" + ("; pass a column: df['text']" if hasattr(texts,'columns') else ''))
         return _check(texts, self.pairs)
