@@ -240,7 +240,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fastformers.export._cut': ('export.html#_cut', 'fastformers/export.py'),
                                     'fastformers.export._damaged': ('export.html#_damaged', 'fastformers/export.py'),
                                     'fastformers.export._has': ('export.html#_has', 'fastformers/export.py'),
-                                    'fastformers.export._is_pair': ('export.html#_is_pair', 'fastformers/export.py'),
                                     'fastformers.export._loaded': ('export.html#_loaded', 'fastformers/export.py'),
                                     'fastformers.export._model': ('export.html#_model', 'fastformers/export.py'),
                                     'fastformers.export._need': ('export.html#_need', 'fastformers/export.py'),
