@@ -41,8 +41,8 @@ def check_dir(
     except FileNotFoundError: return path
     except NotADirectoryError:
         if not path.exists(): return path # a file is among its parents, which is said when they are made
-        raise FileExistsError(f"{path} is a file; choose a name that is free, or move the file away") from None
-    if there and 'stage.json' not in there: raise FileExistsError(f"{path} exists and is not the directory of a stage; choose a name that is free, or move it away")
+        raise FileExistsError(f"{path} is a file; choose another name, or move the file away") from None
+    if there and 'stage.json' not in there: raise FileExistsError(f"{path} exists and is not the directory of a stage; choose another name, or move it away")
     if here: raise FileExistsError(f"{path} is the directory you are in, which cannot be replaced; choose one inside it")
     if foreign := _foreign(path):
         raise FileExistsError(f"{path} holds more than the stage that would be replaced: {', '.join(foreign[:5])}{', ...' if len(foreign)>5 else ''}; move that away, or choose another directory")
