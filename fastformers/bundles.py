@@ -12,7 +12,6 @@ __all__ = ['problem_types', 'activations', 'HFClassifier', 'hf_classifier', 'hea
 
 # %% ../nbs/10b_bundles.ipynb #48aa0f75
 import json, logging
-from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 import torch
@@ -20,7 +19,7 @@ from torch import nn
 from safetensors.torch import save_model
 from transformers import AutoModelForSequenceClassification
 from .heads import PoolingHead, pools, concat_pool
-from .models import ModelInputs, TextClassifier, in_parts, is_causal, load_config, load_hf, quiet_hf
+from .models import ModelInputs, TextClassifier, in_parts, is_causal, load_config, load_hf, quiet_hf, states_at
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +31,6 @@ class HFClassifier(nn.Module):
     ):
         super().__init__()
         self.hf,self.model_inputs,self.sums_up_last = hf,ModelInputs(hf.base_model),is_causal(hf.config)
-        if self.sums_up_last: hf.base_model.register_forward_hook(_last_everywhere)
         if getattr(hf.config,'pad_token_id',None) is None: hf.config.pad_token_id = self.model_inputs.pad # without one it takes no batches
     @property
     def body(self): "The network without its head"; return self.hf.base_model
@@ -46,21 +44,10 @@ class HFClassifier(nn.Module):
     def logits(self, x):
         "`forward` for a batch whose padding does no harm"
         inputs = self.model_inputs(x)
-        here = _real.set(inputs['attention_mask'] if self.sums_up_last else None)
-        try: return self.hf(**inputs).logits
-        finally: _real.reset(here)
-
-_real = ContextVar('real tokens of the batch that this thread is working on', default=None)
-
-def _last_everywhere(module, args, out):
-    "Put the hidden state of the last real token at every position"
-    mask = _real.get()
-    if mask is None: return out
-    at = mask.shape[1]-1 - mask.flip(1).argmax(1)
-    h = out[0][torch.arange(len(mask), device=mask.device), at][:,None].expand_as(out[0])
-    if isinstance(out, tuple): return (h, *out[1:])
-    out.last_hidden_state = h
-    return out
+        if not self.sums_up_last: return self.hf(**inputs).logits
+        mask = inputs['attention_mask']
+        last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
+        with states_at(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits
 
 # %% ../nbs/10b_bundles.ipynb #be648e5d
 problem_types = dict(single='single_label_classification', multi='multi_label_classification', regression='regression')
