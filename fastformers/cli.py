@@ -12,13 +12,14 @@ __all__ = ['run_recipe', 'main']
 import logging, os, re, shutil, signal, sys, warnings
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer, main_thread
 from . import __version__
 from .cli_args import Parser
 from .cli_output import swept
 from .cli_predict import add_users
 from .cli_stages import add_stages
 from .files import check_writable, load_data
-from .recipe import Recipe, read_recipe
+from .recipe import Recipe, _head, read_recipe
 from .stages import write_text
 
 # %% ../nbs/15_cli.ipynb #63d36e4a
@@ -54,12 +55,14 @@ def _parser():
     return res
 
 # %% ../nbs/15_cli.ipynb #6033662b
-def _check_output(path, force):
+def _check_output(path, force, source):
     "Raise if `path` should not or could not be written to"
+    own = path/'settings.ini' # of ours, or the recipe that is to be run
+    ours = own.is_file() and (_head.split(':')[0] in own.read_text('utf-8', errors='replace') or source is not None and own.samefile(source))
+    if path.exists() and (not path.is_dir() or any(path.iterdir()) and not ours):
+        raise FileExistsError(f"{path} exists and holds no run; choose another directory with --output")
     if (path/'report.json').exists() and not force:
         raise FileExistsError(f"{path} holds a finished run (see {path/'report.md'}); choose another directory with --output, or replace that run with --force")
-    if path.exists() and (not path.is_dir() or any(path.iterdir()) and not (path/'settings.ini').exists()):
-        raise FileExistsError(f"{path} exists and holds no run; choose another directory with --output")
     check_writable(path/'report.json')
 
 def _keep_recipe(path, recipe, source, first=''):
@@ -70,7 +73,7 @@ def _keep_recipe(path, recipe, source, first=''):
 def _start(path, recipe, source):
     "Make the directory `path` of a run of `recipe`"
     path.mkdir(parents=True, exist_ok=True)
-    for o in ('report.json','report.md','report.png'): (path/o).unlink(missing_ok=True)
+    for o in _reports: (path/o).unlink(missing_ok=True)
     _keep_recipe(path, recipe, source)
 
 def _finish(path, recipe, source, stages):
@@ -83,23 +86,35 @@ def _finish(path, recipe, source, stages):
     for o in path.iterdir():
         if re.fullmatch(r'(target_lm|classifier|classifier_without_lm)(_seed\d+)?', o.name) and (o/'stage.json').is_file() and o.name not in mine: shutil.rmtree(o)
 
+_reports = 'report.json','report.md','report.png'
+
+def _finished(path): return path is not None and any(Path(path).glob('*/stage.json'))
+
 @contextmanager
 def _kept(path):
-    "Keep finished stages, whatever happens; without any, nothing stays of a directory that was made for them"
+    "Keep finished stages, whatever happens; without any, nothing of ours stays in a directory that was made for them"
     new = not path.exists()
-    try:
-        with swept(path): yield
-    except BaseException:
-        if new and path.is_dir() and not any(path.glob('*/stage.json')): shutil.rmtree(path)
-        raise
+    with swept(path):
+        try: yield
+        except BaseException:
+            if new and not _finished(path):
+                for o in ('settings.ini', *_reports): (path/o).unlink(missing_ok=True)
+            raise
+        finally:
+            for o in ('settings.ini', *_reports): (path/f'.{o}.tmp').unlink(missing_ok=True)
+
+def _recipe(args):
+    "The recipe that is to be run, with what the command line says"
+    recipe = Recipe() if args.recipe is None else read_recipe(args.recipe)
+    if args.recipe is not None and not re.search(r'(?m)^\s*\[', Path(args.recipe).expanduser().read_text('utf-8', errors='replace')):
+        raise ValueError(f"{args.recipe} holds no recipe; fastformers run --help shows one to copy, fastformers demo runs it")
+    return recipe.replace(run={k:v for k,v in (('output',args.output),('seed',args.seed)) if v is not None})
 
 def run_recipe(args):
     "Run the recipe that the command line `args` names, print what came out"
-    recipe = Recipe() if args.recipe is None else read_recipe(args.recipe)
-    changes = {k:v for k,v in (('output',args.output),('seed',args.seed)) if v is not None}
-    recipe = recipe.replace(run=changes)
-    path = Path(recipe.run.output).expanduser()
-    _check_output(path, args.force)
+    recipe = _recipe(args)
+    path = args.output = Path(recipe.run.output).expanduser()
+    _check_output(path, args.force, args.recipe)
     df,unlabelled,test = load_data(recipe)
     with _kept(path):
         _start(path, recipe, args.recipe)
@@ -123,17 +138,38 @@ def _quiet():
     log.setLevel(logging.INFO)
     for k,v in dict(TRANSFORMERS_VERBOSITY='error', TOKENIZERS_PARALLELISM='false', HF_HUB_DISABLE_PROGRESS_BARS='1').items(): os.environ.setdefault(k, v)
 
+def _importing(frame):
+    "Does an import run in `frame`? One that is broken off may abort the process"
+    while frame is not None and not frame.f_code.co_filename.startswith('<frozen importlib'): frame = frame.f_back
+    return frame is not None
+
+def _send(n): # to the main thread, so that it wakes up if it waits for something
+    signal.pthread_kill(main_thread().ident, n) if hasattr(signal, 'pthread_kill') else signal.raise_signal(n)
+
 @contextmanager
 def _signals():
-    "SIGTERM ends a command as Ctrl-C does; a second signal does not disturb what the first one has begun to clean up"
-    def stop(n, _):
+    "SIGTERM ends a command as Ctrl-C does; a second signal does not disturb what the first one has begun to clean up, none disturbs an import"
+    later = []
+    def stop(n, frame):
+        for o in later: o.cancel()
+        if _importing(frame):
+            later[:] = [Timer(.1, _send, [n])]
+            return later[0].start()
         for o in old: signal.signal(o, signal.SIG_IGN)
         raise KeyboardInterrupt(n)
     try: old = {o:signal.signal(o, stop) for o in (signal.SIGINT, signal.SIGTERM)}
     except ValueError: old = {} # not the main thread: signals do not come here
     try: yield
     finally:
+        for o in later: o.cancel()
         for k,v in old.items(): signal.signal(k, v)
+
+def _streams():
+    "Make standard output and error such that writing to them does not fail for a character; False if there is no output"
+    if sys.stderr is None: sys.stderr = open(os.devnull, 'w')
+    for o in (sys.stdout, sys.stderr):
+        if hasattr(o, 'reconfigure'): o.reconfigure(errors='replace')
+    return sys.stdout is not None
 
 def _fail(code, text): print(f"{chr(13)+chr(27)+'[K' if sys.stderr.isatty() else ''}fastformers: {' '.join(str(text).split())}", file=sys.stderr); return code
 
@@ -144,13 +180,15 @@ def _in_flags(e, options):
 def _stopped(e, args):
     n = e.args[0] if e.args else signal.SIGINT
     writes = getattr(args, 'output', None) or getattr(args, 'out', None)
-    what = "; the stages that were finished are kept, the run has no report" if args.verb is run_recipe else "; nothing is half-written" if writes else ''
+    stages = "the stages that were finished are kept, the run has no report" if args.verb is run_recipe and _finished(args.output) else "no stage was finished, nothing is kept"
+    what = f"; {stages}" if args.verb is run_recipe else "; nothing is half-written" if writes else ''
     return _fail(128+n, f"{'interrupted' if n==signal.SIGINT else 'ended'}{what}")
 
 def main(
     argv=None, # Arguments; default: those of the process
 )->int: # Exit code
     "The command `fastformers`"
+    if not _streams(): return _fail(2, "error: standard output is closed; write it to a file or to /dev/null")
     args = _parser().parse_args(argv)
     options = {o.dest:o.option_strings[-1] for o in args.parser._actions if o.option_strings}
     del args.command, args.parser
@@ -171,4 +209,9 @@ def main(
         except RuntimeError as e:
             if args.debug or not re.search("out of memory|can't allocate", str(e)): raise
             return _fail(2, f"error: out of memory ({str(e).splitlines()[0][:120]}); try a smaller --bs, --max-len or --seq-len")
+        except Exception as e: # of libraries that have their own
+            if args.debug or type(e).__name__!='SafetensorError' and not str(e).startswith('unknown encoding'): raise
+            return _fail(2, f"error: {e}"+("; is the disk full?" if type(e).__name__=='SafetensorError' else ''))
     return 0
+
+if __name__=='__main__' and '__file__' in globals(): sys.exit(main()) # python -m fastformers.cli

@@ -10,7 +10,7 @@ A parameter whose type is plain (a string, a number, yes or no) becomes a flag; 
 __all__ = ['Flag', 'flags_of', 'summary_of', 'Parser', 'add_flags']
 
 # %% ../nbs/14a_cli_args.ipynb #7d080180
-import argparse, ast, io, re, tokenize
+import argparse, ast, io, math, re, sys, tokenize
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -86,19 +86,52 @@ def summary_of(name):
 # %% ../nbs/14a_cli_args.ipynb #c991cd7e
 class Parser(argparse.ArgumentParser):
     "A parser whose errors are one line"
+    _given = ()
     def __init__(self, *args, **kwargs): super().__init__(*args, allow_abbrev=False, **{'formatter_class':argparse.RawDescriptionHelpFormatter, **kwargs})
-    def error(self, message): self.exit(2, f"fastformers: error: {' '.join(message.split())}; see {self.prog} --help\n")
+    def error(self, message): self.exit(2, f"fastformers: error: {' '.join(_nearest(self, message).split())}; see {self.prog} --help\n")
     def parse_known_args(self, args=None, namespace=None):
+        self._given = sys.argv[1:] if args is None else list(args)
         res,rest = super().parse_known_args(args, namespace)
-        if rest: # each parser speaks of its own flags
-            near = get_close_matches(rest[0].split('=')[0], [o for a in self._actions for o in a.option_strings], 1) if rest[0].startswith('-') else ''
-            self.error(f"{rest[0]} is not {'a flag' if rest[0].startswith('-') else 'expected'} here" + (f"; did you mean {near[0]}?" if near else ''))
-        return res,rest
+        more = _texts(rest)
+        many = next((a for a in self._actions if a.nargs in ('*','+') and not a.option_strings), None)
+        if many and more is not None: setattr(res, many.dest, [*(getattr(res, many.dest) or []), *more]) # they stood behind a flag
+        elif rest: self.error(_unknown(self, rest[0])) # each parser speaks of its own flags
+        return res,[]
+
+_others = {'--batch-size':'--bs', '--learning-rate':'--lr', '--model':'--arch', '--num-epochs':'--epochs', '--max-length':'--max-len', '--delimiter':'--sep', '--out':'--output', '--output':'--out', '--weight-decay':'--wd'}
+
+def _is_flag(o): return o.startswith('-') and len(o)>1 and ' ' not in o and not re.fullmatch(r'-\d+(\.\d+)?', o)
+
+def _texts(rest):
+    "The arguments `rest` without the -- that ends flags; None if one of them is a flag"
+    n = rest.index('--') if '--' in rest else len(rest)
+    return None if any(map(_is_flag, rest[:n])) else rest[:n]+rest[n+1:]
+
+def _flags(parser): return [o for a in parser._actions for o in a.option_strings]
+
+def _unknown(parser, o):
+    "That `parser` does not know the argument `o`, and what is near it"
+    if not _is_flag(o): return f"{o} is not expected here"
+    name,flags = o.split('=')[0],_flags(parser)
+    near = [_others[k] for k in (name.replace('_','-'),) if _others.get(k) in flags] or get_close_matches(name, flags, 1)
+    return f"{o} is not a flag here"+(f"; did you mean {near[0]}?" if near else '')
+
+def _nearest(parser, message):
+    "The message of argparse, or what explains it"
+    if 'required' in message: # a flag that is missing may be there, misspelt
+        for o in parser._given[:parser._given.index('--') if '--' in parser._given else None]:
+            if _is_flag(o) and o.startswith('--') and o.split('=')[0] not in _flags(parser): return _unknown(parser, o)
+    if bad := re.search("invalid choice: '(.*?)' ", message):
+        near = get_close_matches(bad[1], [k for a in parser._actions for k in (a.choices or ())], 1)
+        if near: return f"{message}; did you mean {near[0]}?"
+    return message
 
 def _number(kind, none):
     def read(s):
         if none and s.lower()=='none': return None
-        try: return kind(s)
+        try:
+            if math.isfinite(o := kind(s)): return o
+            raise ValueError
         except ValueError: raise argparse.ArgumentTypeError(f"expected {'a whole number' if kind is int else 'a number'}, got {s!r}") from None
     return read
 
