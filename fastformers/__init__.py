@@ -13,6 +13,7 @@ Modules:
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.data`: Texts and labels to loaders: packed documents, splits, and the two factories `lm_dls` and `classifier_dls`
+- `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
@@ -23,12 +24,15 @@ Modules:
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
+- `fastformers.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
+- `fastformers.store`: A corpus of any size, tokenized once into files that are mapped, not loaded
+- `fastformers.streams`: Documents from lists, tables and files of any size, a piece at a time
 - `fastformers.task`: What the data ask for: kind of target, labels, loss, metrics
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
