@@ -68,7 +68,10 @@ class RaggedWriter:
         except OSError as e:
             self.close()
             raise RuntimeError(f"{self.work} is being written by another process; wait for it, or choose another path") from e
-        if not (self.work/_files[2]).exists(): self.close(); self._check_target() # another process has just finished it
+        now = self.work/_files[2]
+        if not (now.exists() and os.path.samestat(now.stat(), os.fstat(self.files[2].fileno()))): # another process has just finished it
+            self.close()
+            raise RuntimeError(f"{self.path} was written by another process just now; open it")
 
     def _whole_chunks(self):
         "The chunks that an interrupted writer left, up to the first that is not as recorded"
@@ -133,6 +136,7 @@ class RaggedWriter:
         old = self.path.with_name(self.path.name+'.replaced')
         if old.exists(): shutil.rmtree(old)
         if self.overwrite and self.path.exists(): os.replace(self.path, old)
+        if self.path.exists(): shutil.rmtree(self.work); self._check_target() # another process was faster
         os.rename(self.work, self.path)
         shutil.rmtree(old, ignore_errors=True)
         self.close()
