@@ -525,6 +525,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fastformers.ragged._line': ('ragged.html#_line', 'fastformers/ragged.py'),
                                     'fastformers.ragged._put': ('ragged.html#_put', 'fastformers/ragged.py'),
                                     'fastformers.ragged._sum': ('ragged.html#_sum', 'fastformers/ragged.py'),
+                                    'fastformers.ragged._total': ('ragged.html#_total', 'fastformers/ragged.py'),
                                     'fastformers.ragged._whole_lines': ('ragged.html#_whole_lines', 'fastformers/ragged.py'),
                                     'fastformers.ragged.is_ragged': ('ragged.html#is_ragged', 'fastformers/ragged.py')},
             'fastformers.recipe': { 'fastformers.recipe.Recipe': ('recipe.html#recipe', 'fastformers/recipe.py'),

@@ -32,6 +32,8 @@ def _put(f, data):
 
 def _line(o): return json.dumps(o, ensure_ascii=False, separators=(',',':')).encode()+b'\n'
 
+def _total(chunks, log): return dict(rows=sum(o[0] for o in chunks), values=sum(o[1] for o in chunks), source=_sum(*(o[4].encode() for o in chunks)), sha256=log.hexdigest())
+
 def _whole_lines(data):
     "The JSON lines in `data` up to the first that is torn or none"
     res = []
@@ -127,9 +129,8 @@ class RaggedWriter:
     def finish(self):
         "Make what was written durable, give it its name, return `path`"
         self._cut(self.done)
-        keys = _sum(*(str(o[4]).encode() for o in self.chunks))
         try:
-            _put(self.files[2], _line(dict(rows=self.rows, values=self.n_values, source=keys, sha256=self.log.hexdigest())))
+            _put(self.files[2], _line(_total(self.chunks, self.log)))
             for f in self.files: os.fsync(f.fileno())
         except OSError as e: raise self._stopped(e) from e
         if os.name=='nt': self.close() # Windows moves no open file
@@ -169,10 +170,12 @@ class Ragged:
         missing = [o for o in _files if not (self.path/o).is_file()]
         if missing: raise ValueError(f"{self.path} is not complete, or was not written by this library: {', '.join(missing)} missing; it holds {', '.join(sorted(os.listdir(self.path))[:5]) or 'nothing'}" + self._unfinished())
         body,_,last = (self.path/_files[2]).read_bytes().rstrip(b'\n').rpartition(b'\n')
-        try: (head,*chunks),total = json.loads(b'['+body.replace(b'\n', b',')+b']'),json.loads(last)
-        except ValueError: head = total = None
+        try: head,*chunks = json.loads(b'['+body.replace(b'\n', b',')+b']')
+        except ValueError: raise self._damaged(_files[2]) from None
         if isinstance(head, dict) and head.get('format', _format)!=_format: raise ValueError(f"{self.path} has format {head['format']}, this version reads {_format}; build it anew, or use the version that wrote it")
-        if not isinstance(total, dict) or total.get('sha256')!=hashlib.sha256(body+b'\n').hexdigest(): raise self._damaged(_files[2])
+        try: total = _total(chunks, hashlib.sha256(body+b'\n'))
+        except (TypeError, AttributeError, IndexError): raise self._damaged(_files[2]) from None
+        if _line(total)!=last+b'\n': raise self._damaged(_files[2])
         return {k:v for k,v in head.items() if k!='format'},chunks,total
 
     def _unfinished(self):

@@ -93,9 +93,9 @@ def _articles(path, parts):
         n[0] += end
         if not o.strip(): continue
         if not re.fullmatch('= .+ =', o.strip()): raise ValueError(f"{path}, line {n[0]}: expected `= Title =` at the start of an article, got {o[:60]!r}; blank lines stand between articles only")
-        doc = body([True,False])
+        doc,at = body([True,False]),n[0]
         first = next(doc, None)
-        if first is None: raise ValueError(f"{path}, line {n[0]}: no text after {o[:60]!r}; paragraphs follow the title without a blank line")
+        if first is None: raise ValueError(f"{path}, line {at}: no text after {o[:60]!r}; paragraphs follow the title without a blank line")
         yield _chain(first, doc)
 
 def _whole(parts):
@@ -124,7 +124,8 @@ def _jsonl(path, lines, text_col):
         try: r = json.loads(o)
         except ValueError as e: raise ValueError(f"{path}, line {i}: expected a JSON object a line, got {o[:60]!r} ({e})") from e
         if isinstance(r, dict) and text_col not in r: raise ValueError(f"{path}, line {i}: `text_col` {text_col!r} is not a key; keys are {', '.join(r)}")
-        yield r[text_col] if isinstance(r, dict) else r
+        if not isinstance(text := r[text_col] if isinstance(r, dict) else r, str): raise TypeError(f"{path}, line {i}: expected a text, got {text!r:.80}; drop the line, or turn it into text")
+        yield text
 
 def _file_docs(path, text_col, sep, encoding, progress):
     parts = _parts(_decoded(path, encoding, progress))
@@ -143,7 +144,6 @@ def _text_docs(path, parts):
 # %% ../nbs/01f_streams.ipynb #e7c5a72c
 def _files_docs(paths, text_col, sep, encoding, progress):
     for p in paths:
-        start = progress.done
         if p.is_dir():
             for o in _text_files(p): yield _file_doc(_parts(_decoded(o, encoding, progress)))
         else: yield from _file_docs(p, text_col, sep, encoding, progress)
