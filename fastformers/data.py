@@ -130,8 +130,11 @@ class LazyItems:
     def __getitem__(self, i): return LazyItems(self.rows, self.at[i]) if isinstance(i, slice) else Item(ids=self.rows[self.at[i]])
 
 class _Wrap:
-    def __init__(self, tok, pre, post): self.pre,self.post,self.segment = pre,post,tok('a')[len(pre)].segment_ids
-    def __call__(self, ids): return _cat(self.pre, TensorTokens(ids, segment_ids=self.segment), self.post)
+    "The row that holds `ids`"
+    def __init__(self, tok, pre, post):
+        zero = TensorTokens([0], segment_ids=tok('a')[len(pre)].segment_ids) # an id is added to what says its segment
+        self.pre,self.zero,self.post = (o.as_subclass(Tensor).numpy() for o in (pre, zero, post))
+    def __call__(self, ids): return torch.from_numpy(np.concatenate((self.pre, ids+self.zero, self.post))).as_subclass(TensorTokens)
 
 def _store_rows(store, tok, valid_col, valid_pct, seed, seq_len, packing):
     "The rows of `store`, and how many of them are for training"

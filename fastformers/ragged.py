@@ -163,7 +163,7 @@ class Ragged:
         self._sizes = np.array([o[:2] for o in self._chunks], np.int64).reshape(-1, 2)
         self._at = np.concatenate([np.zeros((1,2), np.int64), self._sizes.cumsum(0)]) # (chunks+1, 2): rows and values before each chunk
         self._open()
-        self._seen,self._ends = np.zeros(len(self._chunks), bool),None
+        self._seen,self._unseen,self._ends = np.zeros(len(self._chunks), bool),len(self._chunks),None
 
     def _record(self):
         if not self.path.is_dir(): raise FileNotFoundError(f"{self.path} is no directory" + self._unfinished())
@@ -192,7 +192,7 @@ class Ragged:
     def __getstate__(self): return self.path # another process maps the files itself
     def __setstate__(self, path): self.__init__(path)
     def __len__(self): return self.total['rows']
-    def __repr__(self): return f"{type(self).__name__}({str(self.path)!r}: {len(self):,} rows, {self.total['values']:,} values, {self.dtype.name})"
+    def __repr__(self): return f"{type(self).__name__}({self.path.name!r}: {len(self):,} rows, {self.total['values']:,} values, {self.dtype.name})"
 
     @property
     def ends(self):
@@ -206,6 +206,7 @@ class Ragged:
     def values(self, a, b):
         "Values `a` to `b` of all rows, one after another, as they lie in the file"
         if b<=a: return self._values[:0]
+        if not self._unseen: return self._values[a:b]
         c = int(np.searchsorted(self._at[:,1], a, 'right'))-1
         while c<len(self._seen) and self._at[c,1]<b:
             if not self._seen[c]: self._check(c)
@@ -214,7 +215,7 @@ class Ragged:
 
     def _check(self, c):
         if _sum(self._values[self._at[c,1]:self._at[c+1,1]])!=self._chunks[c][2]: raise self._damaged(_files[0], f"chunk {c} of {len(self._chunks)}, rows {self._at[c,0]} to {self._at[c+1,0]}: its checksum is another")
-        self._seen[c] = True
+        self._seen[c],self._unseen = True,self._unseen-1
 
     def __getitem__(self, i):
         if not -len(self)<=i<len(self): raise IndexError(f"row {i} of {len(self)}")
@@ -224,7 +225,7 @@ class Ragged:
     def verify(self):
         "Compare all that is there with the record; raise if anything differs, else return self"
         self._open()
-        self._ends,self._seen[:] = None,False
+        self._ends,self._seen[:],self._unseen = None,False,len(self._seen)
         self.ends
         self.values(0, self.total['values'])
         return self

@@ -99,22 +99,21 @@ class StoreRows:
     def __len__(self): return int(self.row[-1])
     def _span(self, i):
         "Where row `i` lies in the stream of all documents"
-        g = np.searchsorted(self.row, i, 'right')-1
-        a = self.group[g]+(i-self.row[g])*self.n
-        return int(a),int(min(a+self.n, self.group[g+1]))
+        g = int(self.row.searchsorted(i, 'right'))-1
+        a = int(self.group[g])+(i-int(self.row[g]))*self.n
+        return a,min(a+self.n, int(self.group[g+1]))
 
     def ids(self, i):
         "The tokens of row `i`, int64, without what is wrapped around them"
         (a,b),res = self._span(i),[]
-        k = int(np.searchsorted(self.at, a, 'right'))-1
+        k = int(self.at.searchsorted(a, 'right'))-1
         while a<b:
-            off,end = a-self.at[k],min(b, self.at[k+1])
-            last = self.sep is not None and end==self.at[k+1]
-            at = int(self.first[k]+off)
-            res.append(self.store.values(at, at+int(end-a)-last).astype(np.int64))
-            if last: res.append(np.array([self.sep]))
-            a,k = int(end),k+1
-        return np.concatenate(res)
+            start,end = int(self.at[k]),int(self.at[k+1])
+            at,last = int(self.first[k])+a-start,self.sep is not None and b>=end
+            res.append(self.store.values(at, at+min(b, end)-a-last))
+            if last: res.append([self.sep])
+            a,k = end,k+1
+        return np.concatenate(res, dtype=np.int64)
     def __getitem__(self, i): return self.wrap(self.ids(i))
 
     @property
