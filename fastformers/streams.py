@@ -187,7 +187,7 @@ def _counted(texts, progress):
         progress.done += 1
 
 # %% ../nbs/01f_streams.ipynb #3320af86
-_longest,_chunk,_most = 1<<18,1<<20,1<<15
+_longest,_chunk,_most = 1<<16,1<<20,1<<15
 _between = re.compile(r'(?<=[^\W\d_]) (?=[^\W\d_])')
 
 def _where(text):
