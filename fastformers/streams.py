@@ -170,6 +170,7 @@ def open_texts(
 ): # Iterator over documents, each a string or an iterator of fragments that must be used up before the next; and its `Progress`
     "The documents of `source`, in order"
     if isinstance(source, dict): raise TypeError(f"expected texts, got a dictionary; pass one of its parts: {', '.join(map(repr, source))}")
+    if isinstance(source, str) and (len(source)>1000 or '\n' in source): raise TypeError(f"a string names a file or a folder, got {source!r:.60}; for one text pass [text]")
     paths = [source] if isinstance(source, (str,os.PathLike)) else list(source) if isinstance(source, (list,tuple)) and source and all(isinstance(o, os.PathLike) for o in source) else None
     if paths is not None:
         paths = [_found(o) for o in paths]
