@@ -6,13 +6,15 @@ Modules:
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
 - `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
+- `fastformers.cli_csv`: csv files row by row and letter by letter, of any size
 - `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
 - `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
 - `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
-- `fastformers.data`: Texts and labels to loaders: packed documents, splits, and the two factories `lm_dls` and `classifier_dls`
+- `fastformers.data`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
+- `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
@@ -23,12 +25,16 @@ Modules:
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
+- `fastformers.packing`: Documents to rows of tokens for language modelling
+- `fastformers.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
+- `fastformers.store`: A corpus of any size, tokenized once into files that are mapped, not loaded
+- `fastformers.streams`: Documents from lists, tables and files of any size, a piece at a time
 - `fastformers.task`: What the data ask for: kind of target, labels, loss, metrics
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer

@@ -35,6 +35,8 @@ class TensorTokens(Tensor):
         return _flag(_checked(_int(ids)), attention_mask, segment_ids, predicted).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
+    def __reduce_ex__(self, proto): # a part of a larger tensor is pickled without the rest
+        return Tensor.__reduce_ex__(self.clone() if self.untyped_storage().nbytes()>8*self.numel() else self, proto)
 
     @property
     def ids(self): "The token ids, plain int64"; return self.as_subclass(Tensor) & _ID

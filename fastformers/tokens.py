@@ -12,11 +12,12 @@ __all__ = ['is_pair', 'not_a_text', 'row_name', 'texts_in', 'HFTokenizer', 'enco
            'train_tokenizer', 'load_tokenizer', 'resolve_arch', 'shipped', 'extend_vocab', 'pair_tokens']
 
 # %% ../nbs/02_tokens.ipynb #63fc6061
-import hashlib, json, logging, os
-import numpy as np, torch
+import hashlib, json, logging, os, shutil
+import numpy as np, tokenizers, torch
 from functools import cached_property
 from itertools import chain, groupby
 from numbers import Number
+from pathlib import Path
 from fastcore.basics import first
 from fasttransform import Transform
 from tokenizers import Tokenizer
@@ -24,7 +25,9 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from .core import TensorTokens, TokenText
+from .corpora import fastformers_home
 from .hub import load_tokenizer, resolve_arch, shipped
+from .ragged import Ragged, RaggedWriter
 from .tokens_train import train_tokenizer, valid_text
 from .vocab import extend_vocab, pair_tokens, separates_pairs
 
@@ -193,7 +196,8 @@ def encode_df(
     truncation:str='head', # With `max_len`: 'head', 'tail' or 'head_tail' is kept
     col:str='ids', # Name of the new column
     chunk:int=1000, # Texts to a call of the tokenizer
-    progress:bool=None # Show a bar? None: for more than 50,000 rows
+    progress:bool=None, # Show a bar? None: for more than 50,000 rows
+    cache=False # Keep the ids for the next time: True in `FASTFORMERS_HOME`, or a folder
 ): # A copy of `df` with `TensorTokens` in the column `col`
     "Encode the texts of `df`"
     cols = list(text_col) if isinstance(text_col, (list,tuple)) else [text_col]
@@ -201,8 +205,9 @@ def encode_df(
     texts = [texts_in(df, o) for o in cols]
     if not len(df): raise ValueError("`df` has no rows")
     if not isinstance(tok, HFTokenizer) or max_len is not None: tok = HFTokenizer(getattr(tok, 'tok', tok), max_len, truncation)
+    def encode(): return tok.encode_batch(texts[0] if len(cols)==1 else zip(*texts), chunk, progress)
     ids = np.empty(len(df), dtype=object)
-    for i,o in enumerate(tok.encode_batch(texts[0] if len(cols)==1 else zip(*texts), chunk, progress)): ids[i] = o # `ids[:]` would make a table of them
+    for i,o in enumerate(_cached(encode, tok, texts, cache) if cache else encode()): ids[i] = o # `ids[:]` would make a table of them
     return df.assign(**{col:ids})
 
 # %% ../nbs/02_tokens.ipynb #0bd7f1af
@@ -221,3 +226,42 @@ def tok_hash(
     d['truncation'] = d['padding'] = None
     special = {k:str(v) for k,v in tok.special_tokens_map.items()}
     return hashlib.sha256(json.dumps([d, special], sort_keys=True).encode()).hexdigest()[:16]
+
+# %% ../nbs/02_tokens.ipynb #35ceca69
+def _cached(encode, tok, texts, cache):
+    "What `encode()` gives, from the folder `cache` if it is there"
+    path = (fastformers_home()/'ids' if cache is True else Path(cache).expanduser())/_content_key(tok, texts)
+    try: return _load_ids(path)
+    except FileNotFoundError: pass
+    except ValueError as e:
+        _log.warning(f"{e}; it is encoded anew")
+        shutil.rmtree(path, ignore_errors=True)
+    ids = encode()
+    _save_ids(ids, path)
+    return ids
+
+def _content_key(tok, texts):
+    rules = tok.tok.backend_tokenizer.to_str()
+    rules = rules[rules.index('"added_tokens"'):] # before it: what was last switched on for padding and cutting
+    h = hashlib.sha256(repr((1, tokenizers.__version__, type(tok).__qualname__, rules, tok.tok.special_tokens_map, tok.max_len, tok.truncation)).encode())
+    for o in texts:
+        h.update(np.fromiter(map(len, o), np.int64, len(o)).tobytes()) # else 'ab','c' would be 'a','bc'
+        for i in range(0, len(o), 1000): h.update(''.join(o[i:i+1000]).encode('utf-8', 'surrogatepass'))
+    return h.hexdigest()[:32]
+
+def _load_ids(path):
+    r = Ragged(path)
+    n = np.diff(r.ends, prepend=np.uint64(0)).tolist()
+    x = torch.from_numpy(r.values(0, r.total['values']).astype(np.int64))
+    return [o.as_subclass(TensorTokens) for o in x.split(n)]
+
+def _save_ids(ids, path):
+    x,ends = torch.cat([o.as_subclass(Tensor) for o in ids]).numpy(),np.cumsum([*map(len, ids)])
+    dtype = first(o for o in ('u2','u4','i8') if x.max()<=np.iinfo(o).max) # segments lie in bits above the ids
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with RaggedWriter(path, dtype) as w:
+            w.add(x, ends)
+            w.finish()
+    except (OSError, RuntimeError) as e:
+        if not path.exists(): _log.warning(f"the ids could not be kept for the next time: {e}") # else another process was faster
