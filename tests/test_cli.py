@@ -120,8 +120,8 @@ def test_a_mistake_in_names_is_found_before_torch_is_needed(here, capsys, monkey
 
 @pytest.mark.skipif(os.name=='nt', reason='named pipes')
 def test_what_cannot_be_read_twice_is_refused(here, tmp_path, capsys):
-    os.mkfifo(tmp_path/'pipe')
-    assert run('predict', here/'classifier', '--csv', tmp_path/'pipe')==2 and 'read twice' in capsys.readouterr().err
+    r,w = os.pipe(); os.write(w, b'text\nfine\n'); os.close(w)
+    assert run('predict', here/'classifier', '--csv', f'/dev/fd/{r}')==2 and 'read twice' in capsys.readouterr().err
 
 def test_each_line_that_arrives_is_answered_at_once(here, capsys, monkeypatch):
     "A program that waits for an answer before it asks again gets one"
@@ -262,6 +262,7 @@ def test_a_signal_waits_for_an_import(ctrl_c, tmp_path, monkeypatch):
             assert importlib.import_module('slow_import_').done
             time.sleep(5)
             raise AssertionError('it never came')
+    assert 'slow_import_' in sys.modules # complete
 
 @pytest.fixture
 def stage(monkeypatch):
