@@ -2,6 +2,7 @@
 
 Modules:
 
+- `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.all`: Everything at once, for notebooks
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
