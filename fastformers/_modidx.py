@@ -58,6 +58,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.checkpoints._pack_vars': ( 'checkpoints.html#_pack_vars',
                                                                                  'fastformers/checkpoints.py'),
                                          'fastformers.checkpoints._params': ('checkpoints.html#_params', 'fastformers/checkpoints.py'),
+                                         'fastformers.checkpoints._plain': ('checkpoints.html#_plain', 'fastformers/checkpoints.py'),
                                          'fastformers.checkpoints._rows': ('checkpoints.html#_rows', 'fastformers/checkpoints.py'),
                                          'fastformers.checkpoints._settings': ('checkpoints.html#_settings', 'fastformers/checkpoints.py'),
                                          'fastformers.checkpoints._sum': ('checkpoints.html#_sum', 'fastformers/checkpoints.py'),

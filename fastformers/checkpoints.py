@@ -11,7 +11,7 @@ __all__ = ['OPTIMIZER', 'pack', 'unpack', 'write_checkpoint', 'read_checkpoint',
            'get_random', 'set_random', 'get_objects', 'get_state', 'set_state']
 
 # %% ../nbs/10e_checkpoints.ipynb #a7e086e5
-import hashlib, inspect, json, os, random, shutil
+import hashlib, inspect, json, os, random, re, shutil
 from pathlib import Path
 import numpy as np, torch
 from torch import Tensor
@@ -63,7 +63,7 @@ def unpack(
     "What was packed"
     if not isinstance(o, dict): return o
     (kind,v), = [(k,v) for k,v in o.items() if k!='cpu']
-    if kind=='tensor': return tensors[v].to('cpu' if o['cpu'] else device)
+    if kind=='tensor': return tensors[v].to('cpu' if o['cpu'] else device, copy=True)
     if kind=='array': return unpack(v, tensors).numpy()
     if kind=='dict': return {unpack(k, tensors, device):unpack(a, tensors, device) for k,a in v}
     return _seqs[kind]([unpack(a, tensors, device) for a in v] if isinstance(v, list) else list(unpack(v, tensors, device)))
@@ -124,6 +124,8 @@ def read_checkpoint(
 # %% ../nbs/10e_checkpoints.ipynb #534902c8
 _quiet = ('fastai.callback.progress','fastai.callback.core','fastai.learner','fastai.callback.tensorboard','fastai.callback.wandb','fastai.callback.hook')
 
+def _plain(o): "`o` in words, without its place in memory"; return re.sub(' at 0x[0-9a-f]+', '', str(o))
+
 def _settings(o):
     "The arguments of `o`'s class that `o` keeps under their names, where they are plain"
     res = {}
@@ -144,21 +146,23 @@ def _loss(f):
 
 def data_facts(learn):
     dl = learn.dls.train
-    layers = [repr(learn.model), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in learn.model.named_parameters())]
+    layers = [_plain(repr(learn.model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in learn.model.named_parameters())]
     return {'model':f'{type(learn.model).__name__} of {sum(p.numel() for p in learn.model.parameters()):,} weights, {content_hash(layers)}',
             'training rows':_rows(dl), 'validation rows':_rows(learn.dls.valid), 'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed,
             **{'objective':_settings(o) for o in dl.after_batch.fs if isinstance(o, Objective)}, 'loss_func':_loss(learn.loss_func)}
 
 def fit_facts(learn):
     opt,cbs = learn.opt,[o for o in learn.cbs if type(o).__module__ not in _quiet and not getattr(o,'outside',False)]
-    res = {'epochs':learn.n_epoch, 'optimizer':' '.join([type(opt).__name__, *(getattr(o,'__name__',str(o)) for o in getattr(opt,'cbs',[])), *(
+    res = {'epochs':learn.n_epoch, 'optimizer':' '.join([type(opt).__name__, *(_plain(o) for o in getattr(opt,'cbs',[])), *(
         [type(opt.opt).__name__] if isinstance(opt, OptimWrapper) else [])])}
     res.update({k:str([pack(h[k], {}, '') for h in opt.hypers]) for k in opt.hypers[0]})
     for o in cbs:
         if isinstance(o, ScheduleRunner):
             s = o.schedule
             res.update({'schedule':str(s.factors.tolist()), 'epochs of each step':str(s.epochs.tolist()), 'lr':str(o.lrs.tolist()), 'shape':getattr(o.shape,'__name__',''), 'restart':o.restart})
-        elif isinstance(o, ParamScheduler): res.update({f'{k} over time':str([np.asarray(f(p)).tolist() for p in np.linspace(0,1,9)]) for k,f in o.scheds.items()})
+        elif isinstance(o, ParamScheduler):
+            for k in o.scheds: res.pop(k, None) # where it stands before the fit does not matter
+            res.update({f'{k} over time':str([np.asarray(f(p)).tolist() for p in np.linspace(0,1,9)]) for k,f in o.scheds.items()})
         else: res[f'callback {o.name}'] = _settings(o)
     return res
 
@@ -178,10 +182,11 @@ def _params(learn):
     return {**res, **{f'optimizer.{i}':p for i,p in enumerate(p for ps in learn.opt.param_lists for p in ps) if p not in known}}
 
 def _objects(learn):
-    "Callbacks and metrics by name"
+    "Callbacks and metrics, by class and number: one callback more or less leaves the others their names"
     rec = getattr(learn, 'recorder', None)
     own = [o for o in learn.cbs.sorted('order') if not getattr(o,'outside',False)] + list(learn.metrics) + ([rec.loss, rec.smooth_loss] if rec else [])
-    return {f'{i} {type(o).__name__}':o for i,o in enumerate(own)}
+    names = [type(o).__name__ for o in own]
+    return {f'{k} {names[:i].count(k)}':o for i,(k,o) in enumerate(zip(names, own))}
 
 def _memories(opt): return [opt.state, opt.opt.state] if isinstance(opt, OptimWrapper) else [opt.state]
 
@@ -232,7 +237,7 @@ def set_state(learn, state, weights, memory):
         for k,o in d.items(): o.copy_(weights[f'{kind}.{k}'])
     for k,p in ps.items():
         p.requires_grad_(k in state['open'])
-        p.grad = weights[f'grad.{k}'].to(p.device) if f'grad.{k}' in weights else torch.zeros_like(p) if k in state['grads'] else None
+        p.grad = weights[f'grad.{k}'].to(p.device, copy=True) if f'grad.{k}' in weights else torch.zeros_like(p) if k in state['grads'] else None
     for k,o in _objects(learn).items():
         for name,v in state['objects'].get(k,{}).items(): vars(o)[name] = unpack(v, weights, device)
     for k,v in state['learner'].items(): setattr(learn, k, unpack(v, weights, device))
