@@ -1,5 +1,5 @@
 "A run that was killed anywhere ends as the one that was not, bit by bit"
-import json, logging, os, random, resource, signal, subprocess, sys, time
+import itertools, json, logging, os, random, resource, signal, subprocess, sys, time
 import numpy as np, pytest, torch
 from fastai.basics import Callback, DataLoaders, Learner
 from fastai.callback.schedule import fit_one_cycle, lr_find
@@ -94,10 +94,9 @@ def test_killed_runs_end_as_the_whole_one(tmp_path):
 class Stop(Callback):
     "Interrupt at batch `when` of training, or of validation"
     order = 2000
-    def __init__(self, when, training=True): self.at,self.where,self.count = when,training,0 # not under the arguments' names: those are compared
+    def __init__(self, when, training=True): self.at,self.where,self.count = when,training,itertools.count(1) # nothing that is compared, or saved
     def after_batch(self):
-        self.count += self.training==self.where
-        if self.training==self.where and self.count==self.at: raise KeyboardInterrupt
+        if self.training==self.where and next(self.count)==self.at: raise KeyboardInterrupt
 
 def learner(path, kind='lm', width=32, bs=8, df=None, in_fit=False, dls_args=None, **kwargs):
     set_seed(1)
