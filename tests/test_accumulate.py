@@ -1,6 +1,6 @@
 "A window of batches steps as the large batch does"
 import pytest, torch, torch.nn.functional as F
-from fastai.basics import Callback, CrossEntropyLossFlat, CancelTrainException
+from fastai.basics import Callback, CancelTrainException
 from fastai.callback.training import GradientClip
 from fastai.callback.fp16 import MixedPrecision
 from fastai.optimizer import SGD
@@ -25,14 +25,14 @@ class Keep(Callback):
 def exact(pred, y): return F.cross_entropy(pred.flatten(0,1), picked(y, pred.shape[1]).flatten(), ignore_index=-100)
 
 class First(torch.nn.Linear):
-    "A head that, other than ours, stays in float64"
+    "A head that, other than ours, stays in float64, as torch's loss does and fastai's does not"
     def forward(self, h, mask): return super().forward(h[:,0])
 
 def learner(kind, bs, *cbs, opt_func=SGD, double=True, loss=None):
     set_seed(0)
     df = tiny_df()
     if kind=='classifier':
-        tok,kw = tiny_tok(),dict(loss_func=loss, head=First(32, 3))
+        tok,kw = tiny_tok(),dict(loss_func=loss or torch.nn.CrossEntropyLoss(), head=First(32, 3))
         learn = classifier_learner(classifier_dls(df, tok, bs=bs), tiny_arch('bert', num_hidden_layers=1), drop_mult=0., opt_func=opt_func, cbs=[Keep(), *cbs], **kw)
     else:
         family,obj = dict(mlm=('bert',MLM), clm=('gpt2',CLM))[kind]
@@ -56,7 +56,7 @@ def test_window_equals_large_batch(kind):
 
 def test_class_weights():
     w = torch.tensor([1.,5.,.2], dtype=torch.float64)
-    a,b = (fit(learner('classifier', bs, *cbs, loss=CrossEntropyLossFlat(weight=w))) for bs,cbs in ((1000,()), (7,[TokenAccumulation(n_acc=10**6)])))
+    a,b = (fit(learner('classifier', bs, *cbs, loss=torch.nn.CrossEntropyLoss(weight=w))) for bs,cbs in ((1000,()), (7,[TokenAccumulation(n_acc=10**6)])))
     assert distance(a[0], b[0])<1e-10
 
 @pytest.mark.parametrize('opt_func', [SGD,FusedAdam])
