@@ -49,6 +49,7 @@ class Resume(Callback):
         if not self._in_fit: return
         self._check()
         self.learn.__dict__.pop('all_batches', None)
+        for o in self._names('.fit*.tmp'): shutil.rmtree(o, ignore_errors=True) # of a run that was killed while writing
         self._number,self._at,self._over = self._fits.get(str(self.path), 0),None,False
         if self._known is None or self._known[0] is not self.dls: self._known = self.dls, data_facts(self.learn)
         self._facts = {**self._known[1], **fit_facts(self.learn)}

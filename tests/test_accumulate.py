@@ -112,3 +112,16 @@ def test_with_bf16():
 def test_arguments():
     for kw in (dict(), dict(n_tokens=1, n_acc=1), dict(n_acc=0), dict(n_tokens=-5)):
         with pytest.raises(ValueError): TokenAccumulation(**kw)
+
+@pytest.mark.parametrize('kind', ['mlm','classifier'])
+def test_gradient_checkpointing_changes_nothing(kind):
+    "Hugging Face's own switch, the other way to a large batch: memory for time"
+    res = []
+    for on in (False,True):
+        learn = learner(kind, 8)
+        for m in learn.model.modules():
+            if isinstance(m, torch.nn.Dropout): m.p = .1
+        hf = learn.model.hf if kind=='mlm' else learn.model.body
+        if on: hf.gradient_checkpointing_enable(); assert hf.is_gradient_checkpointing
+        set_seed(5); res.append(fit(learn, 2))
+    assert all(torch.equal(a[k], b[k]) for a,b in zip(*res) for k in a)
