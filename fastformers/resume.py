@@ -73,6 +73,8 @@ class Resume(Callback):
         if self._others is None: return
         if self.epoch<self._at[1]['epoch']: raise CancelEpochException()
         self.learn.cbs,self._others = self._others,None
+        bar = getattr(getattr(self.learn, 'progress', None), 'mbar', None)
+        if bar is not None: bar.update(0) # a bar of fastprogress starts at 0
         for cb in self.learn.cbs.sorted('order'):
             if cb is not self: cb('before_epoch')
         self.learn.all_batches = self._rest # for this once

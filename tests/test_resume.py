@@ -132,6 +132,13 @@ def test_stopped_twice_in_one_process(whole, tmp_path):
     learn = fit(learner(tmp_path), Stop(9))
     same(fit(fit(learn, Stop(5))), whole)
 
+def test_with_progress_bar(whole, tmp_path):
+    for stop in (Stop(19), None, None):
+        learn = learner(tmp_path)
+        try: learn.fit_one_cycle(3, 1e-3, cbs=stop)
+        except KeyboardInterrupt: pass
+    same(learn, whole)
+
 def test_as_callback_of_a_fit(tmp_path):
     a = learner(None, in_fit=True)
     fit(a, cbs=[Resume(tmp_path/'a', every=3)]); fit(a, cbs=[Resume(tmp_path/'a', every=3)])
