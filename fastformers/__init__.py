@@ -2,8 +2,10 @@
 
 Modules:
 
+- `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.all`: Everything at once, for notebooks
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
+- `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
 - `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
 - `fastformers.cli_csv`: csv files row by row and letter by letter, of any size
@@ -29,6 +31,7 @@ Modules:
 - `fastformers.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
+- `fastformers.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others

@@ -22,10 +22,13 @@ from .heads import *
 from .objectives import *
 from .loaders import *
 from .rows import *
+from .store import *
 from .data import *
 from .schedules import *
 from .training import *
 from .stages import *
+from .resume import *
+from .accumulate import *
 from .bundles import *
 from .export import *
 from .task import *

@@ -54,6 +54,7 @@ class TokensDL(TfmdDL):
         super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
         self.max_tokens,self.seed,self.passes,self.in_order,self._lengths,self._plan = max_tokens,seed,passes,in_order,lengths,None
         self._width = self._widest = None # of the batch at hand and of the rows of this pass, for `to_detach`
+        self._start,self._ready = 0,None
 
     @property
     def lengths(self):
@@ -93,7 +94,9 @@ class TokensDL(TfmdDL):
         return self.cut(idxs)
     def __len__(self): return len(self._batches(self.get_idxs()))
     def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
-        return (b for i,b in enumerate(self._batches(self._DataLoader__idxs)) if i%self.num_workers==self.offs)
+        batches = self._batches(self._DataLoader__idxs)[self._start:]
+        if not self.fake_l.num_workers: self._begin()
+        return (b for i,b in enumerate(batches) if i%self.num_workers==self.offs)
     def create_batches(self, samps): return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
 
     def before_iter(self):
@@ -106,7 +109,20 @@ class TokensDL(TfmdDL):
     def after_iter(self): self.passes += 1
     def __iter__(self):
         self._widest = None
-        for b in super().__iter__(): self._width = b[0].shape[-1]; yield b
+        for b in super().__iter__(): self._begin(); self._width = b[0].shape[-1]; yield b
+        self._begin()
+
+    def seek(self,
+        passes, # Passes completed before it
+        batch=0, # Batches of it that are left out, unread
+        ready=None # Called once, when all is set up and nothing is read yet (with worker processes: when the first batch has come)
+    ):
+        "Let the next iteration be that of another place: the order is known, so nothing is replayed"
+        self.passes,self._start,self._ready = passes,batch,ready
+        return self
+    def _begin(self):
+        ready,self._start,self._ready = self._ready,0,None
+        if ready is not None: ready()
 
     def to_detach(self, b, cpu=True, gather=True):
         "Called by `Learner.get_preds` on a batch's inputs, and targets, before it joins batches: all get the width of the longest row"

@@ -224,6 +224,11 @@ class ScheduleRunner(Callback):
         self.opt.frozen_idx = int(opened.argmax())  # what `summary` shows
         drop_frozen_grads(self.model.parameters())
 
+    def ends_step(self):
+        "Is this batch the last of its step? Whoever gathers gradients of several batches stops gathering there"
+        pos = self.epoch+(self.iter+1)/self.n_iter
+        return pos>self.schedule.total-_eps or self.schedule.at(pos)[0]!=self.step
+
     def after_batch(self):
         self.cut = self.iter+1<self.n_iter and self.epoch+(self.iter+1)/self.n_iter > self.schedule.total-_eps
         if self.cut: raise CancelTrainException()
