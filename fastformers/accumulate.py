@@ -23,7 +23,8 @@ from .schedules import ScheduleRunner
 def loss_weight(learn):
     "What the loss of `learn`'s batch is a mean over: predicted tokens, rows, or the weights of the rows' classes"
     if first(f for f in learn.dls.train.after_batch.fs if isinstance(f, Objective)) is not None: return float(n_predicted(learn))
-    f = getattr(learn.loss_func, 'func', learn.loss_func)
+    f = getattr(learn.loss_func, 'f', learn.loss_func) # the loss inside what makes its outputs readable, or inside fastai's
+    f = getattr(f, 'func', f)
     if not isinstance(f, nn.CrossEntropyLoss) or len(learn.yb)!=1 or learn.yb[0].is_floating_point(): return float(find_bs(learn.yb))
     y = learn.yb[0].flatten()
     y = y[y!=f.ignore_index]

@@ -25,7 +25,6 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from .core import TensorTokens, TokenText
-from .corpora import fastformers_home
 from .hub import load_tokenizer, resolve_arch, shipped
 from .ragged import Ragged, RaggedWriter
 from .tokens_train import train_tokenizer, valid_text
@@ -230,6 +229,7 @@ def tok_hash(
 # %% ../nbs/02_tokens.ipynb #35ceca69
 def _cached(encode, tok, texts, cache):
     "What `encode()` gives, from the folder `cache` if it is there"
+    from fastformers.corpora import fastformers_home # here, since it brings pandas
     path = (fastformers_home()/'ids' if cache is True else Path(cache).expanduser())/_content_key(tok, texts)
     try: return _load_ids(path)
     except FileNotFoundError: pass
