@@ -6,6 +6,7 @@ Modules:
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
 - `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
+- `fastformers.cli_csv`: csv files row by row and letter by letter, of any size
 - `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
 - `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
 - `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
@@ -21,6 +22,7 @@ Modules:
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
+- `fastformers.measure`: A score for each validation row, so that two models, or one before and after training, are compared row by row
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
