@@ -33,7 +33,7 @@ def texts_from_path(
     if _suffix(path)=='jsonl': return _jsonl(path, encoding)
     if _suffix(path): return _csv(path, separator(path, sep), encoding)
     lines = [o.strip() for _,o in _lines(path, encoding) if o.strip()]
-    if lines and re.fullmatch('= .+ =', lines[0]): return texts_from_articles(path).rename(columns={'text':text_col})
+    if lines and re.fullmatch('= .+ =', lines[0]): return texts_from_articles(path, encoding=encoding).rename(columns={'text':text_col})
     return pd.DataFrame({text_col:lines})
 
 def labelled_from_path(
