@@ -17,7 +17,8 @@ import pandas as pd
 from .cli_args import add_flags, flags_of, summary_of
 from .cli_output import as_table, check_output, swept
 from .corpora import docs_corpus
-from .files import as_list, check_labels, check_texts, columns_in, flags, texts_from_path
+from .files import _numbers, as_list, check_apart, check_labels, check_texts, columns_in, flags, labelled_from_path, texts_from_path
+from .recipe import is_docs
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ def lm_table(
     dfs = []
     for o in sources:
         where,named = Path(o).name,columns_first(text_col)
-        df = docs_corpus().rename(columns={'text':named}) if o=='docs' and not Path(o).exists() else texts_from_path(o, named, labels=False, **kwargs)
+        if is_docs(o) and Path(o).exists(): _log.warning("docs: the documentation of Python libraries is read; the %s here is ./docs", 'folder' if Path(o).is_dir() else 'file')
+        df = docs_corpus().rename(columns={'text':named}) if is_docs(o) else texts_from_path(o, named, labels=False, **kwargs)
         cols = as_list(columns_in(df, text_col, '--text-col', where))
         df = _with_flags(check_texts(df, cols, where), valid_col, where)
         keep = [c for c in (valid_col or 'is_valid',) if c in df]
@@ -61,10 +63,10 @@ def labelled_table(
 ): # (table, text column or columns, label column or columns)
     "The labelled texts of `source`, checked"
     where = Path(source).name
-    df = texts_from_path(source, columns_first(text_col), **kwargs)
+    df = labelled_from_path(source, columns_first(text_col), **kwargs)
     text_col,label_col = columns_in(df, text_col, '--text-col', where),columns_in(df, label_col, '--label-col', where)
     check_labels(df, label_col, where)
-    return _with_flags(check_texts(df, text_col, where), valid_col, where), text_col, label_col
+    return _with_flags(_numbers(check_texts(df, text_col, where), as_list(text_col)), valid_col, where), text_col, label_col
 
 # %% ../nbs/14c_cli_stages.ipynb #6013354b
 def _shown(stage):
@@ -108,6 +110,7 @@ def adapt(args):
     "Go on training a language model on your own texts"
     path = check_output(args.output, args.force, 'stage.json')
     given = _given(args, 'text_col')
+    check_apart(args.arch, path)
     df = lm_table(args.data, _names(args.text_col, 'text'), given.get('valid_col'), **file_format(args))
     from fastformers.ulmfit import fine_tune_lm
     _run(lambda: fine_tune_lm(df, args.arch, path, **given), path)
@@ -116,6 +119,7 @@ def adapt(args):
 def classify(args):
     "Train a classifier on your labels"
     path = check_output(args.output, args.force, 'stage.json')
+    check_apart(args.arch, path)
     given = _given(args, 'text_col label_col')
     cols = _names(getattr(args,'text_col',None), 'text'), _names(getattr(args,'label_col',None), 'label')
     df,text_col,label_col = labelled_table(args.data, *cols, given.get('valid_col'), **file_format(args))

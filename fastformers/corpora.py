@@ -184,10 +184,10 @@ def _lines(path, encoding='utf-8'):
         raise ValueError(f"{path}, line {i}: expected {'UTF-8' if utf8 else encoding}{got}; save the file as UTF-8, or name its `encoding`, such as 'cp1252' or 'utf-16'") from e
     except (EOFError, gzip.BadGzipFile, zlib.error) as e: raise ValueError(f"{path}: damaged gzip file after line {i} ({e})") from e
 
-def _blocks(path):
+def _blocks(path, encoding='utf-8'):
     "Runs of lines of `path` that are not blank, each line with its number"
     block = []
-    for i,o in _lines(path):
+    for i,o in _lines(path, encoding):
         if o.strip(): block.append((i,o))
         elif block: yield block; block = []
     if block: yield block
@@ -234,7 +234,7 @@ def _check_rows(path, sep, encoding):
     "Raise unless all rows have as many fields as the header"
     rows,was = csv.reader((o+'\n' for _,o in _lines(path, encoding)), delimiter=sep),csv.field_size_limit(2**31-1) # a text may be longer than the csv module's limit
     try:
-        head = next(rows, [])
+        head = next((o for o in rows if o), [])
         other = [o for o in ';\t|,' if len(head)==1 and o in head[0]]
         if other: raise ValueError(f"{path}, line 1: {head[0]!r} is one field with sep={sep!r}; did you mean sep={other[0]!r}?")
         for o in rows:
@@ -259,10 +259,10 @@ def texts_from_conll(
     return pd.DataFrame(rows, columns=['tokens','tags','text'])
 
 # %% ../nbs/01_corpora.ipynb #6c4a6a6b
-def iter_articles(path):
+def iter_articles(path, encoding='utf-8'):
     "Yield (title, text) of each article of the plain corpus `path`, one at a time; paragraphs are joined by a line end"
     path = _found(path)
-    for (i,head),*body in _blocks(path):
+    for (i,head),*body in _blocks(path, encoding):
         title = re.fullmatch(r'= (.+) =', head.strip())
         if not title: raise ValueError(f"{path}, line {i}: expected `= Title =` at the start of an article, got {head[:60]!r}; blank lines stand between articles only")
         if not body:  raise ValueError(f"{path}, line {i}: no text after {head[:60]!r}; paragraphs follow the title without a blank line")
@@ -270,7 +270,8 @@ def iter_articles(path):
 
 def texts_from_articles(
     path, # File with articles, `.gz` or not
-    n=None # Read only the first `n` articles; None: all
+    n=None, # Read only the first `n` articles; None: all
+    encoding='utf-8' # Of the file
 ): # DataFrame with columns title and text
     "Articles of a plain corpus, one a row"
-    return pd.DataFrame(islice(iter_articles(path), n), columns=['title','text'])
+    return pd.DataFrame(islice(iter_articles(path, encoding), n), columns=['title','text'])

@@ -70,3 +70,67 @@ def test_trec_with_minilm(data_dir):
     df = pd.read_csv(data_dir/'trec'/'train.csv', keep_default_na=False)[:900]
     stage = fine_tune_classifier(df, 'minilm', epochs=2, lr=3e-4, max_len=32)
     assert stage.metrics['accuracy']>.75 # the largest class is 0.23
+
+def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
+    "Each value differs from its default, and is read from the stages, their loaders and their models"
+    from fastformers.schedules import discriminative_lrs, head_only
+    from fastformers.ulmfit import fine_tune_lm, ulmfit
+    df = tiny_df().rename(columns={'text':'review','label':'kind','is_valid':'held'})
+    fine_tune_lm(df, tiny_arch('gpt2'), tmp_path/'start', tok=tiny_tok('bert'), objective='clm', text_col='review', valid_col='held', epochs=.1, bs=8, seq_len=32)
+    recipe = Recipe().replace(run=dict(compare=False, seed=7), data=dict(source='x.csv', text_col='review', label_col='kind', valid_col='held'),
+                              model=dict(arch=str(tmp_path/'start'), max_len=11, head='mean'), lm=dict(objective='clm', epochs=.5, lr=1e-3, schedule='head_only', bs=5, seq_len=24),
+                              classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5))
+    report = ulmfit(df, recipe=recipe, path=tmp_path/'run', seeds=recipe.run.seed)
+    lm,clf = (read_stage(tmp_path/'run'/o) for o in ('target_lm','classifier'))
+    assert (lm['data']['objective'].lower(), lm['recipe']['seq_len'], lm['recipe']['bs'], lm['lr'], lm['seed'])==('clm', 24, 5, 1e-3, 7)
+    assert sum(lm['recipe']['schedule']['epochs'])==pytest.approx(.5) and sum(clf['recipe']['schedule']['epochs'])==pytest.approx(.7)
+    learn,n = report.learner,[len(o['recipe']['schedule']['factors'][0]) for o in (lm,clf)]
+    assert np.allclose(lm['recipe']['schedule']['factors'], head_only(n[0]).factors)
+    assert np.allclose(clf['recipe']['schedule']['factors'], (head_only(n[1])*discriminative_lrs(n[1], 1.5)).factors)
+    assert (clf['recipe']['max_len'], clf['recipe']['bs'], clf['recipe']['discr'], clf['recipe']['pool'], clf['lr'], clf['seed'])==(11, 6, 1.5, 'mean', 3e-3, 7)
+    assert learn.dls.train.bs==6 and learn.dls.one_batch()[0].shape[1]<=11 and learn.model.head.layers[0].normalized_shape==(32,) # a mean, not three vectors
+    assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] # compare = no
+    assert f"{tmp_path/'start'} (target LM)"==report.stages[0].parent
+    assert len(learn.dls.valid_ds)==int(df.held.sum())
+
+def test_a_recipe_may_ask_for_the_head_of_hugging_face(tmp_path, run):
+    from transformers import AutoModelForSequenceClassification
+    from fastformers.ulmfit import ulmfit
+    recipe = Recipe().replace(lm=dict(objective='none'), model=dict(head='hf', max_len=16), classifier=dict(epochs=.2, bs=8))
+    ulmfit(tiny_df(), arch=str(run/'arch'), recipe=recipe, path=tmp_path/'run')
+    _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier_without_lm', output_loading_info=True)
+    assert not info['missing_keys']
+
+def test_documents_with_labels_are_not_unlabelled_ones_too(monkeypatch):
+    from fastformers import files
+    docs = pd.DataFrame({'text':list('abcdef'), 'label':['x','y']*3, 'is_valid':[False]*5+[True]})
+    monkeypatch.setattr(files, 'docs_corpus', lambda n=None, seed=42: docs[:n].copy())
+    df,more,_ = files.load_data(Recipe().replace(data=dict(rows=3, unlabelled_rows=0)))
+    assert (df.text.tolist(), more.text.tolist())==(list('abc'), ['d','e'])
+
+def test_no_advice_on_a_new_head_that_learns_alone_anyway(run, caplog):
+    from fastformers.ulmfit import fine_tune_lm
+    for schedule,advised in ((None,False), ('lp_ft',False), ('full_tune',True)):
+        caplog.clear()
+        with caplog.at_level('INFO', 'fastformers'): fine_tune_lm(tiny_df(), str(run/'arch'), epochs=.6, bs=8, seq_len=32, schedule=schedule)
+        assert ('train it alone first' in caplog.text)==advised
+
+def test_a_run_does_not_replace_what_it_starts_from(run, capsys):
+    (run/'again.ini').write_text('[run]\noutput = out\n[data]\nsource = mine.csv\n[model]\narch = ./out/target_lm\n[lm]\nepochs = 1\n')
+    before = (run/'out'/'target_lm'/'stage.json').read_text()
+    assert main(['run', str(run/'again.ini'), '--force'])==2
+    assert 'would replace' in capsys.readouterr().err and (run/'out'/'target_lm'/'stage.json').read_text()==before
+
+def test_labels_keep_their_zeros_from_a_recipe(tmp_path):
+    from fastformers.files import load_data
+    (tmp_path/'a.csv').write_text('text,label\n1.50,00\n00001,01\n')
+    (tmp_path/'a.ini').write_text('[data]\nsource = a.csv\n')
+    assert load_data(read_recipe(tmp_path/'a.ini'))[0].values.tolist()==[['1.50','00'],['00001','01']]
+
+@pytest.mark.parametrize('verb', ['adapt','classify'])
+def test_a_separator_that_is_missing_is_named_as_a_flag(tmp_path, capsys, verb):
+    for text in ('text;label\nOui;a\n', 'id;text, long;label\n1;b, c, d;e\n', 'id;text, long;label\n1;b, c;e\n'):
+        (tmp_path/'semi.csv').write_text(text)
+        assert main([verb, str(tmp_path/'semi.csv'), '--output', str(tmp_path/'never')])==2
+        err = capsys.readouterr().err
+        assert "--sep ';'" in err and 'Traceback' not in err and 'sep=' not in err
