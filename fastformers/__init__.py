@@ -20,6 +20,7 @@ Modules:
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
+- `fastformers.fine_tuning`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
@@ -44,7 +45,7 @@ Modules:
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
 - `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
 - `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, a faster Adam, bfloat16 on the CPU, how many epochs fit into a time budget.
-- `fastformers.ulmfit`: The three stages as recipes: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`, and all of them in a row
+- `fastformers.ulmfit`: All stages in a row on one DataFrame, and a report of what each one bought: `ulmfit`
 - `fastformers.vocab`: New tokens for a tokenizer that is already trained: words of a domain, and what a pair of texts needs"""
 
 __version__ = "0.1.0"

@@ -24,12 +24,13 @@ from fastai.learner import Learner
 from transformers import PretrainedConfig
 from .core import TensorTokens
 from .bundles import HFClassifier, bundle_facts, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
+from .checkpoints import data_hash
 from .data import tokenizer_of
 from .heads import PoolingHead
 from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, quiet_hf, layer_groups, max_length, is_causal
 from .objectives import Objective
 import fastformers.schedules # `fit_schedule`
-from .stages import content_hash, new_dir, read_stage, versions, write_stage, write_text
+from .stages import new_dir, read_stage, versions, write_stage, write_text
 from .task import activation_of, columns_of, default_metrics, loss_for, target_of, threshold_of
 from .tokens import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
 from .training import FreezeGrads, FusedAdam
@@ -193,8 +194,6 @@ def classifier_learner(
     return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
 # %% ../nbs/11_learner.ipynb #26016744
-def _texts(dls): return (o for ds in (dls.train_ds, dls.valid_ds) for o in ds.tls[0])
-
 def _hf_model(learn, verb):
     "The Hugging Face model inside `learn`"
     if isinstance(learn.model, (LanguageModel,HFClassifier)): return learn.model.hf
@@ -205,7 +204,7 @@ def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
     hf,tok = _hf_model(learn,'save_encoder'),tokenizer_of(learn.dls)
     bundle = None if isinstance(learn.model, LanguageModel) else _facts(learn.dls, learn.model, learn.loss_func)
-    data = {'data':content_hash(_texts(learn.dls))} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
+    data = {'data':data_hash(learn.dls)} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
     with new_dir(path) as tmp:
         if bundle: write_bundle(tmp, learn.model, tok, bundle)
         else: write_checkpoint(tmp, hf, tok)

@@ -9,11 +9,12 @@ run again, goes on inside the epoch where it was, and ends with the same weights
 __all__ = ['Resume']
 
 # %% ../nbs/10e_resume.ipynb #6cf104b0
-import logging, shutil, time
+import json, logging, shutil, time
+from contextlib import suppress
 from pathlib import Path
 from fastai.basics import Callback, CancelEpochException, CancelFitException, L
 from fastai.torch_core import num_distrib
-from .checkpoints import OPTIMIZER, data_facts, differences, fit_facts, get_objects, get_state, read_checkpoint, set_random, set_state, write_checkpoint
+from .checkpoints import OPTIMIZER, _sync, data_facts, differences, fit_facts, get_objects, get_state, read_checkpoint, set_random, set_state, write_checkpoint
 from .stages import versions
 
 _log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class Resume(Callback):
         for k,v in dict(minutes=minutes, every=every, keep=keep).items():
             if v is not None and not v>0: raise ValueError(f"`{k}` must be more than 0, got {v}")
         if minutes is None and every is None: raise ValueError("give `minutes` or `every`, how often to save")
-        self.path,self.minutes,self.every,self.keep = Path(path),minutes,every,max(int(keep),1)
-        self._known,self._others,self._at = None,None,None
+        self.path,self.minutes,self.every,self.keep = Path(path).expanduser(),minutes,every,max(int(keep),1)
+        self._known,self._others,self._at,self.earlier = None,None,None,0.
 
     @property
     def _fits(self): "Fits that are over, by path"; return self.learn.__dict__.setdefault('fits_done', {})
@@ -43,6 +44,9 @@ class Resume(Callback):
         if not hasattr(self.dls.train, 'seek'):
             raise TypeError(f"`Resume` needs a training loader that can begin in the middle, such as `TokensDL`; this is a {type(self.dls.train).__name__}. Build the dls with `lm_dls`, `classifier_dls` or `HFTextBlock`")
         if num_distrib()>1: raise NotImplementedError("`Resume` continues runs of one process; leave it out of distributed ones")
+        self._check_path()
+
+    def _check_path(self):
         if self.path.exists() and not self.path.is_dir(): raise FileExistsError(f"{self.path} is a file; `Resume` needs a directory")
 
     def before_fit(self):
@@ -55,9 +59,10 @@ class Resume(Callback):
         self._facts = {**self._known[1], **fit_facts(self.learn)}
         self._start = get_objects(self.learn, {})
         found = self._newest()
-        self._saved,self._since = time.monotonic(),0
+        self._saved,self._since,self._began,self.earlier = time.monotonic(),0,time.monotonic(),0.
         if found is None: return
         name,state,weights,memory = found
+        self.earlier = state.get('seconds', 0.) # that other processes took, up to the checkpoint
         if state['done']:
             self._over = True
             _log.warning(f"fit {self._number} was finished before: its result is loaded from {name}; delete {self.path} to train anew")
@@ -103,16 +108,21 @@ class Resume(Callback):
 
     def _save(self, batch, done=False):
         own,weights,memory = get_state(self.learn, self._start)
-        state = {'format':1, 'done':done, 'epoch':self.epoch, 'batch':batch, 'passes':self.dls.train.passes, 'facts':self._facts, 'versions':versions(), 'learn':own}
+        state = {'format':1, 'done':done, 'epoch':self.epoch, 'batch':batch, 'passes':self.dls.train.passes, 'facts':self._facts, 'versions':versions(), 'learn':own,
+                 'seconds':self.earlier+time.monotonic()-self._began}
         write_checkpoint(self.path/f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}", state, weights, memory)
         self._prune()
         self._saved,self._since = time.monotonic(),0
 
-    def _names(self, pattern='fit*'): return sorted(self.path.glob(pattern))
+    def _names(self, pattern='fit[0-9][0-9][0-9]-*'): return sorted(self.path.glob(pattern))
     def _prune(self):
         for o in self._names()[:-self.keep]:
             if o.name.endswith('-end'): (o/OPTIMIZER).unlink(missing_ok=True)
             else: shutil.rmtree(o, ignore_errors=True)
+
+    def _check_same(self, old, new):
+        if diff := differences(old, new):
+            raise ValueError(f"{self.path} holds checkpoints of another run: {diff}. Give this run a `path` of its own, or delete that directory to begin anew")
 
     def _newest(self):
         "The newest whole checkpoint of this fit: (its directory, state, weights, optimizer), or None"
@@ -120,10 +130,47 @@ class Resume(Callback):
         for o in reversed(names):
             try: state,*tensors = read_checkpoint(o)
             except ValueError as e: _log.warning(f"{e}; trying the checkpoint before it"); continue
-            if diff := differences(state['facts'], self._facts):
-                raise ValueError(f"{self.path} holds checkpoints of another run: {diff}. Give this run a `path` of its own, or delete that directory to begin anew")
+            self._check_same(state['facts'], self._facts)
             if state['versions']!=versions(): _log.warning(f"{o} was written by other versions of python or a library: what follows may differ in the last digits")
             return o,state,*tensors
         if vars(self.opt).get('memory_lost'):
             raise ValueError(f"{self.path}: no checkpoint of fit {self._number} is whole, and the optimizer at the end of fit {self._number-1} was not kept; delete the directory to begin anew")
         if names: _log.warning(f"no checkpoint of fit {self._number} in {self.path} is whole: it begins anew")
+
+    @property
+    def found(self): "Are there checkpoints?"; return bool(self._names())
+    @property
+    def beside(self): "Directory for what `once` keeps, and for files that go with it"; return self.path/'once'
+
+    def once(self,
+        name:str, # What it is
+        facts:dict, # What decides it, strings and numbers: a run where these differ is another one
+        make, # Function without arguments; what it gives must fit into JSON
+    ):
+        "What `make()` gives; when the run was stopped and goes on: what it gave then"
+        self._check_path()
+        f,known = self.beside/'once.json',self._known_once()
+        if old := known.get(name):
+            if self.found: self._check_same(old['facts'], facts)
+            if old['facts']==facts: return old['value']
+        self.beside.mkdir(parents=True, exist_ok=True)
+        known[name] = {'facts':facts, 'value':(value := make())}
+        tmp = f.with_name('.once.json.tmp')
+        tmp.write_text(json.dumps(known), encoding='utf-8'); _sync(tmp); tmp.replace(f)
+        return value
+
+    def _known_once(self):
+        try: return json.loads((self.beside/'once.json').read_text(encoding='utf-8'))
+        except FileNotFoundError: return {}
+        except ValueError as e: raise ValueError(f"{self.beside/'once.json'} is damaged: {e}; delete {self.path} to begin anew") from e
+
+    def settle(self):
+        "When all is trained: keep of each fit its end without the optimizer, which is enough to load its result"
+        for o in self._names():
+            if o.name.endswith('-end'): (o/OPTIMIZER).unlink(missing_ok=True)
+            else: shutil.rmtree(o, ignore_errors=True)
+
+    def clear(self):
+        "Delete all checkpoints and what `once` kept; the directory too, if nothing else is in it"
+        for o in (*self._names(), *self._names('.fit*.tmp'), self.beside): shutil.rmtree(o, ignore_errors=True)
+        with suppress(OSError): self.path.rmdir()

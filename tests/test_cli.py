@@ -320,7 +320,7 @@ def timed(here):
     r = Recipe().replace(run=dict(output='timed', seed='1, 2'), data=dict(source='reviews.csv'), model=dict(arch='./arch'), lm=dict(minutes=.03, bs=8, seq_len=32), classifier=dict(epochs=1, bs=8))
     (here/'timed.ini').write_text(r.to_ini())
     with pytest.MonkeyPatch.context() as m:
-        m.setattr('fastformers.ulmfit.epochs_for', lambda learn, minutes: 1.3)
+        m.setattr('fastformers.fine_tuning.epochs_for', lambda learn, minutes: 1.3)
         assert run('run', here/'timed.ini')==0
     return here/'timed'
 
