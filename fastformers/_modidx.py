@@ -86,6 +86,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/checkpoints.py')},
             'fastformers.cli': { 'fastformers.cli._Short': ('cli.html#_short', 'fastformers/cli.py'),
                                  'fastformers.cli._Short.format': ('cli.html#_short.format', 'fastformers/cli.py'),
+                                 'fastformers.cli._again': ('cli.html#_again', 'fastformers/cli.py'),
                                  'fastformers.cli._check_output': ('cli.html#_check_output', 'fastformers/cli.py'),
                                  'fastformers.cli._fail': ('cli.html#_fail', 'fastformers/cli.py'),
                                  'fastformers.cli._finish': ('cli.html#_finish', 'fastformers/cli.py'),

@@ -107,7 +107,7 @@ def write_checkpoint(
         shutil.rmtree(path, ignore_errors=True) # a damaged one
         tmp.rename(path); _sync(path.parent)
     except (OSError,SafetensorError) as e:
-        raise OSError(f"cannot write checkpoint {path}: {getattr(e,'strerror',None) or e}; earlier checkpoints are as they were. Make room and run the same again") from e
+        raise OSError(f"cannot write checkpoint {path}: {getattr(e,'strerror',None) or e}; earlier checkpoints are as they were. Make room and run the same again (a command: with --resume)") from e
     finally: shutil.rmtree(tmp, ignore_errors=True)
 
 def read_checkpoint(

@@ -9,13 +9,13 @@ a second, as one line that says what to do; only then does it load fastai and st
 __all__ = ['run_recipe', 'main']
 
 # %% ../nbs/15_cli.ipynb #b6ef9fc4
-import logging, os, re, shutil, signal, sys, warnings
+import logging, os, re, shlex, shutil, signal, sys, warnings
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer, main_thread
 from . import __version__
 from .cli_args import Parser
-from .cli_output import swept
+from .cli_output import check_stopped, stopped, swept
 from .cli_predict import add_users
 from .cli_stages import add_stages
 from .files import check_writable, load_data
@@ -50,6 +50,7 @@ def _parser():
     for o in (run,demo):
         o.add_argument('--output', metavar='DIR', help="Directory of the results, instead of the recipe's")
         o.add_argument('--seed', metavar='SEEDS', help="One seed or several, as 42,43, instead of the recipe's")
+        o.add_argument('--resume', action='store_true', help="Go on where the same run was stopped, inside an epoch; checkpoints are written every ten minutes")
     add_stages(verb)
     add_users(verb)
     return res
@@ -70,9 +71,12 @@ def _keep_recipe(path, recipe, source, first=''):
     own = path/'settings.ini'
     if source is None or not own.exists() or not own.samefile(source): write_text(own, first+recipe.to_ini(path))
 
-def _start(path, recipe, source):
-    "Make the directory `path` of a run of `recipe`"
+def _start(path, recipe, source, kept):
+    "Make the directory `path` of a run of `recipe`; checkpoints of an earlier one, in `kept`, go"
     path.mkdir(parents=True, exist_ok=True)
+    if stopped(kept):
+        from fastformers.resume import Resume
+        for o in kept.iterdir(): Resume(o).clear()
     for o in _reports: (path/o).unlink(missing_ok=True)
     _keep_recipe(path, recipe, source)
 
@@ -97,7 +101,7 @@ def _kept(path):
     with swept(path):
         try: yield
         except BaseException:
-            if new and not _finished(path):
+            if new and not _finished(path) and not stopped(path/'checkpoints'):
                 for o in ('settings.ini', *_reports): (path/o).unlink(missing_ok=True)
             raise
         finally:
@@ -114,13 +118,15 @@ def run_recipe(args):
     "Run the recipe that the command line `args` names, print what came out"
     recipe = _recipe(args)
     path = args.output = Path(recipe.run.output).expanduser()
-    _check_output(path, args.force, args.recipe)
+    args.kept = path/'checkpoints'
+    begun = check_stopped(args.kept, path, args.resume, args.force)
+    _check_output(path, args.force or begun, args.recipe)
     df,unlabelled,test = load_data(recipe)
     with _kept(path):
-        _start(path, recipe, args.recipe)
+        if not begun: _start(path, recipe, args.recipe, args.kept)
         from fastformers.stage_show import terminal_progress # fastai takes seconds to load: not before the recipe and the data are known to be good
         from fastformers.ulmfit import ulmfit
-        with terminal_progress(): report = ulmfit(df, unlabelled=unlabelled, test=test, recipe=recipe, path=path, seeds=recipe.run.seed)
+        with terminal_progress(): report = ulmfit(df, unlabelled=unlabelled, test=test, recipe=recipe, path=path, seeds=recipe.run.seed, resume=args.resume)
         _finish(path, recipe, args.recipe, report.stages)
     print(report.summary())
     print(f"\nThe report is {path/'report.md'}; with it are its picture, the models, and the recipe (settings.ini).")
@@ -177,11 +183,16 @@ def _in_flags(e, options):
     "What the error `e` says, with the names of parameters as flags"
     return re.sub(r'`(\w+)`', lambda m: options.get(m[1], m[0]), str(e))
 
+def _again(argv):
+    "The command `argv` with --resume"
+    return shlex.join(['fastformers', argv[0], '--resume', *(o for o in argv[1:] if o not in ('--force','--resume'))])
+
 def _stopped(e, args):
     n = e.args[0] if e.args else signal.SIGINT
     writes = getattr(args, 'output', None) or getattr(args, 'out', None)
     stages = "the stages that were finished are kept, the run has no report" if args.verb is run_recipe and _finished(args.output) else "no stage was finished, nothing is kept"
     what = f"; {stages}" if args.verb is run_recipe else "; nothing is half-written" if writes else ''
+    if (kept := getattr(args, 'kept', None)) and stopped(kept): what += f"; to go on: {args.again}"
     return _fail(128+n, f"{'interrupted' if n==signal.SIGINT else 'ended'}{what}")
 
 def main(
@@ -189,7 +200,9 @@ def main(
 )->int: # Exit code
     "The command `fastformers`"
     if not _streams(): return _fail(2, "error: standard output is closed; write it to a file or to /dev/null")
+    argv = sys.argv[1:] if argv is None else list(argv)
     args = _parser().parse_args(argv)
+    args.again = _again(argv)
     options = {o.dest:o.option_strings[-1] for o in args.parser._actions if o.option_strings}
     del args.command, args.parser
     _quiet()

@@ -107,7 +107,7 @@ def _train(learn, stage, path, schedule, lr, epochs, minutes, resume=None, discr
     stage.score_name = row_score(learn)[0]
     stage.seconds,stage.schedule,stage.groups,stage.lr,stage.learner = time.time()-start+(resume.earlier if resume else 0.),table,group_names(learn.model),lr,learn
     if path is not None:
-        facts = {k:v for k,v in stage.to_dict().items() if k not in ('name','parent')}
+        facts = {'sizes':stage.data, **{k:v for k,v in stage.to_dict().items() if k not in ('name','parent','data')}} # `data` is the hash of all texts there
         recipe = {**settings, 'discr':discr, 'schedule':{'factors':table.factors, 'epochs':table.epochs}}
         stage.path = learn.save_encoder(path, stage=stage.name, recipe=recipe, **facts)
     _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {_num(v)}' for k,v in stage.metrics.items())} in {stage.seconds/60:.1f} minutes")

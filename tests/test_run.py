@@ -82,7 +82,7 @@ def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
                               classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5))
     report = ulmfit(df, recipe=recipe, path=tmp_path/'run', seeds=recipe.run.seed)
     lm,clf = (read_stage(tmp_path/'run'/o) for o in ('target_lm','classifier'))
-    assert (lm['data']['objective'].lower(), lm['recipe']['seq_len'], lm['recipe']['bs'], lm['lr'], lm['seed'])==('clm', 24, 5, 1e-3, 7)
+    assert (lm['sizes']['objective'].lower(), lm['recipe']['seq_len'], lm['recipe']['bs'], lm['lr'], lm['seed'])==('clm', 24, 5, 1e-3, 7)
     assert sum(lm['recipe']['schedule']['epochs'])==pytest.approx(.5) and sum(clf['recipe']['schedule']['epochs'])==pytest.approx(.7)
     learn,n = report.learner,[len(o['recipe']['schedule']['factors'][0]) for o in (lm,clf)]
     assert np.allclose(lm['recipe']['schedule']['factors'], head_only(n[0]).factors)
