@@ -190,9 +190,9 @@ def _again(argv):
 def _stopped(e, args):
     n = e.args[0] if e.args else signal.SIGINT
     writes = getattr(args, 'output', None) or getattr(args, 'out', None)
-    stages = "the stages that were finished are kept, the run has no report" if args.verb is run_recipe and _finished(args.output) else "no stage was finished, nothing is kept"
-    what = f"; {stages}" if args.verb is run_recipe else "; nothing is half-written" if writes else ''
-    if (kept := getattr(args, 'kept', None)) and stopped(kept): what += f"; to go on: {args.again}"
+    if getattr(args, 'kept', None) and stopped(args.kept): what = f"; the last checkpoint is kept, to go on: {args.again}"
+    elif args.verb is run_recipe: what = "; the stages that were finished are kept, the run has no report" if _finished(args.output) else "; no stage was finished, nothing is kept"
+    else: what = "; nothing is half-written" if writes else ''
     return _fail(128+n, f"{'interrupted' if n==signal.SIGINT else 'ended'}{what}")
 
 def main(

@@ -80,7 +80,7 @@ def _measured(cb):
 def _as_it_began(learn, resume, minutes, epochs):
     "Epochs of the stage; they and the precision are measured once, even if it is stopped and goes on, which it does from the same start"
     if resume is None: return epochs_for(learn, minutes) if minutes else epochs
-    resume.once('start', {'starting weights':content_hash(o.detach().cpu() for o in learn.model.parameters())}, lambda: learn.parent)
+    resume.once('start', {'starting weights':content_hash(o.detach().float().cpu() for o in learn.model.parameters())}, lambda: learn.parent)
     for o in learn.cbs.filter(lambda o: isinstance(o, cpu_bf16)): o.enabled = resume.once('bfloat16', {}, lambda: _measured(o))
     return resume.once('epochs', {'minutes':minutes, **data_facts(learn)}, lambda: epochs_for(learn, minutes)) if minutes else epochs
 

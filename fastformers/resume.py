@@ -28,12 +28,13 @@ class Resume(Callback):
         minutes:float=10, # Save when that many have passed since the last time
         every:int=None, # Save every so many batches
         keep:int=2, # How many checkpoints to keep
+        required:bool=True, # Stop if a checkpoint cannot be written? Otherwise the log says so, and training goes on
     ):
         for k,v in dict(minutes=minutes, every=every, keep=keep).items():
             if v is not None and not v>0: raise ValueError(f"`{k}` must be more than 0, got {v}")
         if minutes is None and every is None: raise ValueError("give `minutes` or `every`, how often to save")
         self.path,self.minutes,self.every,self.keep = Path(path).expanduser(),minutes,every,max(int(keep),1)
-        self._known,self._others,self._at,self.earlier = None,None,None,0.
+        self._known,self._others,self._at,self.earlier,self.required = None,None,None,0.,required
 
     @property
     def _fits(self): "Fits that are over, by path"; return self.learn.__dict__.setdefault('fits_done', {})
@@ -110,9 +111,13 @@ class Resume(Callback):
         own,weights,memory = get_state(self.learn, self._start)
         state = {'format':1, 'done':done, 'epoch':self.epoch, 'batch':batch, 'passes':self.dls.train.passes, 'facts':self._facts, 'versions':versions(), 'learn':own,
                  'seconds':self.earlier+time.monotonic()-self._began}
-        write_checkpoint(self.path/f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}", state, weights, memory)
-        self._prune()
         self._saved,self._since = time.monotonic(),0
+        try: write_checkpoint(self.path/f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}", state, weights, memory)
+        except OSError as e:
+            if self.required: raise
+            return _log.warning(f"{e}; training goes on meanwhile")
+        self._prune()
+        self._saved = time.monotonic()
 
     def _names(self, pattern='fit[0-9][0-9][0-9]-*'): return sorted(self.path.glob(pattern))
     def _prune(self):

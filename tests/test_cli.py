@@ -219,8 +219,9 @@ def test_stopped_at_any_moment_nothing_is_half_written(here, tmp_path, sig):
         d = tmp_path/str(i); d.mkdir()
         code,err = stop_after(random.uniform(1.5, 7), sig, *args, '--output', d/'deep'/'c')
         assert code in (0, 128+sig, -sig), err # the last: before the command has begun, on a slow machine
-        if code>0: assert 'nothing is half-written' in err and 'Traceback' not in err
-        if not code or (d/'deep').exists(): from_hf(d/'deep'/'c', device='cpu')
+        if code>0: assert ('nothing is half-written' in err or 'to go on: fastformers classify --resume' in err) and 'Traceback' not in err
+        assert (d/'deep'/'c.checkpoints').exists()==('to go on' in err)
+        if not code or (d/'deep'/'c').exists(): from_hf(d/'deep'/'c', device='cpu')
         assert not hidden(d)
 
 @pytest.mark.parametrize('force', [False, True])
@@ -228,11 +229,13 @@ def test_stopped_while_it_saves_the_old_one_stays(here, tmp_path, monkeypatch, c
     import fastformers.learner
     args = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
     if force: assert run(*args)==0
-    old = sorted(o.name for o in tmp_path.rglob('*'))
+    old = sorted((tmp_path/'c').rglob('*'))
     def stop(*args, **kwargs): raise KeyboardInterrupt
-    monkeypatch.setattr(fastformers.learner, 'write_stage', stop)
-    assert run(*args, *(['--force'] if force else []))==130 and 'nothing is half-written' in capsys.readouterr().err
-    assert sorted(o.name for o in tmp_path.rglob('*'))==old
+    with monkeypatch.context() as m:
+        m.setattr(fastformers.learner, 'write_stage', stop)
+        assert run(*args, *(['--force'] if force else []))==130 and f"to go on: fastformers classify --resume {here/'reviews.csv'}" in capsys.readouterr().err
+    assert sorted((tmp_path/'c').rglob('*'))==old and sorted(o.name for o in tmp_path.iterdir())==[*(['c'] if force else []), 'c.checkpoints']
+    assert run(*args, '--resume')==0 and [o.name for o in tmp_path.iterdir()]==['c'] and not hidden(tmp_path)
 
 @pytest.mark.skipif(os.name=='nt', reason='signals')
 def test_a_stopped_prediction_leaves_no_file(here, tmp_path):

@@ -1,5 +1,6 @@
 "Stages, and runs of all of them, that were killed end as those that were not, bit by bit; a corpus on disk is pretrained on as one in memory"
 import json, os, shutil, subprocess, sys
+from functools import partial
 from pathlib import Path
 import pytest
 from safetensors.torch import load_file
@@ -167,7 +168,7 @@ def stage(here, tmp_path, monkeypatch):
     "The command of a stage that is interrupted, when asked for, after a checkpoint"
     from fastai.basics import defaults
     from fastformers import resume
-    monkeypatch.setattr(resume, 'Resume', lambda path, f=resume.Resume: f(path, every=4))
+    monkeypatch.setattr(resume, 'Resume', partial(resume.Resume, every=4))
     def run(*args, stop=False):
         with monkeypatch.context() as m:
             if stop: m.setattr(defaults, 'callbacks', [*defaults.callbacks, Stop])
@@ -192,6 +193,13 @@ def test_the_command_of_a_stage_goes_on(here, tmp_path, stage, capsys, verb):
     assert stage(*args, '--output', here_, '--force', stop=True)==130 and stage(*args, '--output', here_, '--force')==0
     same(here_, whole)
     assert sorted(o.name for o in tmp_path.rglob('*.checkpoints'))==[]
+
+def test_a_full_disk_does_not_stop_a_command_for_its_checkpoints(here, tmp_path, stage, monkeypatch, capsys):
+    from fastformers import resume
+    def full(path, *args): raise OSError(f"cannot write checkpoint {path}: No space left on device")
+    monkeypatch.setattr(resume, 'write_checkpoint', full)
+    assert stage('classify', here/'mine.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--bs', 8, '--epochs', 2)==0
+    assert capsys.readouterr().err.count('training goes on meanwhile')>=2 and [o.name for o in tmp_path.iterdir()]==['c']
 
 @pytest.mark.parametrize('packing', ['full-sentences','doc-sentences'])
 def test_pretraining_from_a_store_is_that_from_its_texts(tmp_path, packing, monkeypatch):
