@@ -16,6 +16,7 @@ from fastcore.foundation import first
 from fastai.basics import Callback
 from transformers import PreTrainedModel
 from .families import block_modules
+from .models import padding_safe
 
 # %% ../nbs/10g_compute.ipynb #627683d3
 def while_fitting(
@@ -97,6 +98,7 @@ def compiled(
     hf = hf_inside(model)
     _check_compiler(next(hf.parameters()).device, backend)
     blocks = [m for ms in block_modules(hf.base_model) for m in ms if m._compiled_call_impl is None] # others are somebody else's
+    padding_safe(hf.base_model) # its few passes are asked for once and need no graphs
     # torch counts graphs by function, not by model, and gives up at 8; a run of several stages may have more
     with _no_cache(hf), torch._dynamo.config.patch(recompile_limit=64):
         for m in blocks: m.compile(backend=backend, dynamic=dynamic)

@@ -204,6 +204,7 @@ def test_graphs_do_not_grow(family):
     n = graphs(1, 2, family)
     assert n<=6, '25 batches: in training and in validation those with padding, without, and of a single row'
     assert graphs(2, 2, family)==n, 'with epochs'
+    assert graphs(1, 4, family)==n, 'with blocks'
 
 def test_every_shape_has_its_graph_unless_dynamic(): assert graphs(1, 1, data=small, dynamic=False)>graphs(1, 1, data=small)
 
