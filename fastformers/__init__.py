@@ -12,6 +12,7 @@ Modules:
 - `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
 - `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
 - `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
+- `fastformers.compute`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours

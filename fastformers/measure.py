@@ -9,7 +9,7 @@ A row of a classifier is right or wrong; a row of a language model has a loss, a
 __all__ = ['row_score', 'RowScores', 'measure']
 
 # %% ../nbs/11e_measure.ipynb #4c3dc099
-import torch
+import math, torch
 from fastai.callback.core import Callback
 from fastai.losses import CrossEntropyLossFlat, BCEWithLogitsLossFlat
 from .models import LanguageModel
@@ -39,4 +39,5 @@ def measure(learn, dl=None):
     rows = RowScores()
     with learn.no_logging(), learn.no_bar(): values = learn.validate(dl=dl, cbs=rows)
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
-    return dict(zip(names, map(float, values))), torch.cat(rows.scores).numpy(), torch.cat(rows.weights).numpy()
+    values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing
+    return dict(zip(names, values)), torch.cat(rows.scores).numpy(), torch.cat(rows.weights).numpy()

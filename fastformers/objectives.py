@@ -10,14 +10,16 @@ validation sees the same masks each time, training new ones on each pass, and a 
 
 # %% auto #0
 __all__ = ['objectives', 'mix', 'token_hash', 'uniform', 'picked', 'TokenLoss', 'n_predicted', 'TokenMean', 'TokenAccuracy',
-           'TokenPerplexity', 'TokenRecorder', 'Objective', 'MLM', 'CLM', 'default_objective']
+           'TokenPerplexity', 'TokenRecorder', 'byte_lengths', 'NLLPerByte', 'Objective', 'MLM', 'CLM',
+           'default_objective']
 
 # %% ../nbs/06_objectives.ipynb #3ffd5271
-import math
+import json, math, re
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from fastcore.basics import ifnone
 from fasttransform import ItemTransform
@@ -101,6 +103,55 @@ class TokenRecorder(Callback):
     "Let the recorder weigh validation loss by predicted tokens"
     def after_create(self): self.learn.recorder.loss = TokenMean()
 
+# %% ../nbs/06_objectives.ipynb #80566772
+_plain = [*range(33,127), *range(161,173), *range(174,256)] # bytes that a byte-level vocabulary writes as they are in Latin-1; the others follow from 256 on
+_byte_of = {**{chr(b):b for b in _plain}, **{chr(256+i):b for i,b in enumerate(sorted({*range(256)}-{*_plain}))}}
+_tables = WeakKeyDictionary()
+
+def _n_bytes(o):
+    "How many bytes of `o` are not white space"
+    try: return len(''.join(o.decode().split()).encode())
+    except UnicodeDecodeError: return len(b''.join(o.split())) # part of a character
+
+def _reader(rules):
+    "What turns an entry of the vocabulary into the bytes it stands for"
+    m,around = rules['model'],json.dumps([rules[k] for k in ('normalizer','pre_tokenizer','decoder')], ensure_ascii=False)
+    if '"ByteLevel"' in around: return lambda o: bytes(_byte_of[c] for c in o) if all(c in _byte_of for c in o) else o.encode()
+    start,end = m.get('continuing_subword_prefix') or '', m.get('end_of_word_suffix') or ''
+    def read(o):
+        if m.get('byte_fallback') and re.fullmatch('<0x[0-9A-F]{2}>', o): return bytes.fromhex(o[3:5])
+        o = o.removeprefix(start).removesuffix(end)
+        return (o.replace('▁',' ') if '▁' in around else o).encode()
+    return read
+
+def byte_lengths(
+    tok # A fast tokenizer
+)->Tensor: # int64, for each id
+    "How many UTF-8 bytes of text each token of `tok` stands for, white space aside; made once"
+    n,res = _tables.get(tok, (0,None))
+    if n==len(tok): return res
+    rules,vocab = json.loads(tok.backend_tokenizer.to_str()),tok.get_vocab()
+    read,special,added = _reader(rules),{*tok.all_special_ids},{o['id']:o['content'].encode() for o in rules['added_tokens'] if not o['special']}
+    special |= {o['id'] for o in rules['added_tokens'] if o['special']}
+    res = torch.zeros(max(vocab.values(), default=0)+1, dtype=torch.int64)
+    for o,i in vocab.items(): res[i] = 0 if i in special else _n_bytes(added[i] if i in added else read(o))
+    _tables[tok] = len(tok),res
+    return res
+
+class NLLPerByte(TokenMean):
+    "The loss, summed over predicted tokens, for each UTF-8 byte that they stand for, in nats"
+    name = 'nll_per_byte'
+    def __init__(self, tok): self.tok = tok
+    def reset(self):
+        super().reset()
+        self.n_bytes = 0
+    def accumulate(self, learn):
+        super().accumulate(learn)
+        y,table = learn.yb[0].as_subclass(Tensor).cpu(),byte_lengths(self.tok)
+        self.n_bytes += int(table[y[(y!=-100) & (y<len(table))]].sum())
+    @property
+    def value(self): return self.total/self.n_bytes if self.n_bytes else None
+
 # %% ../nbs/06_objectives.ipynb #1b8d3507
 class Objective(ItemTransform):
     "Tokens -> (tokens with predicted positions, targets); brings loss, metrics, callbacks and the model to train"
@@ -116,7 +167,7 @@ class Objective(ItemTransform):
     @property
     def tok(self): "The tokenizer"; return self.tfm.tok
     @property
-    def metrics(self): "New metric objects: two learners never share one"; return [TokenAccuracy(), TokenPerplexity()]
+    def metrics(self): "New metric objects: two learners never share one"; return [TokenAccuracy(), TokenPerplexity(), NLLPerByte(self.tok)]
     @property
     def callbacks(self): "New callbacks that a learner with this objective needs"; return [TokenRecorder()]
 

@@ -145,7 +145,7 @@ def _opt_seconds(learn):
 # %% ../nbs/10_training.ipynb #802c9da2
 @contextmanager
 def _untouched(learn, keep):
-    "Run `learn` with callbacks of the classes `keep` alone, and put everything back"
+    "Run `learn` with callbacks of the classes `keep`, and those that say `timed`, alone, and put everything back"
     model,cbs,opt = learn.model,learn.cbs,learn.opt
     hypers = None if opt is None else [dict(o) for o in opt.hypers]
     grads = [(p,p.grad) for p in model.parameters()]
@@ -153,7 +153,7 @@ def _untouched(learn, keep):
     modes = [(m,m.training) for m in model.modules()]
     loaders = [(vars(o), {k: deepcopy(v) if isinstance(v, random.Random) else v for k,v in vars(o).items()}) for o in learn.dls.loaders]
     for p,_ in grads: p.grad = None
-    learn.cbs = cbs.filter(lambda o: isinstance(o, keep))
+    learn.cbs = cbs.filter(lambda o: isinstance(o, keep) or getattr(o, 'timed', False))
     try:
         with no_random(reproducible=False): yield
     finally:

@@ -153,7 +153,7 @@ def test_validation_figures_are_exact_token_means(docs, family, style, bs):
         with torch.no_grad(): logits = model.hf(x.ids).logits[0].double()
         at = (y[0]!=-100).nonzero().flatten(); lens.add(len(at))
         for i in at.tolist(): total -= logits[i].log_softmax(-1)[y[0,i]].item(); right += int(logits[i].argmax()==y[0,i]); n += 1
-    loss,acc,ppl = learn.validate()
+    loss,acc,ppl,_ = learn.validate()
     assert len(lens)>2 # rows are unequal
     assert abs(loss-total/n)<1e-5 and abs(acc-right/n)<1e-6
     assert ppl==pytest.approx(torch.tensor(total/n).exp().item(), rel=1e-4)

@@ -509,7 +509,7 @@ def test_metrics_of_tags(folder):
 @pytest.mark.parametrize('kind', masked_kinds)
 def test_perplexity_of_a_language_model(kind, folder):
     learn = make(kind, folder)
-    loss,acc,ppl = learn.validate()
+    loss,acc,ppl,_ = learn.validate()
     assert ppl==pytest.approx(np.exp(loss), rel=1e-5)
     p,y = learn.get_preds()
     right = n = 0
