@@ -190,7 +190,7 @@ class Ragged:
         except ValueError: raise self._damaged(_files[2]) from None
         if isinstance(head, dict) and head.get('format', _format)!=_format: raise ValueError(f"{self.path} has format {head['format']}, this version reads {_format}; build it anew, or use the version that wrote it")
         try: total = _total(chunks, hashlib.sha256(body+b'\n'))
-        except (TypeError, AttributeError, IndexError): raise self._damaged(_files[2]) from None
+        except (TypeError, AttributeError, LookupError): raise self._damaged(_files[2]) from None
         if _line(total)!=last+b'\n': raise self._damaged(_files[2])
         return {k:v for k,v in head.items() if k!='format'},chunks,total
 
