@@ -69,7 +69,7 @@ def stage2(d, src, say):
     dls = lm_dls(store, 'minilm', seq_len=48, bs=16, device='cpu')
     arch = BertConfig(vocab_size=30522, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128)
     assert arch.hidden_dropout_prob>0 and dls.train.shuffle
-    return _train(d, say, lm_learner(dls, arch, pretrained=False), schedule=full_tune, lr=1e-3, epochs=2.5)
+    return _train(d, say, lm_learner(dls, arch, pretrained=False), schedule=full_tune, lr=1e-3, epochs=1.5)
 
 def stage3(d, src, say):
     import pandas as pd
@@ -137,12 +137,12 @@ def size(f):
     try: return f.stat().st_size
     except OSError: return 0
 
-def torn(d):
-    "Bytes in the values of an unfinished store that its record does not know; None where there is nothing"
+def recorded(d):
+    "Chunks that the record of an unfinished store knows, and bytes in its values that it does not know"
     w = d/'store.building'
-    if not w.exists(): return None
     lines = (w/'manifest.jsonl').read_bytes().split(b'\n')[:-1] if (w/'manifest.jsonl').exists() else []
-    return size(w/'values.bin')-2*sum(json.loads(o)[1] for o in lines[1:] if o.startswith(b'['))
+    chunks = [json.loads(o) for o in lines if o.startswith(b'[')]
+    return len(chunks), size(w/'values.bin')-2*sum(o[1] for o in chunks)
 
 def half_written(d): return [o.name for p in ('ckpt/.fit*.tmp','.out.tmp-*','.out.old-*') for o in d.glob(p)]
 
@@ -170,14 +170,12 @@ def moment(kind, child, store, took, whole, values, rng):
 
 # ---- a phase
 
-def where(job_is_store, child, sure):
-    if not job_is_store: return f'epoch {child.at[1]}, batch {child.at[2]}'+(' of validation' if child.at[3] else '') if any(child.at[1:]) else 'before the first batch'
-    return f'{sure} chunks'
-
-def kept(d):
-    "Chunks that the record of an unfinished store knows"
-    f = d/'store.building/manifest.jsonl'
-    return sum(o.startswith(b'[') for o in f.read_bytes().split(b'\n')[:-1]) if f.exists() else 0
+def where(store, child):
+    "How far a child that was killed had come, and what half-written things it left"
+    d,(_,epoch,batch,valid) = child.dir,child.at
+    if not store: return f"epoch {epoch}, batch {batch}{' of validation'*valid}" if batch else 'before the first batch', ', '.join(half_written(d))
+    n,more = recorded(d)
+    return 'all written' if (d/'store').exists() else f'{n} chunks', f'{more} B too many' if more else ''
 
 def resumed(said):
     for p in (r'continues after (epoch \d+, batch \d+)', r'(\d+ chunks) were there', r'(fit \d+ was finished)'):
@@ -185,15 +183,14 @@ def resumed(said):
     return 'the beginning'
 
 def differences(a, b):
-    res = []
-    for k in dict.fromkeys([*a,*b]):
-        if a.get(k)!=b.get(k): res.append(k if not isinstance(a.get(k), dict) else f"{k}: {', '.join(o for o in dict.fromkeys([*a[k],*(b.get(k) or {})]) if a[k].get(o)!=(b.get(k) or {}).get(o))[:200]}")
-    return res
+    "Keys of the dictionaries `a` and `b` under which they differ, and keys of the dictionaries there"
+    bad = [k for k in dict.fromkeys([*a,*b]) if a.get(k)!=b.get(k)]
+    return [f"{k} ({', '.join(differences(a[k], b[k]))[:200]})" if isinstance(a.get(k), dict) and isinstance(b.get(k), dict) else k for k in bad]
 
 def left_over(d): return half_written(d)+[o.name for o in d.iterdir() if o.name.endswith(('.building','.replaced'))]
 
 def phase(name, job, root, n_kills, rng, say):
-    "Run `job` whole, then killed `n_kills` times; a dictionary for the table"
+    "Run `job` whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
     store,rows,series = name.startswith('store'),[],0
     c = Child(job, root/f'whole {name}', root)
     c.wait_until(lambda: c.at[0])
@@ -207,15 +204,14 @@ def phase(name, job, root, n_kills, rng, say):
         series += 1
         while True:
             child = Child(job, d, root)
-            kind,frm = kinds[len(rows)%len(kinds)] if len(rows)<n_kills else None,None
+            kind = kinds[len(rows)%len(kinds)] if len(rows)<n_kills else None
             hit = kind and child.wait_until(moment(kind, child, store, took*.8, whole, values, rng))
             if not hit: child.wait_until(lambda: False)
             for o in verdicts[-1:]: o['resumed from'] = resumed(child.said())
             if not hit: break
             kids = child.kill()
-            half = half_written(d)
-            row = {'phase':name, 'moment':kind, 'at':where(store, child, kept(d)) if not (store and (d/'store').exists()) else 'all written',
-                   'left':(f'{torn(d)} B too many' if torn(d) else '') if store else ', '.join(half), 'workers left':len(alive(kids)), 'resumed from':''}
+            at,left = where(store, child)
+            row = {'phase':name, 'moment':kind, 'at':at, 'left':left, 'workers left':len(alive(kids)), 'resumed from':''}
             verdicts.append(row); rows.append(row)
             say(f"{name}: kill {len(rows)} of {n_kills} ({kind}) at {row['at']}{', left '+row['left'] if row['left'] else ''}")
         got = child.result()

@@ -64,6 +64,8 @@ class RaggedWriter:
         self.path,self.overwrite,self.done = Path(path).expanduser().resolve(),overwrite,0
         self.work = Path(work) if work else self.path.with_name(self.path.name+'.building')
         self.dtype,self.head = np.dtype(dtype).newbyteorder('<'),_line(dict(format=_format, dtype=np.dtype(dtype).newbyteorder('<').str, **(meta or {})))
+        self._old = self.path.with_name(self.path.name+'.replaced')
+        if self.path.exists(): shutil.rmtree(self._old, ignore_errors=True) # killed while it was being deleted
         self._check_target()
         try:
             self.work.mkdir(parents=True, exist_ok=True)
@@ -149,13 +151,12 @@ class RaggedWriter:
             sync_dir(self.work) # all of it before its name
         except OSError as e: raise self._stopped(e) from e
         if os.name=='nt': self.close() # Windows moves no open file
-        old = self.path.with_name(self.path.name+'.replaced')
-        if old.exists(): shutil.rmtree(old)
-        if self.overwrite and self.path.exists(): os.replace(self.path, old)
+        if self._old.exists(): shutil.rmtree(self._old)
+        if self.overwrite and self.path.exists(): os.replace(self.path, self._old)
         if self.path.exists(): shutil.rmtree(self.work); self._check_target() # another process was faster
         os.rename(self.work, self.path)
         sync_dir(self.path.parent) # the name before the old one is deleted
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(self._old, ignore_errors=True)
         self.close()
         return self.path
 

@@ -90,6 +90,22 @@ def test_a_second_writer_empties_nothing_before_it_knows_of_the_first(tmp_path, 
         w.finish()
     assert [o.tolist() for o in Ragged(tmp_path/'r')]==[[1,2],[3]]
 
+@pytest.mark.parametrize('stop', ['replace','rename','rmtree'])
+def test_an_overwriting_writer_killed_at_any_of_its_last_steps(stop, tmp_path, monkeypatch):
+    tok = tiny_tok('bert')
+    def build(texts): return TokenStore.build(texts, tok, tmp_path/'s', overwrite=True)
+    def killed(path, *args, **kwargs):
+        if Path(path).exists(): raise KeyboardInterrupt
+    build(['old'])
+    monkeypatch.setattr(shutil if stop=='rmtree' else os, stop, killed)
+    with pytest.raises(KeyboardInterrupt): build(['new','film'])
+    monkeypatch.undo()
+    assert len(TokenStore(tmp_path/('s.replaced' if stop=='rename' else 's')))==(2 if stop=='rmtree' else 1) # the old one is there, or the new one is
+    if stop=='rmtree':
+        with pytest.raises(FileExistsError, match='open it, or pass overwrite'): TokenStore.build(['new','film'], tok, tmp_path/'s')
+    else: assert len(build(['new','film']))==2
+    assert os.listdir(tmp_path)==['s']
+
 # ---- a full disk
 
 def test_a_disk_without_room_for_a_store(disk, tmp_path, small_chunks):
@@ -255,6 +271,13 @@ def test_emoji_and_a_hundred_thousand_characters(tmp_path):
         for dl in ('train','valid'):
             for x,y in zip(getattr(a, dl), getattr(b, dl), strict=True): assert torch.equal(x[0].as_subclass(torch.Tensor), y[0].as_subclass(torch.Tensor))
         assert 2<=len(TokenStore.build(['x'*100_000], tok, tmp_path/f'{style} x')[0]) # a word that no model knows is cut somewhere
+
+def test_a_text_too_long_for_memory_is_named(caplog, monkeypatch):
+    import fastformers.tokens as tokens
+    monkeypatch.setattr(tokens, '_long', 5000)
+    texts = ['a film','b film','c film','x '*2600,'y '*2400]
+    lm_dls(texts, tiny_tok('bert'), device='cpu')
+    assert caplog.text.count('the text at position 3 has 5,200 characters: the tokenizer needs about 0.0 GB')==1 and '`TokenStore`, which reads it in pieces' in caplog.text
 
 @pytest.mark.parametrize('bad', [None, float('nan'), pd.NA, 3, b'bytes', ['a']], ids=repr)
 def test_what_is_no_text_is_named_and_nothing_is_lost(bad, tmp_path, small_chunks):
