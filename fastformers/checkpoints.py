@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from fastai.basics import L, OptimWrapper
 from fastai.callback.schedule import ParamScheduler
 from .objectives import Objective
+from .ragged import sync_dir
 from .schedules import ScheduleRunner
 from .stages import content_hash
 from .store import StoreRows
@@ -87,7 +88,8 @@ def _sum(f):
     with open(f, 'rb') as o: return hashlib.file_digest(o, 'sha256').hexdigest()
 
 def _sync(f):
-    fd = os.open(f, os.O_RDONLY)
+    "Wait until the file `f` is on disk"
+    fd = os.open(f, os.O_RDWR) # which Windows wants for it
     try: os.fsync(fd)
     finally: os.close(fd)
 
@@ -104,8 +106,9 @@ def write_checkpoint(
         (tmp/_state).write_text(json.dumps(state), encoding='utf-8')
         (tmp/_sums).write_text(json.dumps({f:_sum(tmp/f) for f in (_weights,OPTIMIZER,_state)}), encoding='utf-8')
         for f in (_weights,OPTIMIZER,_state,_sums): _sync(tmp/f)
+        sync_dir(tmp)
         shutil.rmtree(path, ignore_errors=True) # a damaged one
-        tmp.rename(path); _sync(path.parent)
+        tmp.rename(path); sync_dir(path.parent)
     except (OSError,SafetensorError) as e:
         raise OSError(f"cannot write checkpoint {path}: {getattr(e,'strerror',None) or e}; earlier checkpoints are as they were. Make room and run the same again (a command: with --resume)") from e
     finally: shutil.rmtree(tmp, ignore_errors=True)
@@ -119,6 +122,7 @@ def read_checkpoint(
         there = [f for f in sums if f!=OPTIMIZER or (path/f).exists()]
         if bad := [f for f in there if _sum(path/f)!=sums[f]]: raise ValueError(f"{bad[0]} is not what was written")
         state = json.loads((path/_state).read_text(encoding='utf-8'))
+        if OPTIMIZER not in there and not state.get('done'): raise ValueError(f"{OPTIMIZER} is missing, and the fit is not over") # perhaps killed while it was being deleted
         return state, load_file(path/_weights), load_file(path/OPTIMIZER) if OPTIMIZER in there else None
     except (OSError,ValueError,SafetensorError) as e: raise ValueError(f"{path} is damaged: {e}") from e
 

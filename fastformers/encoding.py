@@ -11,11 +11,13 @@ __all__ = ['Encode', 'encode_chunks']
 
 # %% ../nbs/01e_encoding.ipynb #a486fdc4
 import os, pickle, queue, signal, subprocess, sys
-import numpy as np
+import fastformers, numpy as np
 from array import array
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import accumulate, compress
+from pathlib import Path
 from tokenizers import Tokenizer
 
 # %% ../nbs/01e_encoding.ipynb #678f32ec
@@ -57,14 +59,18 @@ def _groups(texts, n=1<<18):
 class _Child:
     "An `Encode` in a process of its own"
     def __init__(self, spec):
-        env = {**os.environ, 'TOKENIZERS_PARALLELISM':'false', 'PYTHONPATH':os.pathsep.join(o for o in sys.path if o)}
+        here = str(Path(fastformers.__file__).parent.parent) # this package may have been found in the working directory, which a child does not search
+        env = {**os.environ, 'TOKENIZERS_PARALLELISM':'false', 'PYTHONPATH':os.pathsep.join([*(o for o in sys.path if o), here])}
         self.p = subprocess.Popen([sys.executable, '-P', '-c', 'from fastformers.encoding import _serve; _serve()'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-        self._send(spec)
+        with self._watched(): self._send(spec)
     def _send(self, o): pickle.dump(o, self.p.stdin, 5); self.p.stdin.flush()
-    def __call__(self, *chunk):
-        try: self._send(chunk); res = pickle.load(self.p.stdout)
+    @contextmanager
+    def _watched(self):
+        try: yield
         except (OSError, EOFError, pickle.UnpicklingError) as e:
             raise RuntimeError(f"a tokenizing process ended unexpectedly (exit code {self.p.wait()}; -9: killed, perhaps for want of memory); what was done is kept, run the same again to go on, with fewer `n_workers` if memory is short") from e
+    def __call__(self, *chunk):
+        with self._watched(): self._send(chunk); res = pickle.load(self.p.stdout)
         if isinstance(res, Exception): raise res
         return res
     def close(self):
@@ -75,7 +81,11 @@ class _Child:
             except OSError: pass # what was not sent yet is of no use any more
 
 def _serve():
-    "What a child does: read chunks, write ids, until its parent closes the pipe"
+    "What a child does: read chunks, write ids, until its parent closes the pipe, or is no more, whatever the child was at"
+    try: _answer()
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError): os._exit(0) # at once: there is nobody to tell
+
+def _answer():
     signal.signal(signal.SIGINT, signal.SIG_IGN) # the parent ends its children
     src,out = sys.stdin.buffer,os.fdopen(os.dup(1), 'wb')
     os.dup2(2, 1) # what a library prints must not go into the answers
@@ -84,8 +94,7 @@ def _serve():
     rust.encode_special_tokens = True
     encode = Encode(rust, *rest)
     while True:
-        try: chunk = pickle.load(src)
-        except EOFError: return
+        chunk = pickle.load(src)
         try: res = encode(*chunk)
         except Exception as e: res = e
         pickle.dump(res, out, 5); out.flush()

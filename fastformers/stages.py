@@ -95,6 +95,9 @@ def new_dir(path):
     try:
         yield tmp
         _set_rights(tmp, path); _replace(tmp, path)
+    except Exception as e: # safetensors and tokenizers say it in words only
+        if getattr(e, 'errno', None)!=errno.ENOSPC and 'No space left' not in str(e): raise
+        raise OSError(errno.ENOSPC, f"the disk is full, {path} was not written and what was there is as it was; make room and save again, or choose another directory") from e
     finally: shutil.rmtree(tmp, ignore_errors=True)
 
 def write_text(path, text):

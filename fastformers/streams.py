@@ -57,12 +57,12 @@ def _rest(first, parts):
 
 def _stripped(fragments):
     "`fragments` without white space at both ends of what they make together"
-    held,begun = '',False
+    held = None # white space since the last text; before the first one it is not wanted
     for o in fragments:
-        o = held+o if begun else o.lstrip()
+        if held is None: o = o.lstrip()
         text = o.rstrip()
-        held,begun = o[len(text):],begun or bool(text)
-        if text: yield text
+        if text: yield ''.join([*(held or ()), text]); held = []
+        if held is not None: held.append(o[len(text):])
 
 def _chain(first, rest): yield first; yield from rest
 

@@ -52,6 +52,7 @@ def _encoder(tok):
     return rust
 
 # %% ../nbs/02_tokens.ipynb #8ce13584
+_long = 10_000_000 # characters of a text to be tokenized at once
 _head = dict(head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4) # of `k` kept tokens, how many are from the beginning
 
 def _share(ns, k):
@@ -157,6 +158,9 @@ class HFTokenizer(Transform):
         texts = list(texts)
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
         if bad is not None: raise TypeError(f"Expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}; {not_a_text(texts[bad])}")
+        if (long := max((o for o in texts if isinstance(o, str)), key=len, default='')) and len(long)>_long:
+            _log.warning(f"the text at position {texts.index(long)} has {len(long):,} characters: the tokenizer needs about {len(long)*120/1e9:.1f} GB of memory for it; "
+                         "split it or cut it, or for a language model build a `TokenStore`, which reads it in pieces")
         show = len(texts)>50_000 if progress is None else progress
         return [o for i in tqdm(range(0, len(texts), chunk), disable=not show) for o in self._encode(texts[i:i+chunk])]
 

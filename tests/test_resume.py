@@ -1,6 +1,7 @@
 "A run that was killed anywhere ends as the one that was not, bit by bit"
 import itertools, json, logging, os, random, resource, signal, subprocess, sys, time
-import numpy as np, pytest, torch
+from pathlib import Path
+import pytest, torch
 from fastai.basics import Callback, DataLoaders, Learner
 from fastai.callback.schedule import fit_one_cycle, lr_find
 from fastai.torch_core import set_seed
@@ -10,10 +11,10 @@ from fastformers.resume import Resume
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 script = '''
-import sys, json, hashlib, logging, time, warnings
+import sys, json, logging, time, warnings
 warnings.filterwarnings('ignore')
 logging.basicConfig(level=logging.INFO, format='%(name)s: %(message)s')
-import torch, numpy as np
+import torch
 import fastai.callback.schedule
 from fastai.basics import defaults, Callback, OptimWrapper
 from fastai.callback.progress import ProgressCallback
@@ -29,22 +30,14 @@ from fastformers.learner import lm_learner, classifier_learner
 from fastformers.resume import Resume
 from fastformers.schedules import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from kills import fingerprint
 root,out = sys.argv[1:3]
 class Slow(Callback): # steps, of training and of validation, that can be hit
     order = 2000
     def after_batch(self): time.sleep(.01)
 df,tok,arch,res = tiny_df(),tiny_tok(),tiny_arch('bert', num_hidden_layers=2),{}
-def note(learn, name):
-    h = hashlib.sha256()
-    for v in learn.model.state_dict().values(): h.update(v.numpy().tobytes())
-    state = learn.opt.opt.state if isinstance(learn.opt, OptimWrapper) else learn.opt.state
-    if name not in ('unfreeze 0','unfreeze 1'): # where a fit is over and another follows, its optimizer is in the other's checkpoints
-        for p in (p for ps in learn.opt.param_lists for p in ps):
-            for k,v in sorted(state[p].items()): h.update(k.encode()); h.update(v.numpy().tobytes() if hasattr(v,'numpy') else str(v).encode())
-    rec = learn.recorder
-    res[name] = [h.hexdigest(), [float(o) for o in rec.losses], [list(o) for o in rec.values], [np.asarray(o).tolist() for o in rec.lrs], [int(o) for o in rec.iters],
-                 [[float(h[k]) for k in ('lr','mom','wd')] for h in learn.opt.hypers], [p.requires_grad for p in learn.model.parameters()],
-                 list(learn.validate()), float(torch.rand(())), float(np.random.rand())]
+def note(learn, name): # where a fit is over and another follows, its optimizer is in the other's checkpoints
+    res[name] = fingerprint(learn, optimizer=name not in ('unfreeze 0','unfreeze 1'))
 def lm(name, **kwargs):
     set_seed(3)
     learn = lm_learner(lm_dls(df, tok, seq_len=32, bs=8), arch, cbs=[Resume(f'{root}/{name}', every=2, minutes=None), Slow()], **kwargs)
@@ -62,9 +55,11 @@ for i in range(3):
 open(out, 'w').write(json.dumps(res))
 '''
 
+benchmarks = Path(__file__).parent.parent/'benchmarks' # more kills, and over stores too, in kills.py there
+
 def start(tmp, ckpt, out):
     (tmp/'run.py').write_text(script)
-    return subprocess.Popen([sys.executable, tmp/'run.py', tmp/ckpt, tmp/f'{out}.json'], stdout=subprocess.DEVNULL, stderr=open(tmp/f'{out}.log','a'), env={**os.environ, 'OMP_NUM_THREADS':'1'})
+    return subprocess.Popen([sys.executable, tmp/'run.py', tmp/ckpt, tmp/f'{out}.json'], stdout=subprocess.DEVNULL, stderr=open(tmp/f'{out}.log','a'), env={**os.environ, 'OMP_NUM_THREADS':'1', 'PYTHONPATH':os.pathsep.join([str(benchmarks), *sys.path])})
 
 def finish(tmp, ckpt, out):
     p = start(tmp, ckpt, out)

@@ -1,0 +1,262 @@
+"""SIGKILL at random moments: a store, stage 2 and stage 3 end with the bytes of runs that were never stopped
+
+    python benchmarks/kills.py            # about eight minutes on one thread; Linux; needs no data
+
+Each phase is first run without a kill, and timed. Then the same is started again and again in a directory of its own and killed: some time after its work began ("time"), while a chunk or a checkpoint
+is being written ("write"), or at its end ("end"). When one comes through, its files, weights, optimizer, losses and random numbers must be those of the first run; if kills are left, the next begins.
+"""
+import argparse, contextlib, hashlib, json, logging, mmap, os, random, re, shutil, signal, struct, sys, tempfile, time, traceback, warnings
+from functools import partial
+from pathlib import Path
+os.environ.update(TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1', OMP_NUM_THREADS='1', MPLBACKEND='agg')
+warnings.filterwarnings('ignore')
+
+def sha(data): return hashlib.sha256(data).hexdigest()[:16]
+
+def fingerprint(learn, optimizer=True):
+    "What two learners that did the same have in common, to the last bit: weights, what the optimizer remembers, the recorder's curves, rates, open layers, losses, and the next random numbers"
+    import numpy as np, torch
+    from fastai.optimizer import OptimWrapper
+    def raw(v): return sha(v.contiguous().numpy().tobytes()) if hasattr(v, 'numpy') else v
+    state = learn.opt.opt.state if isinstance(learn.opt, OptimWrapper) else learn.opt.state
+    own,rec = [p for ps in learn.opt.param_lists for p in ps] if optimizer else [],learn.recorder
+    return {'weights':{k:raw(v) for k,v in learn.model.state_dict().items()}, 'optimizer':[{k:raw(v) for k,v in sorted(state[p].items())} for p in own],
+            'rates':[[float(h[k]) for k in ('lr','mom','wd') if k in h] for h in learn.opt.hypers], 'open':[p.requires_grad for p in learn.model.parameters()],
+            'losses':[float(o) for o in rec.losses], 'curve':[list(o) for o in rec.values], 'lr over time':[np.asarray(o).tolist() for o in rec.lrs], 'steps':[int(o) for o in rec.iters],
+            'validation':list(learn.validate()), 'random':[random.random(), float(np.random.rand()), float(torch.rand(()))]}
+
+def files_in(d, but=()): return {str(o.relative_to(d)):sha(o.read_bytes()) for o in sorted(d.rglob('*')) if o.is_file() and o.name not in but}
+
+# ---- what is done, in a process of its own; `say(*numbers)` tells the parent where it is
+
+def corpus(d, n_chars):
+    "A csv file with `n_chars` characters of text, and a table of short texts with labels"
+    from fastformers.corpora import docs_corpus
+    df = docs_corpus()
+    df[df.text.str.len().cumsum()<=n_chars].to_csv(d/'corpus.csv', index=False)
+    df[df.text.str.len()<300][:600].to_csv(d/'labels.csv', index=False)
+
+def build(d, src, say, n_workers=0):
+    from fastformers.store import TokenStore
+    say(0)
+    whole = (d/'store').exists() # killed after its last step
+    store = TokenStore(d/'store') if whole else TokenStore.build(src/'corpus.csv', 'minilm', d/'store', n_workers=n_workers, progress=False)
+    return {'files':files_in(store.path), 'documents':len(store.verify())}
+
+def _train(d, say, learn, **kwargs):
+    "`fit_schedule` and `save_encoder`"
+    from fastai.callback.core import Callback
+    from fastformers.resume import Resume
+    class Where(Callback):
+        order,outside = 2000,True # outside of what is saved
+        def after_batch(self): say(self.epoch, self.iter+1, int(not self.training))
+    with learn.no_logging(), learn.no_bar(): learn.fit_schedule(cbs=[Resume(d/'ckpt', every=8, minutes=None), Where()], **kwargs)
+    res = fingerprint(learn)
+    learn.save_encoder(d/'out')
+    return {**res, 'files':files_in(d/'out', but=('stage.json',))}
+
+def stage2(d, src, say):
+    import pandas as pd
+    from transformers import BertConfig
+    from fastai.torch_core import set_seed
+    from fastformers.data import lm_dls
+    from fastformers.learner import lm_learner
+    from fastformers.schedules import full_tune
+    from fastformers.store import TokenStore
+    set_seed(7)
+    texts = pd.read_csv(src/'labels.csv').text
+    store = TokenStore(d/'store') if (d/'store').exists() else TokenStore.build(texts, 'minilm', d/'store', progress=False)
+    dls = lm_dls(store, 'minilm', seq_len=48, bs=16, device='cpu')
+    arch = BertConfig(vocab_size=30522, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128)
+    assert arch.hidden_dropout_prob>0 and dls.train.shuffle
+    return _train(d, say, lm_learner(dls, arch, pretrained=False), schedule=full_tune, lr=1e-3, epochs=1.5)
+
+def stage3(d, src, say):
+    import pandas as pd
+    from fastai.torch_core import set_seed
+    from fastformers.data import classifier_dls
+    from fastformers.learner import classifier_learner
+    from fastformers.schedules import gradual_unfreeze
+    set_seed(8)
+    dls = classifier_dls(pd.read_csv(src/'labels.csv').drop(columns='is_valid', errors='ignore'), 'minilm', max_len=48, bs=16, device='cpu')
+    return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
+
+# ---- a process that can be killed, and when
+
+class Child:
+    "`job` in a fork of this process, which has imported everything and started no thread"
+    def __init__(self, job, d, src):
+        self.dir,self.log,self.place = d,d.with_name(d.name+'.log'),mmap.mmap(-1, 64) # shared with the fork
+        d.mkdir(exist_ok=True)
+        self.from_byte = self.log.stat().st_size if self.log.exists() else 0
+        self.pid,self.status,self.start = os.fork(),None,time.time()
+        if not self.pid: self._work(job, src)
+    def _say(self, *at): self.place[:32] = struct.pack('4q', 1, *(*at, 0, 0, 0)[:3])
+    def _work(self, job, src):
+        out = os.open(self.log, os.O_WRONLY|os.O_CREAT|os.O_APPEND)
+        os.dup2(out, 1); os.dup2(out, 2)
+        logging.basicConfig(level=logging.INFO, format='%(message)s', force=True)
+        try: (self.dir/'result.json').write_text(json.dumps(job(self.dir, src, self._say))); os._exit(0)
+        except BaseException: traceback.print_exc(); sys.stderr.flush(); os._exit(1)
+
+    @property
+    def at(self): return struct.unpack('4q', self.place[:32])
+    def over(self):
+        if self.status is None and (r := os.waitpid(self.pid, os.WNOHANG))[0]: self.status = os.waitstatus_to_exitcode(r[1])
+        return self.status is not None
+    def wait_until(self, moment, limit=600):
+        "Wait until `moment()` is true or all is over; was it the moment?"
+        while not self.over():
+            if moment(): return True
+            if time.time()-self.start>limit: self.kill(); raise TimeoutError(f'{self.dir} hangs; see {self.log}')
+            time.sleep(.0003)
+        return False
+    def kill(self):
+        "SIGKILL; the processes that it had started, and that must end by themselves"
+        kids = Path(f'/proc/{self.pid}/task/{self.pid}/children')
+        kids = kids.read_text().split() if kids.exists() else []
+        os.kill(self.pid, signal.SIGKILL)
+        self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return kids
+    def said(self): return self.log.read_bytes()[self.from_byte:].decode(errors='replace')
+    def result(self):
+        if self.status: raise RuntimeError(f'exit status {self.status}:\n{self.said()[-3000:]}')
+        return json.loads((self.dir/'result.json').read_text())
+
+def alive(pids):
+    def zombie(p): return Path(f'/proc/{p}/stat').read_text().rsplit(')', 1)[1].split()[0]=='Z'
+    end = time.time()+20
+    def left():
+        for p in pids:
+            with contextlib.suppress(OSError):
+                if not zombie(p): yield p
+    while (l := list(left())) and time.time()<end: time.sleep(.05)
+    return l
+
+def size(f):
+    try: return f.stat().st_size
+    except OSError: return 0
+
+def recorded(d):
+    "Chunks that the record of an unfinished store knows, and bytes in its values that it does not know"
+    w = d/'store.building'
+    lines = (w/'manifest.jsonl').read_bytes().split(b'\n')[:-1] if (w/'manifest.jsonl').exists() else []
+    chunks = [json.loads(o) for o in lines if o.startswith(b'[')]
+    return len(chunks), size(w/'values.bin')-2*sum(o[1] for o in chunks)
+
+def half_written(d): return [o.name for p in ('ckpt/.fit*.tmp','.out.tmp-*','.out.old-*') for o in d.glob(p)]
+
+def moment(kind, child, store, took, whole, values, rng):
+    "A function that says when to kill"
+    d = child.dir
+    if kind=='time':
+        wait,begun = rng.uniform(0, took),[]
+        def now():
+            if child.at[0] and not begun: begun.append(time.time())
+            return begun and time.time()-begun[0]>=wait
+        return now
+    if store and kind=='write': # as soon as the values pass a mark: the record is a moment behind them
+        f = d/'store.building/values.bin'
+        mark = rng.randint(size(f), values)
+        return lambda: child.at[0] and size(f)>mark
+    if store: return lambda: child.at[0] and (size(d/'store.building/manifest.jsonl')>=whole or (d/'store').exists())
+    late,seen,n,end = rng.uniform(0, .03),[],rng.randint(1, 6),kind=='end'
+    def now():
+        if not child.at[0]: return False # what an earlier kill left is still there
+        there = [o for o in half_written(d) if not end or '-end' in o or o.startswith('.out')]
+        if there and there[0] not in [o for o,_ in seen]: seen.append((there[0], time.time()))
+        return len(seen)>=(1 if end else n) and time.time()-seen[-1][1]>=late
+    return now
+
+# ---- a phase
+
+def where(store, child):
+    "How far a child that was killed had come, and what half-written things it left"
+    d,(_,epoch,batch,valid) = child.dir,child.at
+    if not store: return f"epoch {epoch}, batch {batch}{' of validation'*valid}" if batch else 'before the first batch', ', '.join(half_written(d))
+    n,more = recorded(d)
+    return 'all written' if (d/'store').exists() else f'{n} chunks', f'{more} B too many' if more else ''
+
+def resumed(said):
+    for p in (r'continues after (epoch \d+, batch \d+)', r'(\d+ chunks) were there', r'(fit \d+ was finished)'):
+        if m := re.search(p, said): return m[1]
+    return 'the beginning'
+
+def differences(a, b):
+    "Keys of the dictionaries `a` and `b` under which they differ, and keys of the dictionaries there"
+    bad = [k for k in dict.fromkeys([*a,*b]) if a.get(k)!=b.get(k)]
+    return [f"{k} ({', '.join(differences(a[k], b[k]))[:200]})" if isinstance(a.get(k), dict) and isinstance(b.get(k), dict) else k for k in bad]
+
+def left_over(d): return half_written(d)+[o.name for o in d.iterdir() if o.name.endswith(('.building','.replaced'))]
+
+def phase(name, job, root, n_kills, rng, say):
+    "Run `job` whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
+    store,rows,series = name.startswith('store'),[],0
+    c = Child(job, root/f'whole {name}', root)
+    c.wait_until(lambda: c.at[0])
+    begun = time.time(); c.wait_until(lambda: False)
+    took,want = time.time()-begun,c.result()
+    whole,values = (size(c.dir/'store'/o) for o in ('manifest.jsonl','values.bin'))
+    say(f'{name}: without a kill {took:.1f} s of work')
+    kinds = ['time','write','time','end','write']
+    while len(rows)<n_kills:
+        d,verdicts = root/f'{name} {series}',[]
+        series += 1
+        while True:
+            child = Child(job, d, root)
+            kind = kinds[len(rows)%len(kinds)] if len(rows)<n_kills else None
+            hit = kind and child.wait_until(moment(kind, child, store, took*.8, whole, values, rng))
+            if not hit: child.wait_until(lambda: False)
+            for o in verdicts[-1:]: o['resumed from'] = resumed(child.said())
+            if not hit: break
+            kids = child.kill()
+            at,left = where(store, child)
+            row = {'phase':name, 'moment':kind, 'at':at, 'left':left, 'workers left':len(alive(kids)), 'resumed from':''}
+            verdicts.append(row); rows.append(row)
+            say(f"{name}: kill {len(rows)} of {n_kills} ({kind}) at {row['at']}{', left '+row['left'] if row['left'] else ''}")
+        got = child.result()
+        bad = differences(want, got)+[f'left over: {o}' for o in left_over(d)]+[f"{o['workers left']} workers live on" for o in verdicts if o['workers left']]
+        for o in verdicts: o['verdict'] = '; '.join(bad) or 'equal'
+        say(f"{name}: run {series} came through after {len(verdicts)} kills: {'; '.join(bad) or 'equal'}")
+        if not bad: shutil.rmtree(d)
+    return dict(seconds=round(took, 1), runs=series, rows=rows)
+
+phases = {'store, n_workers=0':build, 'store, n_workers=2':partial(build, n_workers=2), 'stage 2':stage2, 'stage 3':stage3}
+
+def table(rows):
+    cols = list(rows[0])
+    cells = [cols]+[[str(r.get(c, '')) for c in cols] for r in rows]
+    width = [max(len(r[i]) for r in cells) for i in range(len(cols))]
+    return '\n'.join('  '.join(o.ljust(w) for o,w in zip(r, width)).rstrip() for r in cells)
+
+def kill_all(work, n_kills=20, seed=None, n_chars=12_000_000, only=phases, say=print):
+    "All phases in the directory `work`: figures and rows"
+    import fastai.text.all, fastformers.learner, fastformers.resume, fastformers.store, fastformers.data, fastformers.corpora # once, for all forks
+    from fastai.basics import defaults
+    from fastai.callback.progress import ProgressCallback
+    rng,work = random.Random(seed),Path(work)
+    work.mkdir(parents=True, exist_ok=True)
+    corpus(work, n_chars)
+    per = [n_kills//len(only)+(i<n_kills%len(only)) for i in range(len(only))]
+    return {name:phase(name, phases[name], work, n, rng, say) for name,n in zip(only, per)}
+
+def main():
+    from common import save
+    p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    p.add_argument('--kills', type=int, default=20, help='how many in all')
+    p.add_argument('--seed', type=int, default=None, help='of the moments; default: another each time, printed')
+    p.add_argument('--work', default=None, help='empty directory for the runs; default: a temporary one')
+    args = p.parse_args()
+    if args.work and Path(args.work).exists() and os.listdir(args.work): p.error(f'--work {args.work} is not empty; what earlier runs left there would be continued')
+    seed = random.randrange(10**6) if args.seed is None else args.seed
+    start = time.time()
+    def say(o): print(f'{time.time()-start:6.1f} s  {o}', flush=True)
+    say(f'seed {seed}')
+    with tempfile.TemporaryDirectory() as tmp: res = kill_all(args.work or tmp, args.kills, seed, say=say)
+    rows = [o for r in res.values() for o in r['rows']]
+    bad = [o for o in rows if o['verdict']!='equal']
+    print('\n'+table(rows), f"\n{len(rows)} kills, {len(bad)} of them in runs that ended otherwise", sep='\n')
+    save('kills', args, {'kills':args.kills, 'seed':seed}, {'seconds':round(time.time()-start), 'phases':res, 'different':len(bad)})
+    sys.exit(bool(bad) or len(rows)<args.kills)
+
+if __name__=='__main__': main()
