@@ -31,6 +31,7 @@ Modules:
 - `fastformers.packing`: Documents to rows of tokens for language modelling
 - `fastformers.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
+- `fastformers.regularizers`: Keep what pretraining learnt while fine-tuning: `L2SP`, `Mixout`, `RDrop`
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
