@@ -4,6 +4,7 @@ Modules:
 
 - `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.all`: Everything at once, for notebooks
+- `fastformers.auxiliary`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
@@ -17,6 +18,7 @@ Modules:
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.data`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
+- `fastformers.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write

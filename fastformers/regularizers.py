@@ -57,7 +57,7 @@ def add_penalty(cb, penalty):
 def _sum_squares(tensors, like): return sum((o.pow(2).sum() for o in tensors), like.new_zeros(()))
 
 class L2SP(Callback):
-    "Draw loaded weights to where they began, new ones to 0, in place of weight decay (Li et al. 2018, eq. 2)"
+    "Draw loaded weights to where they began, new ones to 0, in place of weight decay (Li et al. 2018, section 3)"
     order,run_valid = _order,False
     def __init__(self,
         alpha:float=.1, # how strongly loaded weights are drawn back; to be tried, from 1 to 0.001
@@ -138,7 +138,7 @@ def agreement(
     return d.sum(-1).mean() if abs(float(probe.sum())-1)<1e-4 else d.mean() # shares of one whole are one distribution
 
 class RDrop(Callback):
-    "Run each batch twice; learn from both losses, and from how far the predictions are from each other (Liang et al. 2021, eq. 4)"
+    "Run each batch twice; learn from both losses, and from how far the predictions are from each other (Liang, Wu et al. 2021, eq. 4)"
     order,run_valid = _order,False
     def __init__(self,
         alpha:float=1., # weight of the divergence; the paper tries 0.1 to 1 for classification
