@@ -22,6 +22,7 @@ Modules:
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
+- `fastformers.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
