@@ -9,7 +9,7 @@ with an interval. A classifier has no LM head, but its body can be asked through
 __all__ = ['text_losses', 'forgetting']
 
 # %% ../nbs/09c_forgetting.ipynb #96214367
-import math, os
+import math
 from pathlib import Path
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
@@ -32,7 +32,6 @@ class _Body:
 
 def _as_lm(o, auto_cls, head):
     "The language model in `o`, a learner or a directory; its LM head from `head` if it has none of its own"
-    if isinstance(o, LanguageModel): return o
     if isinstance(o, Learner):
         if isinstance(o.model, LanguageModel): return o.model
         res = getattr(o.model, 'lm', None) or lm_on(o.model, auto_cls, head)
@@ -55,8 +54,8 @@ def text_losses(
         for at in (order[i:i+bs] for i in range(0, len(order), bs)):
             x = torch.stack([o[0] for o in pad([(rows[i],) for i in at])]).as_subclass(TensorTokens).to(device)
             x,y = objective((x,), split_idx=1)
-            ns[at] = (y!=-100).sum(1).cpu()
-            sums[at] = objective.loss_func(model(x), y, reduction='none').double().cpu()*ns[at]
+            ns[at] = (y!=-100).sum(1).cpu().numpy()
+            sums[at] = objective.loss_func(model(x), y, reduction='none').double().cpu().numpy()*ns[at]
     return sums,ns
 
 def _interval(diff, ns, n_boot=2000, seed=0):
