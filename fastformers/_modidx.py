@@ -732,8 +732,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fastformers/regularizers.py'),
                                           'fastformers.regularizers.Mixout._mix': ( 'regularizers.html#mixout._mix',
                                                                                     'fastformers/regularizers.py'),
-                                          'fastformers.regularizers.Mixout._remove': ( 'regularizers.html#mixout._remove',
-                                                                                       'fastformers/regularizers.py'),
                                           'fastformers.regularizers.Mixout.after_fit': ( 'regularizers.html#mixout.after_fit',
                                                                                          'fastformers/regularizers.py'),
                                           'fastformers.regularizers.Mixout.before_fit': ( 'regularizers.html#mixout.before_fit',

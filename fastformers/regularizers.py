@@ -12,6 +12,7 @@ __all__ = ['Kept', 'loaded_weights', 'keep_start', 'check_strength', 'add_penalt
 
 # %% ../nbs/09_regularizers.ipynb #d01d8604
 import math
+from contextlib import ExitStack
 import torch
 from torch import nn
 from fastai.basics import Callback, OptimWrapper
@@ -108,24 +109,22 @@ class Mixout(Callback):
         p:float=.7, # share of entries that are the pretrained ones; the paper tries .7 to .9
     ):
         if not 0<=p<1: raise ValueError(f"`p` is the share of pretrained weights, at least 0 and less than 1; got {p}")
-        self.p,self.start,self._hooks = p,Kept(),()
+        self.p,self.start,self._hooks = p,Kept(),ExitStack()
 
     def before_fit(self):
-        self._remove() # left by a fit that was interrupted
+        self._hooks.close() # left by a fit that was interrupted
         loaded = loaded_weights(self.model)
         layers = [m for m in self.model.body.modules() if isinstance(m, (nn.Linear,Conv1D)) and m.weight in loaded] if loaded else []
         self.start = keep_start(self, (m.weight for m in layers))
-        self._hooks = [h for m in layers for h in (m.register_forward_pre_hook(self._mix), m.register_forward_hook(_unmix, always_call=True))]
+        for m in layers:
+            for h in (m.register_forward_pre_hook(self._mix), m.register_forward_hook(_unmix, always_call=True)): self._hooks.callback(h.remove)
 
     def _mix(self, module, args):
         w = module._parameters['weight']
         # an attribute of the instance comes before a parameter of the module
         if self.learn is not None and module.training and w.requires_grad: vars(module)['weight'] = mixout(w, self.start[w].to(w.device), self.p)
 
-    def _remove(self):
-        for h in self._hooks: h.remove()
-        self._hooks = ()
-    def after_fit(self): self._remove()
+    def after_fit(self): self._hooks.close()
 
 # %% ../nbs/09_regularizers.ipynb #38f1abfa
 def agreement(
