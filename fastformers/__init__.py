@@ -4,6 +4,7 @@ Modules:
 
 - `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.all`: Everything at once, for notebooks
+- `fastformers.auxiliary`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
@@ -18,10 +19,12 @@ Modules:
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.data`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
+- `fastformers.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.fine_tuning`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
+- `fastformers.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
@@ -33,6 +36,7 @@ Modules:
 - `fastformers.packing`: Documents to rows of tokens for language modelling
 - `fastformers.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
+- `fastformers.regularizers`: Keep what pretraining learnt while fine-tuning: `L2SP`, `Mixout`, `RDrop`
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
