@@ -3,6 +3,8 @@
 Modules:
 
 - `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
+- `fastformers.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part
+- `fastformers.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
 - `fastformers.all`: Everything at once, for notebooks
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
