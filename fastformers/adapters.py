@@ -210,11 +210,12 @@ def reinit_layers(
     body = _plain(model)
     blocks,report = block_modules(body),getattr(_holder(model), 'loading', None)
     if not 1<=n<=len(blocks): raise ValueError(f"`n` is how many blocks start anew, 1 to {len(blocks)} for this model; got {n}")
-    top = nn.ModuleList([*(m for b in blocks[-n:] for m in b), *([body.pooler] if getattr(body, 'pooler', None) else [])])
-    for p in top.parameters(): vars(p).pop('_is_hf_initialized', None) # loaded weights are marked, and what is marked is left alone
-    with torch.no_grad(): top.apply(body._init_weights) # parts before the whole, which has the last word (GPT-2 scales what ends in the stream)
+    def top(o): return [p for m in (*(m for b in block_modules(o)[-n:] for m in b), *([o.pooler] if getattr(body, 'pooler', None) else [])) for p in m.parameters()]
+    fresh = type(body)(body.config) # the whole: some families draw weights where a block is built, others when all are, by depth
+    with torch.no_grad():
+        for p,q in zip(top(body), top(fresh)): p.copy_(q)
     if report and report.loaded: # they are no longer what was loaded
-        new,own = {id(p) for p in top.parameters()},_holder(model).named_parameters()
+        new,own = {id(p) for p in top(body)},_holder(model).named_parameters()
         names = sorted({*report.new, *(k for k,p in own if id(p) in new)})
         report.loaded,report.new = report.loaded-(len(names)-len(report.new)),names
     return model

@@ -26,7 +26,7 @@ methods = [add_adapters, bitfit, pytest.param(add_lora, marks=needs_peft)]
 def learner(family='bert', seed=0, n=12, **kwargs):
     torch.manual_seed(seed)
     df = tiny_df().iloc[:n].assign(is_valid=[False,False,False,True]*(n//4))
-    learn = classifier_learner(classifier_dls(df, tiny_tok(family), bs=4, device='cpu'), kwargs.pop('arch', None) or tiny_arch(family), **kwargs)
+    learn = classifier_learner(classifier_dls(df, tiny_tok(family), bs=kwargs.pop('bs', 4), device='cpu'), kwargs.pop('arch', None) or tiny_arch(family), **kwargs)
     learn.remove_cb(ProgressCallback)
     learn.logger = lambda o: None
     return learn
@@ -120,14 +120,14 @@ def test_new_top_layers_are_drawn_as_the_family_draws_them(family):
     body = load_body(tiny_arch(family))
     n = len(block_modules(body))
     with torch.no_grad():
-        for p in body.parameters(): p.fill_(7.); p._is_hf_initialized = True   # as loaded
+        for p in body.parameters(): p.fill_(7.)
     reinit_layers(body, 1)
     fresh = load_body(tiny_arch(family))
     top = {id(p) for m in block_modules(body)[-1] for p in m.parameters()} | ({id(p) for p in body.pooler.parameters()} if getattr(body, 'pooler', None) else set())
     for (k,p),q in zip(body.named_parameters(), fresh.parameters()):
         if id(p) not in top: assert (p==7).all(), k
         elif float(q.detach().std(correction=0))==0: assert torch.equal(p, q), k                       # norms, biases
-        else: assert (p!=7).all() and .5<float(p.detach().std()/q.detach().std())<2 and float(p.detach().abs().max())<6, k
+        else: assert (p!=7).all() and .7<float(p.detach().std()/q.detach().std())<1.5 and float(p.detach().abs().max())<6, k
     with pytest.raises(ValueError, match=f'1 to {n}'): reinit_layers(body, n+1)
     with pytest.raises(ValueError, match='got 0'): reinit_layers(body, 0)
 
@@ -159,12 +159,12 @@ def test_a_schedule_opens_adapters_with_their_block():
 @pytest.mark.parametrize('cbs', [None, cpu_bf16(enabled=True)])
 @pytest.mark.parametrize('method', methods)
 def test_a_few_weights_learn(method, cbs):
-    learn = learner(drop_mult=0., cbs=cbs)
+    learn = learner(drop_mult=0., cbs=cbs, bs=16)                    # one batch an epoch
     method(learn.model)
     x,y = learn.dls.train.one_batch()
-    first = float(learn.loss_func(pred(learn.model, x), y))
-    learn.fit(12, lr=1e-2)
-    assert float(learn.loss_func(pred(learn.model, x), y))<first-.3 and all(o==o for o in learn.recorder.losses)
+    assert float(learn.loss_func(pred(learn.model, x), y))>1
+    learn.fit(30, lr=3e-3)
+    assert float(learn.loss_func(pred(learn.model, x), y))<.3 and all(o==o for o in learn.recorder.losses)
 
 def test_fresh_adapters_change_nothing_in_bfloat16():
     learn = learner()
