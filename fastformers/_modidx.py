@@ -34,6 +34,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'fastformers.adapters._sizes': ('adapters.html#_sizes', 'fastformers/adapters.py'),
                                       'fastformers.adapters._targets': ('adapters.html#_targets', 'fastformers/adapters.py'),
                                       'fastformers.adapters._unload': ('adapters.html#_unload', 'fastformers/adapters.py'),
+                                      'fastformers.adapters._writers': ('adapters.html#_writers', 'fastformers/adapters.py'),
                                       'fastformers.adapters.add_adapters': ('adapters.html#add_adapters', 'fastformers/adapters.py'),
                                       'fastformers.adapters.add_lora': ('adapters.html#add_lora', 'fastformers/adapters.py'),
                                       'fastformers.adapters.bitfit': ('adapters.html#bitfit', 'fastformers/adapters.py'),

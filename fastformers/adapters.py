@@ -37,7 +37,7 @@ def train_only(
     model, # Changed in place, before its optimizer is made: a learner that has one takes the new groups with `learn.opt = None`
     wanted # Name and parameter of the body -> does it train?
 ): # `model`
-    "Freeze for good the weights of the body that are not `wanted`, were loaded, and belong to no head"
+    "Of the body only the `wanted` weights train, and those that the checkpoint did not have; all others are frozen for good. The head trains"
     body,new = _body(model),_new(model)
     body.trained_names = frozenset(n for n,p in body.named_parameters() if wanted(n, p) or id(p) in new)
     for n,p in body.named_parameters(): p.requires_grad_(n in body.trained_names)
@@ -97,10 +97,12 @@ def _no_checkpoint(*args, **kwargs):
     raise ValueError("a network with adapters in it is no checkpoint that others could open; `save_adapters(model, path)` writes what was trained, "
                      "`merge_adapters(model)` (LoRA) or `remove_adapters(model)` make it a checkpoint again")
 
+def _writers(model): return [o for o in (_body(model), getattr(model, 'hf', model)) if hasattr(o, 'save_pretrained')]
+
 def _note(model, method, settings, inside):
     "Note in the body of `model` how it was adapted; with something `inside` it cannot be written as a checkpoint"
     _body(model).adapted = dict(method=method, settings=settings)
-    for o in {_body(model), _holder(model)} if inside else (): o.save_pretrained = _no_checkpoint
+    for o in _writers(model) if inside else (): o.save_pretrained = _no_checkpoint
 
 def add_adapters(
     model, # A classifier, language model or body, changed in place
@@ -175,7 +177,7 @@ def _free(model):
     "`model` with nothing frozen for good, and no note"
     body = _body(model)
     for k in ('adapted','trained_names'): vars(body).pop(k, None)
-    for o in (body, _holder(model)): vars(o).pop('save_pretrained', None)
+    for o in _writers(model): vars(o).pop('save_pretrained', None)
     return model.requires_grad_(True)
 
 def remove_adapters(

@@ -225,11 +225,15 @@ def test_huggingface_s_own_head(tmp_path):
     again = learner(head='hf').model
     assert torch.equal(pred(load_adapters(again, path), x), want)
 
-def test_a_bare_model_of_transformers():
+def test_a_bare_model_of_transformers(tmp_path):
     hf = AutoModelForMaskedLM.from_config(tiny_arch('bert'))
     add_adapters(hf)
     few = {n for n,p in hf.named_parameters() if p.requires_grad}
     assert any('.adapter.' in n for n in few) and 'cls.predictions.bias' in few and not any('word_embeddings' in n for n in few)
+    for o in (hf, hf.base_model):
+        with pytest.raises(ValueError, match='save_adapters'): o.save_pretrained(tmp_path/'x')
+    remove_adapters(hf).save_pretrained(tmp_path/'x')
+    assert not AutoModelForMaskedLM.from_pretrained(tmp_path/'x', output_loading_info=True)[1]['unexpected_keys']
 
 # ---- what goes on around it
 
