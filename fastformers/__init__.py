@@ -3,6 +3,8 @@
 Modules:
 
 - `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
+- `fastformers.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part
+- `fastformers.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
 - `fastformers.all`: Everything at once, for notebooks
 - `fastformers.auxiliary`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code

@@ -26,6 +26,7 @@ class FamilyMeta:
     bidirectional: bool|None = None # Whether a token sees what follows it; None: if the family has a masked LM
     padding: tuple|None = None # Sides ('right', 'left') on which padding changes nothing; None: found by a self-test
     min_len: int = 1 # The fewest tokens that the family's own code can take
+    sublayers: tuple = () # Names, within a block, of the two modules whose outputs attention and feed-forward add to the stream; (): its last two projections to the hidden size
     encoder: str|None = None # Name of the class of transformers that is the encoder of an encoder-decoder alone
 
 _REL = ('encoder.rel_embeddings', 'encoder.LayerNorm', 'encoder.conv')
@@ -35,7 +36,8 @@ family_meta = {
     'xlm': _XLM, 'flaubert': _XLM,
     'deberta': FamilyMeta(before=_REL), 'deberta-v2': FamilyMeta(before=_REL),
     'mpnet': FamilyMeta(before=('encoder.relative_attention_bias',)),
-    'xlnet': FamilyMeta(segments=True, bidirectional=True),
+    'xlnet': FamilyMeta(segments=True, bidirectional=True, sublayers=('rel_attn.layer_norm','ff.layer_2')), # its attention ends in a bare tensor
+    'fnet': FamilyMeta(sublayers=('fourier.self','output.dense')), 'nomic_bert': FamilyMeta(sublayers=('self_attn.o_proj','mlp.down_proj')),
     'funnel': FamilyMeta(chain=('encoder.blocks','decoder.layers'), min_len=5),
     'big_bird': FamilyMeta(padding=('right',)), # a short text, as that of the self-test, switches its sparse attention off for good
     **{k:FamilyMeta(bidirectional=True, encoder=v) for k,v in _ENCODERS.items()}}
@@ -77,11 +79,14 @@ def _named_groups(model):
         else: where[id(p)] = top if seen and not n.startswith(before or ('\0',)) else 0
     names = ['embeddings', *(f'block {i}' for i in range(1,top)), 'head']
     groups = [[] for _ in names]
-    for p in model.parameters(): groups[where.get(id(p), top)].append(p) # a shared tensor comes once
+    trained = getattr(body, 'trained_names', None)
+    frozen = set() if trained is None else {id(p) for n,p in body.named_parameters() if n not in trained}
+    for p in model.parameters(): # a shared tensor comes once
+        if id(p) not in frozen: groups[where.get(id(p), top)].append(p)
     return [(n,g) for n,g in zip(names,groups) if g]
 
 def layer_groups(model):
-    "Parameters of `model` in groups, low to high: embeddings, one group a block, head; every parameter in exactly one. Usable as a fastai `splitter`"
+    "Parameters of `model` in groups, low to high: embeddings, one group a block, head; every parameter that may train in exactly one. Usable as a fastai `splitter`"
     return L(g for _,g in _named_groups(model))
 
 def group_names(model): "Names of `layer_groups(model)`"; return [n for n,_ in _named_groups(model)]
