@@ -136,20 +136,23 @@ class LMTask:
         from accelerate.state import AcceleratorState
         from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
         from fastformers.data import tokenizer_of
-        clock,clean = Clock(self.steps, self.warm),[(torch.where(y!=-100, y, x.ids).cpu(), x, y) for x,y in self.batches]
+        from fastformers.models import ModelInputs
+        clock,ready = Clock(self.steps, self.warm),[(torch.where(y!=-100, y, x.ids).cpu(), x.ids.cpu(), y.as_subclass(torch.Tensor).cpu()) for x,y in self.batches]
         class Collator(DataCollatorForLanguageModeling):
             def torch_mask_tokens(self, inputs, **kwargs):
-                ids,x,y = clean[self.n]
+                ids,masked,targets = ready[self.n]
                 self.n += 1
                 assert torch.equal(inputs, ids), 'the rows of this batch are not ours'
-                return x.ids.cpu(), y.as_subclass(torch.Tensor).cpu()
+                return masked, targets
         class Timed(Trainer):
             def training_step(self, *args, **kwargs):
                 clock.losses.append(super().training_step(*args, **kwargs).detach())
                 return clock.losses[-1]
         class Ticks(TrainerCallback):
             def on_step_end(self, *args, **kwargs): clock.tick()
-        rows = [dict(input_ids=i.tolist(), token_type_ids=s.tolist(), attention_mask=m.tolist()) for ids,x,_ in clean for i,s,m in zip(ids, x.segment_ids, x.attention_mask)]
+        model = self.dense()
+        keys = ['input_ids','attention_mask'] + ['token_type_ids']*ModelInputs(model.base_model).segments # as the family's own tokenizer would give
+        rows = [dict(zip(keys, (o.tolist() for o in row))) for (ids,*_),(x,_) in zip(ready, self.batches) for row in zip(ids, x.attention_mask, x.segment_ids)]
         AcceleratorState._reset_state(reset_partial_state=True) # accelerate remembers the precision of the process's first run
         collator = Collator(tokenizer_of(self.dls).tok)
         collator.n = 0
@@ -158,7 +161,7 @@ class LMTask:
                                      optim='adamw_torch_fused', adam_beta1=self.opt['mom'], adam_beta2=self.opt['sqr_mom'], adam_epsilon=self.opt['eps'], weight_decay=self.opt['wd'], max_grad_norm=0.,
                                      use_cpu=torch.device(self.device).type=='cpu', bf16=precision=='bf16', fp16=precision=='fp16', seed=seed, dataloader_num_workers=0, dataloader_pin_memory=False, disable_tqdm=True,
                                      logging_strategy='no', logging_nan_inf_filter=False, save_strategy='no', eval_strategy='no', report_to='none', remove_unused_columns=False, **kwargs)
-            trainer = Timed(self.dense(), args, data_collator=collator, train_dataset=rows, callbacks=[Ticks()])
+            trainer = Timed(model, args, data_collator=collator, train_dataset=rows, callbacks=[Ticks()])
             trainer.remove_callback(PrinterCallback)
             torch.manual_seed(seed)
             trainer.train()
