@@ -1,5 +1,6 @@
 "What the speed benchmarks share: contenders that take turns, ratios with their spread, peak memory of processes, a table of targets"
 import argparse, multiprocessing as mp, os, threading, time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 import numpy as np
 
@@ -56,7 +57,7 @@ class Peak:
     def __exit__(self, *args): self.on = False; self.t.join()
 
 def in_fresh_process(f, *args):
-    with mp.get_context('spawn').Pool(1) as p: return p.apply(f, args)
+    with ProcessPoolExecutor(1, mp.get_context('spawn')) as p: return p.submit(f, *args).result() # may have children of its own
 
 class Clock:
     "When each step of a run ended, by the clock and in seconds of processor time, and its loss"
