@@ -56,8 +56,12 @@ class Peak:
             time.sleep(.05)
     def __exit__(self, *args): self.on = False; self.t.join()
 
+def _as_usual(f, args):
+    mp.set_start_method(None, force=True) # a spawned process would spawn its own children too, where a script forks them, and pay for their imports
+    return f(*args)
+
 def in_fresh_process(f, *args):
-    with ProcessPoolExecutor(1, mp.get_context('spawn')) as p: return p.submit(f, *args).result() # may have children of its own
+    with ProcessPoolExecutor(1, mp.get_context('spawn')) as p: return p.submit(_as_usual, f, args).result() # may have children of its own
 
 class Clock:
     "When each step of a run ended, by the clock and in seconds of processor time, and its loss"
