@@ -35,3 +35,11 @@ def data_dir():
     d = os.environ.get('FASTFORMERS_DATA')
     if not d: pytest.skip('FASTFORMERS_DATA is not set')
     return Path(d)
+
+@pytest.fixture
+def shown(monkeypatch):
+    "The tables that were displayed"
+    from fastformers import core_show
+    res = []
+    monkeypatch.setattr(core_show, 'display_rows', res.append)
+    return res

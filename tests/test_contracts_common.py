@@ -1,12 +1,12 @@
 "What the contract tests share: families, models whose weights are large enough that a leak shows, batches (no tests here)"
-import functools, warnings
+import copy, functools, warnings
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from fastformers.core import TensorTokens
 from fastformers.data import PadTokens, classifier_dls, lm_dls
 from fastformers.heads import PoolingHead
-from fastformers.models import LanguageModel, TextClassifier, is_causal, load_body, load_hf
+from fastformers.models import LanguageModel, TextClassifier, is_causal, layer_groups, load_body, load_hf
 from fastformers.objectives import CLM, MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 from fastformers.tokens import HFTokenizer
@@ -63,3 +63,12 @@ def quiet(learn):
     from fastai.callback.progress import ProgressCallback
     learn.remove_cbs(ProgressCallback); learn.logger = lambda *a, **k: None
     return learn
+
+def noisy(model, k):
+    "A copy of `model` with noise on the parameters of its layer group `k`; `model` itself for None"
+    if k is None: return model
+    model = copy.deepcopy(model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in layer_groups(model)[k]: p.add_(torch.randn_like(p)*.1)
+    return model

@@ -1,5 +1,5 @@
 "Layer groups: blocks + 2, every parameter in one of them, and in the order in which the signal passes"
-import copy, pytest, torch
+import pytest, torch
 from fastformers.models import block_modules, group_names, layer_groups
 from test_contracts_common import *
 
@@ -24,11 +24,7 @@ def test_groups_are_blocks_plus_two_and_hold_every_parameter_once(family, kind):
 
 def moved(model, x, k, hidden=None):
     "(hidden states, output) of `model`, noise added to the parameters of its group `k` where that is given"
-    if k is not None:
-        model = copy.deepcopy(model)
-        torch.manual_seed(1)
-        with torch.no_grad():
-            for p in layer_groups(model)[k]: p.add_(torch.randn_like(p)*.1)
+    model = noisy(model, k)
     with torch.no_grad(): return model.body(**model.model_inputs(x), output_hidden_states=True).hidden_states, model(x)
 
 @pytest.mark.parametrize('kind', ['classifier','language model'])

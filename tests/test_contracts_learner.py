@@ -5,7 +5,6 @@ from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock
 from fastai.interpret import ClassificationInterpretation
 from fastai.learner import load_learner
 from fastai.losses import CrossEntropyLossFlat, LabelSmoothingCrossEntropyFlat
-from fastformers import core_show
 from fastformers.core import as_tokens
 from fastformers.data import HFTextBlock, tokenizer_of
 from fastformers.learner import classifier_learner, lm_learner
@@ -147,13 +146,6 @@ def test_language_model_predict_equals_get_preds():
         assert gap(p, pred[i][:len(p)])<1e-5 and dec.tolist()==p.argmax(-1).tolist()
 
 # ---- what is shown
-
-@pytest.fixture
-def shown(monkeypatch):
-    "The tables that were displayed"
-    res = []
-    monkeypatch.setattr(core_show, 'display_rows', res.append)
-    return res
 
 def test_plot_top_losses_shows_each_text_with_its_own_loss(rows, shown):
     learn,df,cols = rows

@@ -57,11 +57,7 @@ def flat(o): return [t for i in (o.values() if hasattr(o,'values') else o) for t
 
 def outputs(model, x, noise_in=None):
     "What each block of `model` gives, and the prediction; noise is added to the parameters of the group `noise_in`"
-    if noise_in is not None:
-        model = copy.deepcopy(model)
-        torch.manual_seed(1)
-        with torch.no_grad():
-            for p in layer_groups(model)[noise_in]: p.add_(torch.randn_like(p)*.1)
+    model = noisy(model, noise_in)
     blocks = block_modules(model.body)
     seen = [[] for _ in blocks]
     def listen(i, m):

@@ -16,7 +16,6 @@ from fastai.interpret import ClassificationInterpretation, Interpretation
 from fastai.learner import load_learner
 from fastai.losses import BaseLoss, BCEWithLogitsLossFlat, CrossEntropyLossFlat, FocalLossFlat, L1LossFlat, LabelSmoothingCrossEntropyFlat, MSELossFlat
 from fastai.metrics import F1Score, F1ScoreMulti, MatthewsCorrCoef, Perplexity, RocAuc, RocAucBinary, RocAucMulti, accuracy
-from fastformers import core_show
 from fastformers.core import as_tokens
 from fastformers.data import class_weights, tokenizer_of
 from fastformers.learner import classifier_learner, lm_learner
@@ -60,13 +59,6 @@ def shared(kinds):
         return res
     return f
 still,any_learner,labelled = shared(['classes','left','masked']),shared([*data, *masked_kinds]),shared(['classes','pairs'])
-
-@pytest.fixture
-def shown(monkeypatch):
-    "The tables that were displayed"
-    res = []
-    monkeypatch.setattr(core_show, 'display_rows', res.append)
-    return res
 
 def weights(learn): return {k:v.detach().clone() for k,v in learn.model.state_dict().items()}
 def same(a, b): return all(torch.equal(v, b[k]) for k,v in a.items())
