@@ -180,6 +180,6 @@ def main():
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR) # each contender starts the same new head
     fig = parts[args.part](args)
-    save(f'train_lm_{args.part}', args, {k:v for k,v in vars(args).items()}, fig)
+    if not args.tiny: save(f'train_lm_{args.part}', args, vars(args), fig)
 
 if __name__=='__main__': main()
