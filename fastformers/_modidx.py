@@ -1191,6 +1191,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'fastformers.training.FusedAdam._update': ( 'training.html#fusedadam._update',
                                                                                   'fastformers/training.py'),
                                       'fastformers.training.FusedAdam.step': ('training.html#fusedadam.step', 'fastformers/training.py'),
+                                      'fastformers.training.FusedAdam.zero_grad': ( 'training.html#fusedadam.zero_grad',
+                                                                                    'fastformers/training.py'),
                                       'fastformers.training._Stopwatch': ('training.html#_stopwatch', 'fastformers/training.py'),
                                       'fastformers.training._Stopwatch.__init__': ( 'training.html#_stopwatch.__init__',
                                                                                     'fastformers/training.py'),

@@ -42,6 +42,9 @@ class FusedAdam(Optimizer):
         wd:float=0.01, # weight decay, decoupled from the gradient (Loshchilov & Hutter 2019)
     ): super().__init__(params, [], lr=lr, mom=mom, sqr_mom=sqr_mom, eps=eps, wd=wd)
 
+    def zero_grad(self):
+        for p,*_ in self.all_params(): p.grad = None
+
     def step(self, closure=None):
         if closure is not None: raise NotImplementedError("fastai optimizers take no closure")
         for ps,hyper in zip(self.param_lists, self.hypers):
