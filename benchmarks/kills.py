@@ -37,7 +37,13 @@ def corpus(d, n_chars):
     df[df.text.str.len()<300][:600].to_csv(d/'labels.csv', index=False)
 
 def build(d, src, say, n_workers=0):
-    from fastformers.store import TokenStore
+    from fastformers.store import RaggedWriter, TokenStore
+    was = RaggedWriter.add
+    def add(self, *args): # the first chunk that is new
+        print(f'{self.done} chunks were there', flush=True)
+        RaggedWriter.add = was
+        return was(self, *args)
+    RaggedWriter.add = add
     say(0)
     whole = (d/'store').exists() # killed after its last step
     store = TokenStore(d/'store') if whole else TokenStore.build(src/'corpus.csv', 'minilm', d/'store', n_workers=n_workers, progress=False)
@@ -180,14 +186,15 @@ def where(store, child):
 def resumed(said):
     for p in (r'continues after (epoch \d+, batch \d+)', r'(\d+ chunks) were there', r'(fit \d+ was finished)'):
         if m := re.search(p, said): return m[1]
-    return 'the beginning'
+    return 'nothing yet' # killed again before anything was new, or begun anew
 
 def differences(a, b):
     "Keys of the dictionaries `a` and `b` under which they differ, and keys of the dictionaries there"
     bad = [k for k in dict.fromkeys([*a,*b]) if a.get(k)!=b.get(k)]
     return [f"{k} ({', '.join(differences(a[k], b[k]))[:200]})" if isinstance(a.get(k), dict) and isinstance(b.get(k), dict) else k for k in bad]
 
-def left_over(d): return half_written(d)+[o.name for o in d.iterdir() if o.name.endswith(('.building','.replaced'))]
+def left_over(d): # `save_encoder` leaves a temporary directory of another process alone for a day: that may be alive
+    return [o for o in half_written(d) if not o.startswith('.out.tmp-')]+[o.name for o in d.iterdir() if o.name.endswith(('.building','.replaced'))]
 
 def phase(name, job, root, n_kills, rng, say):
     "Run `job` whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
