@@ -4,6 +4,7 @@ Modules:
 
 - `fastformers.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.all`: Everything at once, for notebooks
+- `fastformers.blocks`: Several texts in one row, none of which sees another
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
