@@ -78,7 +78,7 @@ def warn_leak(texts, splits):
 
 # %% ../nbs/06b_rows.ipynb #e9f712a7
 _several = list,tuple,set,np.ndarray
-_flags = {'true':True, 'false':False, '1':True, '0':False, '1.0':True, '0.0':False}
+_flags = {**dict.fromkeys(['true','yes','1','1.0'], True), **dict.fromkeys(['false','no','0','0.0'], False)}
 
 def split_rows(df, valid_col, valid_pct, seed, stratify=None):
     "(training, validation) row numbers of `df`"
@@ -101,7 +101,7 @@ def _read_flags(df, c):
     "Column `c` of `df` as booleans"
     if df[c].isna().any(): raise ValueError(f"column {c!r} has missing values; fill them with True (validation) or False; the first is in {row_name(df, int(df[c].isna().argmax()))}")
     v = [_flags.get(str(o).strip().lower()) for o in df[c]]
-    if None in v: raise ValueError(f"column {c!r} holds {df[c].tolist()[v.index(None)]!r} in {row_name(df, v.index(None))}; it must be True or 1 for validation, False or 0 for training")
+    if None in v: raise ValueError(f"column {c!r} holds {df[c].tolist()[v.index(None)]!r} in {row_name(df, v.index(None))}; it must be True, yes or 1 for validation, False, no or 0 for training")
     return np.array(v, bool)
 
 def _held_out(n, pct, seed, labels):

@@ -204,8 +204,8 @@ def test_flags_of_any_type_mean_the_same(door, kind):
     assert (a==b).all()
 
 @doors
-@pytest.mark.parametrize('flag', ['valid','no',2,0.5,'nan'])
-def test_a_flag_that_is_none_is_refused(door, flag): refused(door, replaced('is_valid', 3, flag), ValueError, f"column 'is_valid' holds {flag!r} in row 3; it must be True or 1 for validation")
+@pytest.mark.parametrize('flag', ['valid','none',2,0.5,'nan'])
+def test_a_flag_that_is_none_is_refused(door, flag): refused(door, replaced('is_valid', 3, flag), ValueError, f"column 'is_valid' holds {flag!r} in row 3; it must be True, yes or 1 for validation")
 
 def test_a_label_only_in_validation_is_refused():
     refused(classifier_dls, replaced('label', int(tiny_df().is_valid.argmax()), 'odd'), ValueError, 'validation has labels that training has not: odd; move some of their rows')

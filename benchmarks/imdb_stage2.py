@@ -1,0 +1,95 @@
+"""IMDb with MiniLM: what does masked LM on all unlabelled reviews buy with 100, 500 and 2,000 labels?
+
+    FASTFORMERS_DATA=... python benchmarks/imdb_stage2.py --work DIR            # 1,000 validation reviews of other movies
+    FASTFORMERS_DATA=... python benchmarks/imdb_stage2.py --work DIR --final    # and a fixed balanced sample of 2,500 test reviews
+
+`--work` keeps the token store, checkpoints of the language model and finished rows of the table: the same command goes on after it was stopped. Reviews of `unsup` that occur in the test set
+or in the validation sample are dropped, and all of movies that validation holds. Settings are below; the classifiers are those of `imdb.ini`, with more epochs where there are few labels.
+"""
+import json, time
+import numpy as np, pandas as pd
+from common import *
+from imdb import sample
+
+sizes,epochs = (100,500,2000),{100:10, 500:6, 2000:3}
+lm_settings = dict(seq_len=128, bs=32, epochs=1, lr=1e-3, valid_pct=.01, packing='doc-sentences', seed=42)
+warm,body = .07,.3     # share of the pass for the head alone; rate of the body, as a share of the head's
+clf_settings = dict(max_len=128, bs=32, lr=2e-4, discr=1.11)
+
+def load(seed=0):
+    "(all training reviews but those of held-out movies, validation sample, test sample, unlabelled texts)"
+    train,test,unsup = [read(p) for p in data_files('imdb/train.csv.gz', 'imdb/test.csv.gz', 'imdb/unsup.csv.gz')]
+    movies = np.random.default_rng(seed).permutation(np.array(sorted(train.movie.unique()), dtype=object))
+    held = train.movie.isin(set(movies[:len(movies)//5]))
+    valid = sample(train[held], 2000, seed)
+    unsup = unsup[~unsup.text.isin(set(test.text)|set(valid.text)) & ~unsup.movie.isin(set(valid.movie))]
+    return train[~held], valid[:1000], sample(test, 2500, seed).reset_index(drop=True), unsup.text.tolist()
+
+def schedule(n):
+    from fastformers.schedules import Schedule
+    return Schedule([[0.]*(n-1)+[1.], [body]*(n-1)+[1.]], [warm,1-warm])
+
+def adapt(work, texts):
+    "The directory of stage 2; it is trained in legs, each of which ends in a checkpoint"
+    from fastformers.resume import Resume
+    from fastformers.store import TokenStore
+    from fastformers.ulmfit import fine_tune_lm
+    if not (work/'lm'/'stage.json').exists():
+        store = TokenStore.build(texts, 'minilm', work/'store', progress=False)
+        fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule, cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
+    return work/'lm'
+
+def last_only():
+    "A callback that leaves out all validations but the last"
+    from fastai.callback.core import Callback, CancelValidException
+    class LastOnly(Callback):
+        trained = False
+        def before_train(self): self.trained = True
+        def before_validate(self):
+            mid,self.trained = self.trained and self.epoch<self.n_epoch-1,False
+            if mid: raise CancelValidException()
+    return LastOnly()
+
+def classify(arch, train, valid, test, n, seed, final):
+    from fastformers.ulmfit import fine_tune_classifier
+    df = pd.concat([sample(train, n, seed).assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)[['text','label','is_valid']]
+    s = fine_tune_classifier(df, arch, test=test[['text','label']] if final else None, seed=seed, epochs=epochs[n], cbs=last_only(), **clf_settings)
+    return {'validation':100*(1-s.metrics['accuracy']), **({'test':100*(1-s.test['accuracy'])} if final else {})}
+
+def main():
+    p = parser(__doc__.split('\n')[0])
+    p.add_argument('--work', type=Path, default=Path('runs/imdb_stage2'), help='directory of what is under way')
+    p.add_argument('--arms', default='without,with', help='which to run')
+    p.add_argument('--lm-only', action='store_true', help='train the language model and stop')
+    args = p.parse_args()
+    quiet()
+    args.work.mkdir(parents=True, exist_ok=True)
+    train,valid,test,texts = load()
+    if args.lm_only: adapt(args.work, texts); return
+    rows = args.work/'rows.jsonl'
+    seeds = [int(o) for o in args.seeds.split(',')]
+    for arm in args.arms.split(','):
+        arch = adapt(args.work, texts) if arm=='with' else 'minilm'
+        for n in sizes:
+            for seed in seeds:
+                done = [json.loads(l) for l in rows.read_text().splitlines()] if rows.exists() else []
+                if any((o['arm'],o['n'],o['seed'])==(arm,n,seed) and (not args.final or 'test' in o) for o in done): continue
+                start = time.time()
+                row = dict(arm=arm, n=n, seed=seed, **classify(arch, train, valid, test, n, seed, args.final), minutes=round((time.time()-start)/60, 2))
+                with rows.open('a') as f: f.write(json.dumps(row)+'\n')
+                print(row, flush=True)
+    report(args, pd.DataFrame([json.loads(l) for l in rows.read_text().splitlines()]), train, valid, test, seeds, texts)
+
+def report(args, df, train, valid, test, seeds, texts):
+    df = df[df.seed.isin(seeds)]
+    parts = {'validation':valid, **({'test':test} if args.final else {})}
+    table = {part:{n:{**{arm:stat(o[part]) for arm,o in df[(df.n==n) & df[part].notna()].groupby('arm')}, 'TF-IDF + logistic regression':stat([tfidf_error(sample(train, n, s), rows) for s in seeds])}
+                   for n in sizes} for part,rows in parts.items()}
+    for part,o in table.items():
+        print(f'\nerror %, {part}', *(f'  {n:5} labels  '+'   '.join(f"{k} {v['mean']:.2f} ± {v['sd']:.2f}" for k,v in arms.items()) for n,arms in o.items()), sep='\n')
+    f = args.work/'lm'/'stage.json'
+    lm = {k:v for k,v in json.loads(f.read_text()).items() if k in ('metrics','before','seconds','data')} if f.exists() else {}
+    save('imdb_stage2', args, dict(lm=lm_settings, warm=warm, body=body, classifier=clf_settings, epochs=epochs, seeds=seeds),
+         {'unlabelled reviews':len(texts), 'LM':lm, 'error %':table['validation'], **({'test':{'error %':table['test']}} if args.final else {})}, args.final)
+
+if __name__=='__main__': main()
