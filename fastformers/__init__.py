@@ -7,6 +7,7 @@ Modules:
 - `fastformers.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
 - `fastformers.all`: Everything at once, for notebooks
 - `fastformers.auxiliary`: Go on with the language model while the classifier learns: `AuxiliaryLM`
+- `fastformers.blocks`: Several texts in one row, none of which sees another
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe

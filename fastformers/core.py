@@ -19,20 +19,21 @@ from torch import Tensor
 
 # %% ../nbs/00_core.ipynb #eda3befb
 _ID, _SEG = (1<<32)-1, 15
-_PAD, _SEG_AT, _PRED = 1<<32, 33, 1<<37
+_PAD, _SEG_AT, _PRED, _START = 1<<32, 33, 1<<37, 1<<38
 
 def _int(o, like=None): return torch.as_tensor(o, dtype=torch.int64, device=None if like is None else like.device).as_subclass(Tensor)
 
 class TensorTokens(Tensor):
-    "Token `ids` `(..., sl)`, each with its `attention_mask`, its segment and whether it is `predicted`, in one int64 tensor"
+    "Token `ids` `(..., sl)`, each with its `attention_mask`, its segment, whether it is `predicted` and whether another text starts with it, in one int64 tensor"
     def __new__(cls,
         ids, # Token ids >= 0, any shape, usually `(sl,)` or `(bs, sl)`
         attention_mask=None, # 1 or True for a real token, 0 for padding; default all real
         segment_ids=None, # 0 to 15 (BERT's `token_type_ids`); default all 0
-        predicted=None # True where an objective asks for a prediction; default none
+        predicted=None, # True where an objective asks for a prediction; default none
+        starts=None # True where another text than the row's first starts; default none: a row is one text
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
-        return _flag(_checked(_int(ids)), attention_mask, segment_ids, predicted).as_subclass(cls)
+        return _flag(_checked(_int(ids)), attention_mask, segment_ids, predicted, starts).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
     def __reduce_ex__(self, proto): # a part of a larger tensor is pickled without the rest
@@ -48,12 +49,16 @@ class TensorTokens(Tensor):
     def predicted(self): "True where a prediction is asked for"; return (self.as_subclass(Tensor) & _PRED) != 0
     @property
     def real(self): "True on real tokens: `attention_mask` as booleans"; return (self.as_subclass(Tensor) & _PAD) == 0
+    @property
+    def starts(self): "True where another text than the row's first starts"; return (self.as_subclass(Tensor) & _START) != 0
+    @property
+    def text_ids(self): "Number of the text in its row, from 0, int64"; return self.starts.cumsum(-1)
 
-    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None):
+    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, starts=None):
         "A copy of these tokens with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _checked(_int(ids, x))
-        return _flag(x, attention_mask, segment_ids, predicted).as_subclass(type(self))
+        return _flag(x, attention_mask, segment_ids, predicted, starts).as_subclass(type(self))
 
 def as_tokens(x):
     "The int64 tensor `x` as `TensorTokens`: fastai's training loop strips the type of a batch, not its bits"
@@ -65,11 +70,12 @@ def _checked(ids):
     if ids.numel() and ids.min() < 0: raise ValueError(f"Token ids must be 0 or above, got {int(ids.min())}; targets with -100 are plain tensors, not `TensorTokens`")
     return ids
 
-def _flag(x, attention_mask=None, segment_ids=None, predicted=None):
+def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None):
     "Set the flag bits that are given, leave the others of `x` as they are"
     if attention_mask is not None: x = (x & ~_PAD)                | ((_int(attention_mask, x)==0).long() << 32)
     if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT))     | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
     if predicted      is not None: x = (x & ~_PRED)               | ((_int(predicted, x)!=0).long() << 37)
+    if starts         is not None: x = (x & ~_START)              | ((_int(starts, x)!=0).long() << 38)
     return x
 
 # %% ../nbs/00_core.ipynb #446dc3bc

@@ -238,7 +238,7 @@ class CLM(Objective):
 
     def encodes(self, b):
         x = b[0]
-        m = F.pad(x.real[:,1:] & x.real[:,:-1], (0,1))
+        m = F.pad(x.real[:,1:] & x.real[:,:-1] & ~x.starts[:,1:], (0,1)) # no text says how the next one begins
         return x.replace(predicted=m), torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)
 
     def decodes(self, b):

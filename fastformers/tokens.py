@@ -144,8 +144,8 @@ class HFTokenizer(Transform):
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self._encode([o])[0] if _is_text(o) else _ready(o)
     def decodes(self, o:TensorTokens):
         o,runs,new = o[o.real],[],True
-        for i,p in zip(o.ids.tolist(), o.predicted.tolist()):
-            if new and i not in self._hidden: runs.append([])
+        for i,p,start in zip(o.ids.tolist(), o.predicted.tolist(), o.starts.tolist()):
+            if (new or start) and i not in self._hidden: runs.append([])
             if not (new:=i in self._hidden): runs[-1].append((i,p))
         return TokenText(*(o for i,run in enumerate(runs) for o in [(' | ',False)]*(i>0) + self._pieces(run)))
 
