@@ -13,6 +13,7 @@ __all__ = ['Kept', 'loaded_weights', 'keep_start', 'check_strength', 'add_penalt
 # %% ../nbs/09_regularizers.ipynb #d01d8604
 import math
 from contextlib import ExitStack
+from numbers import Real
 import torch
 from torch import nn
 from fastai.basics import Callback, OptimWrapper
@@ -44,7 +45,7 @@ def keep_start(cb, params):
 def check_strength(**kwargs):
     "Raise a ValueError for what is no finite number of at least 0"
     for k,v in kwargs.items():
-        if not (isinstance(v, (int,float)) and 0<=v<math.inf): raise ValueError(f"`{k}` is how strong a penalty is, a finite number of at least 0; got {v!r}")
+        if not (isinstance(v, Real) and 0<=v<math.inf): raise ValueError(f"`{k}` is how strong a penalty is, a finite number of at least 0; got {v!r}")
 
 # %% ../nbs/09_regularizers.ipynb #241d248c
 _order = MixedPrecision.order-5 # before losses are weighed (accumulation) or scaled (float16), while autocast is on
@@ -68,7 +69,8 @@ class L2SP(Callback):
         self.alpha,self.beta,self.start,self._decays,self.penalty = alpha,beta,Kept(),Kept(),None
 
     def before_fit(self):
-        self.start = keep_start(self, loaded_weights(self.model))
+        loaded = loaded_weights(self.model)
+        self.start = keep_start(self, (p for p in self.model.parameters() if p in loaded))
         if isinstance(self.opt, OptimWrapper) and any(h.get('wd') for h in self.opt.hypers):
             raise ValueError("this optimizer of torch decays weights to 0 on its own, which is against `L2SP`; pass wd=0 to the fit")
 
