@@ -4,6 +4,7 @@ import pandas as pd, pytest, torch, torch.nn.functional as F
 from fastai.basics import Callback, CancelFitException, OptimWrapper
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.schedule import lr_find
+from fastai.learner import load_learner
 from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -386,6 +387,25 @@ def test_all_together(stages):
     quiet(learn, 2, 1e-3)
     assert all(math.isfinite(o) for o in learn.recorder.losses)
     assert torch.is_tensor(learn.predict('A wonderful film')[2])
+
+@pytest.mark.parametrize('name', names)
+def test_validation_and_prediction_before_within_and_after_a_fit(stages, tmp_path, name):
+    "They send the events of a fit, which is none of these callbacks' concern"
+    cb = everything(stages)[name]
+    class Within(Callback):
+        order = 100
+        def after_epoch(self):
+            if self.learn.lock.locked(): return
+            self.learn.validate()
+            self.hooks = sum(bool(m._forward_pre_hooks) for m in self.model.modules())
+    learn = classifier(stages['bert'], cb, Within())
+    with learn.no_bar(): learn.validate(); learn.predict('Great')
+    assert not vars(cb).get('start')
+    quiet(learn, 1, 1e-3)
+    assert bool(learn.within.hooks)==(name=='Mixout') and not any(m._forward_pre_hooks for m in learn.model.modules())
+    learn.remove_cb(learn.within); learn.export(tmp_path/'x.pkl')
+    again = load_learner(tmp_path/'x.pkl')
+    with learn.no_bar(), again.no_bar(): assert torch.equal(again.predict('Great')[2], learn.predict('Great')[2])
 
 # --- at the door
 
