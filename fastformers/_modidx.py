@@ -905,6 +905,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fastformers/regularizers.py'),
                                           'fastformers.regularizers.check_strength': ( 'regularizers.html#check_strength',
                                                                                        'fastformers/regularizers.py'),
+                                          'fastformers.regularizers.in_fit': ('regularizers.html#in_fit', 'fastformers/regularizers.py'),
                                           'fastformers.regularizers.keep_start': ( 'regularizers.html#keep_start',
                                                                                    'fastformers/regularizers.py'),
                                           'fastformers.regularizers.loaded_weights': ( 'regularizers.html#loaded_weights',

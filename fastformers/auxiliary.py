@@ -15,7 +15,7 @@ from .core import as_tokens
 from .data import tokenizer_of
 from .models import LanguageModel, block_modules, fit_vocab, is_causal, load_hf, quiet_hf
 from .objectives import CLM, MLM, Objective
-from .regularizers import add_penalty, check_strength, _order
+from .regularizers import add_penalty, check_strength, in_fit, _order
 from .tokens import tok_hash
 
 _log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class AuxiliaryLM(Callback):
         return self.objective
 
     def before_fit(self):
+        if not in_fit(self): return
         if not hasattr(self.model, 'lm'):
             raise ValueError("the LM head has to be in the model before there is an optimizer: pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
         known = {p for ps in self.opt.param_lists for p in ps}

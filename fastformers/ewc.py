@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from fastai.basics import Callback
 from .core import as_tokens
 from .models import LanguageModel
-from .regularizers import Kept, add_penalty, check_strength, keep_start, loaded_weights, _order
+from .regularizers import Kept, add_penalty, check_strength, in_fit, keep_start, loaded_weights, _order
 
 # %% ../nbs/09a_ewc.ipynb #f016cecf
 @contextmanager
@@ -113,6 +113,7 @@ class EWC(Callback):
         self.start,self._by_weight,self.penalty = Kept(),Kept(),None
 
     def before_fit(self):
+        if not in_fit(self): return
         fisher = load_fisher(self.fisher) if isinstance(self.fisher, str) else self.fisher
         ps,loaded = dict(self.model.body.named_parameters()),loaded_weights(self.model)
         if loaded: _check_match(fisher, ps, loaded)

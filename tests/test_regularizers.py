@@ -4,6 +4,7 @@ import pandas as pd, pytest, torch, torch.nn.functional as F
 from fastai.basics import Callback, CancelFitException, OptimWrapper
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.schedule import lr_find
+from fastai.learner import load_learner
 from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -320,14 +321,16 @@ def test_frozen_stays_frozen_and_shown_loss_is_plain(stages, name):
 
 @pytest.mark.parametrize('name', names)
 def test_with_schedule_bf16_accumulation_and_lr_find(stages, name):
-    learn = classifier(stages['bert'], everything(stages)[name], cpu_bf16(True), TokenAccumulation(n_acc=20), bs=4)
+    cb = everything(stages)[name]
+    learn = classifier(stages['bert'], cb, cpu_bf16(True), TokenAccumulation(n_acc=20), bs=4)
     before = weights(learn)
     learn.lr_find(num_it=4, show_plot=False)
     assert all(torch.equal(v, before[k]) for k,v in weights(learn).items())
     quiet(learn, gradual_unfreeze, 1e-3, epochs=2, verb='fit_schedule')
     assert all(p.isfinite().all() for p in learn.model.parameters()) and any(not torch.equal(v, before[k]) for k,v in weights(learn).items())
     assert not any(m._forward_pre_hooks for m in learn.model.modules())
-    start = getattr(getattr(learn, name.lower(), None), 'start', {})
+    start = vars(cb).get('start', {})
+    assert (len(start)>0)==(name in ('L2SP','EWC','Mixout'))
     names_ = {p:k for k,p in learn.model.named_parameters()}
     assert all(torch.equal(w, before[names_[p]]) for p,w in start.items())         # lr_find did not move the start
 
@@ -353,13 +356,13 @@ def test_resume_bit_by_bit(stages, tmp_path, name):
             if self.training: self.at -= 1
             if not self.at: raise Killed('here')
     def run(path, at=None):
-        learn = classifier(stages['bert'], everything(stages)[name], Resume(tmp_path/path, every=2, minutes=None))
+        cb = everything(stages)[name]
+        learn = classifier(stages['bert'], cb, Resume(tmp_path/path, every=2, minutes=None))
         before = weights(learn)
         if at: learn.add_cb(Kill(at))
         quiet(learn, 1, 1e-3); quiet(learn, 2, 1e-3)
-        cb = getattr(learn, {'AuxiliaryLM':'auxiliary_lm','RDrop':'r_drop'}.get(name, name.lower()), None)
         known = {p:k for k,p in learn.model.named_parameters()}
-        assert all(torch.equal(w, before[known[p]]) for p,w in getattr(cb, 'start', {}).items())
+        assert all(torch.equal(w, before[known[p]]) for p,w in vars(cb).get('start', {}).items())
         return weights(learn)
     want = run('whole')
     n = -(-45//8)
@@ -384,6 +387,25 @@ def test_all_together(stages):
     quiet(learn, 2, 1e-3)
     assert all(math.isfinite(o) for o in learn.recorder.losses)
     assert torch.is_tensor(learn.predict('A wonderful film')[2])
+
+@pytest.mark.parametrize('name', names)
+def test_validation_and_prediction_before_within_and_after_a_fit(stages, tmp_path, name):
+    "They send the events of a fit, which is none of these callbacks' concern"
+    cb = everything(stages)[name]
+    class Within(Callback):
+        order = 100
+        def after_epoch(self):
+            if self.learn.lock.locked(): return
+            self.learn.validate()
+            self.hooks = sum(bool(m._forward_pre_hooks) for m in self.model.modules())
+    learn = classifier(stages['bert'], cb, Within())
+    with learn.no_bar(): learn.validate(); learn.predict('Great')
+    assert not vars(cb).get('start')
+    quiet(learn, 1, 1e-3)
+    assert bool(learn.within.hooks)==(name=='Mixout') and not any(m._forward_pre_hooks for m in learn.model.modules())
+    learn.remove_cb(learn.within); learn.export(tmp_path/'x.pkl')
+    again = load_learner(tmp_path/'x.pkl')
+    with learn.no_bar(), again.no_bar(): assert torch.equal(again.predict('Great')[2], learn.predict('Great')[2])
 
 # --- at the door
 
