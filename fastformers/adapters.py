@@ -144,9 +144,9 @@ def add_lora(
     target=None, # Ends of names of projections, such as ('query','value'); None: all in the blocks
 ): # `model`
     "Train a matrix of rank `r` beside projections of the blocks, and the head (Hu et al. 2022)"
-    body,peft = _plain(model),_peft()
+    body = _plain(model)
     if not r>=1: raise ValueError(f"`r` is the rank, at least 1; got {r}")
-    names = _targets(body, target)
+    names,peft = _targets(body, target),_peft()
     is_conv = isinstance(body.get_submodule(names[0]), Conv1D) # GPT-2 keeps its matrices transposed
     peft.inject_adapter_in_model(peft.LoraConfig(r=r, lora_alpha=alpha, target_modules=names, fan_in_fan_out=is_conv), body)
     _note(model, 'add_lora', dict(r=r, alpha=alpha, target=target), True)
