@@ -24,11 +24,18 @@ from .loaders import *
 from .rows import *
 from .store import *
 from .data import *
+from .adapters import *
+from .adapters_files import *
 from .schedules import *
+from .regularizers import *
+from .ewc import *
+from .auxiliary import *
+from .forgetting import *
 from .training import *
 from .stages import *
 from .resume import *
 from .accumulate import *
+from .compute import *
 from .bundles import *
 from .export import *
 from .task import *
@@ -37,6 +44,7 @@ from .report import *
 from .recipe import *
 from .files import *
 from .stage_show import *
+from .fine_tuning import *
 from .ulmfit import *
 
 # %% ../nbs/99_all.ipynb #6ca295ae

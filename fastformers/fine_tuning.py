@@ -147,7 +147,7 @@ def fine_tune_lm(
     valid_pct=.1, # Share of documents held out
     seq_len=128, # Most tokens in a row
     bs=32, # Rows in a batch
-    packing='doc-sentences', # How documents become rows: doc-sentences (none crosses the end of a document) or full-sentences (all are full)
+    packing='doc-sentences', # How documents become rows: doc-sentences, full-sentences, segment-pair, sentence-pair or doc-blocks, see `pack_tokens`
     epochs:float|None=1, # Passes over the data, fractions allowed; None: what `schedule` lasts
     minutes:float=None, # Instead of `epochs`: a budget of time for training
     lr=5e-4, # Highest learning rate
@@ -213,7 +213,7 @@ def pretrain_lm(
     text_col='text', # Column of the texts
     valid_col:str=None, # Column that is True for validation; default: 'is_valid' if there is one, else a random `valid_pct`
     valid_pct=.05, # Share of documents held out
-    packing='full-sentences', # How documents become rows: doc-sentences (none crosses the end of a document) or full-sentences (all are full)
+    packing='full-sentences', # How documents become rows: doc-sentences, full-sentences, segment-pair, sentence-pair or doc-blocks, see `pack_tokens`
     bs=64, # Rows in a batch
     lr=1e-3, # Highest learning rate
     drop_mult=0., # Multiplies dropout: a small model that sees much text once needs none
