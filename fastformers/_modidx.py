@@ -1228,6 +1228,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.tokens_train.valid_text': ( 'tokens_train.html#valid_text',
                                                                                    'fastformers/tokens_train.py')},
             'fastformers.training': { 'fastformers.training.FreezeGrads': ('training.html#freezegrads', 'fastformers/training.py'),
+                                      'fastformers.training.FreezeGrads.before_fit': ( 'training.html#freezegrads.before_fit',
+                                                                                       'fastformers/training.py'),
                                       'fastformers.training.FreezeGrads.before_step': ( 'training.html#freezegrads.before_step',
                                                                                         'fastformers/training.py'),
                                       'fastformers.training.FusedAdam': ('training.html#fusedadam', 'fastformers/training.py'),

@@ -30,6 +30,14 @@ class FreezeGrads(Callback):
     order,run_valid = MixedPrecision.order-1,False
     def before_step(self): drop_frozen_grads(self.model.parameters())
 
+    def before_fit(self):
+        "A network that was adapted under an optimizer would train what was frozen, and not what was added"
+        if self.opt is None: return # fastai's `summary` fits without
+        held = {id(p) for ps in self.opt.param_lists for p in ps}
+        late = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in held]
+        if late and hasattr(getattr(self.model, 'body', self.model), 'trained_names'):
+            raise ValueError(f"the optimizer of this learner was made before its model was adapted and does not hold {late[0]}" + (f" and {len(late)-1} more" if late[1:] else '') + "; let it make a new one: learn.opt = None")
+
 # %% ../nbs/10_training.ipynb #d732f72b
 class FusedAdam(Optimizer):
     "fastai's `Adam` with decoupled weight decay, a whole layer group in one call of torch's fused kernel"

@@ -157,6 +157,18 @@ def test_a_schedule_opens_adapters_with_their_block():
     learn.freeze_to(-2); learn.fit(2, lr=1e-2)
     assert {k.split('.')[3] for k in moved(learn.model, old) if k.startswith('body.')}=={'2'}
 
+@pytest.mark.parametrize('method', [add_adapters, pytest.param(add_lora, marks=needs_peft)])
+def test_an_optimizer_from_before_is_not_used(method):
+    learn = learner()
+    learn.fit(1, lr=1e-2)
+    old = weights(method(learn.model))
+    for f in (lambda: learn.fit(1, lr=1e-2), lambda: learn.fit_schedule(gradual_unfreeze, lr=1e-2, epochs=5)):
+        with pytest.raises(ValueError, match='learn.opt = None'): f()
+    assert not moved(learn.model, old)
+    learn.opt = None
+    learn.unfreeze(); learn.fit(1, lr=1e-2)
+    assert any('.adapter.' in k or 'lora_' in k for k in moved(learn.model, old)) and not any('word_embeddings' in k for k in moved(learn.model, old))
+
 @pytest.mark.parametrize('cbs', [None, cpu_bf16(enabled=True)])
 @pytest.mark.parametrize('method', methods)
 def test_a_few_weights_learn(method, cbs):
