@@ -63,19 +63,19 @@ class TokensDL(TfmdDL):
         return self._lengths
 
     def cut(self, idxs):
-        "The indices `idxs` as a list of batches, in order"
-        if self.max_tokens is None: res = [idxs[i:i+self.bs] for i in range(0, len(idxs), self.bs)]
+        "The array `idxs` as a list of batches, in order"
+        if self.max_tokens is None: ends = range(self.bs, len(idxs), self.bs)
         else:
-            res,longest = [],0
-            for i in idxs:
-                longest = max(longest, self.lengths[i])
-                if res and longest*(len(res[-1])+1)<=self.max_tokens: res[-1].append(i)
-                else: res.append([i]); longest = self.lengths[i]
+            ends,start,longest = [],0,0
+            for i,n in enumerate(self.lengths[idxs].tolist()):
+                longest = max(longest, n)
+                if i>start and longest*(i-start+1)>self.max_tokens: ends.append(i); start,longest = i,n
+        res = [idxs[a:b] for a,b in zip([0,*ends], [*ends,len(idxs)])] if len(idxs) else []
         return res[:-1] if self.drop_last and self.max_tokens is None and res and len(res[-1])<self.bs else res
 
-    def get_idxs(self):
+    def get_idxs(self): # arrays: a large corpus has millions of rows
         if not self.shuffle: # rows of a single batch gain nothing from sorting
-            return list(range(self.n)) if self.n<=self.bs and not self.max_tokens else np.argsort(-self.lengths[:self.n], kind='stable').tolist()
+            return np.arange(self.n) if self.n<=self.bs and not self.max_tokens else np.argsort(-self.lengths[:self.n], kind='stable')
         if self._plan is None or self._plan[0]!=self.passes: self._plan = self.passes, self._shuffled()
         return self._plan[1]
 
@@ -83,20 +83,20 @@ class TokensDL(TfmdDL):
         rng = np.random.default_rng((self.seed, self.passes))
         rows,pool = rng.permutation(self.n), 50*self.bs
         pools = [rows[i:i+pool] for i in range(0, self.n, pool)]
-        pools = [self.cut(p[np.argsort(-self.lengths[p], kind='stable')].tolist()) for p in pools]
+        pools = [self.cut(p[np.argsort(-self.lengths[p], kind='stable')]) for p in pools]
         full,short = [b for p in pools for b in p[:-1]],[p[-1] for p in pools if p]   # the last of a pool may be short:
         if self.max_tokens is None: full,short = full+short[:-1],short[-1:]           # at the end it shifts no other batch
-        return [i for j in rng.permutation(len(full)) for i in full[j]] + [i for b in short for i in b]
+        return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
 
     def _batches(self, idxs):
-        idxs = list(islice(idxs, self.n)) # `show_batch(unique=True)` makes the order endless
-        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = sorted(idxs) # not where the order was set from outside
+        idxs = idxs[:self.n] if isinstance(idxs, np.ndarray) else np.array([*islice(idxs, self.n)], int) # `show_batch(unique=True)` makes the order endless
+        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # not where the order was set from outside
         return self.cut(idxs)
     def __len__(self): return len(self._batches(self.get_idxs()))
     def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
         batches = self._batches(self._DataLoader__idxs)[self._start:]
         if not self.fake_l.num_workers: self._begin()
-        return (b for i,b in enumerate(batches) if i%self.num_workers==self.offs)
+        return (b.tolist() for i,b in enumerate(batches) if i%self.num_workers==self.offs)
     def create_batches(self, samps): return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
 
     def before_iter(self):
