@@ -4,7 +4,8 @@
     FASTFORMERS_DATA=... python benchmarks/imdb_stage2.py --work DIR --final    # and a fixed balanced sample of 2,500 test reviews
 
 `--work` keeps the token store, checkpoints of the language model and finished rows of the table: the same command goes on after it was stopped. Reviews of `unsup` that occur in the test set
-or in the validation sample are dropped, and all of movies that validation holds. Settings are below; the classifiers are those of `imdb.ini`, with more epochs where there are few labels.
+or in the validation sample are dropped, and all of movies that validation holds; the language model, as the
+classifiers, reads the beginning of each. Settings are below; the classifiers are those of `imdb.ini`, with more epochs where there are few labels.
 """
 import json, time
 import numpy as np, pandas as pd
@@ -12,7 +13,8 @@ from common import *
 from imdb import sample
 
 sizes,epochs = (100,500,2000),{100:10, 500:6, 2000:3}
-lm_settings = dict(seq_len=128, bs=32, epochs=1, lr=1e-3, valid_pct=.01, packing='doc-sentences', seed=42)
+lm_settings = dict(seq_len=128, bs=32, epochs=1, lr=1e-3, valid_pct=.01, packing='doc-sentences', drop_mult=0., seed=42)
+words = 95             # of each review: what the classifiers read of it, 128 tokens
 warm,body = .07,.3     # share of the pass for the head alone; rate of the body, as a share of the head's
 clf_settings = dict(max_len=128, bs=32, lr=2e-4, discr=1.11)
 
@@ -23,7 +25,7 @@ def load(seed=0):
     held = train.movie.isin(set(movies[:len(movies)//5]))
     valid = sample(train[held], 2000, seed)
     unsup = unsup[~unsup.text.isin(set(test.text)|set(valid.text)) & ~unsup.movie.isin(set(valid.movie))]
-    return train[~held], valid[:1000], sample(test, 2500, seed).reset_index(drop=True), unsup.text.tolist()
+    return train[~held], valid[:1000], sample(test, 2500, seed).reset_index(drop=True), [' '.join(o.split()[:words]) for o in unsup.text]
 
 def schedule(n):
     from fastformers.schedules import Schedule
@@ -35,7 +37,7 @@ def adapt(work, texts):
     from fastformers.store import TokenStore
     from fastformers.ulmfit import fine_tune_lm
     if not (work/'lm'/'stage.json').exists():
-        store = TokenStore.build(texts, 'minilm', work/'store', progress=False)
+        store = TokenStore(work/'store') if (work/'store').exists() else TokenStore.build(texts, 'minilm', work/'store', progress=False)
         fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule, cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
     return work/'lm'
 
@@ -89,7 +91,7 @@ def report(args, df, train, valid, test, seeds, texts):
         print(f'\nerror %, {part}', *(f'  {n:5} labels  '+'   '.join(f"{k} {v['mean']:.2f} ± {v['sd']:.2f}" for k,v in arms.items()) for n,arms in o.items()), sep='\n')
     f = args.work/'lm'/'stage.json'
     lm = {k:v for k,v in json.loads(f.read_text()).items() if k in ('metrics','before','seconds','data')} if f.exists() else {}
-    save('imdb_stage2', args, dict(lm=lm_settings, warm=warm, body=body, classifier=clf_settings, epochs=epochs, seeds=seeds),
+    save('imdb_stage2', args, dict(lm=lm_settings, words=words, warm=warm, body=body, classifier=clf_settings, epochs=epochs, seeds=seeds),
          {'unlabelled reviews':len(texts), 'LM':lm, 'error %':table['validation'], **({'test':{'error %':table['test']}} if args.final else {})}, args.final)
 
 if __name__=='__main__': main()
