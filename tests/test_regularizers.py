@@ -237,6 +237,7 @@ def test_auxiliary_by_hand(stages, family):
     learn = classifier(stages[family], AuxiliaryLM(.7), family=family, drop_mult=0.)
     plain = classifier(stages[family], family=family, drop_mult=0.)
     lm = learn.model.lm
+    assert lm.hf.get_output_embeddings().weight is learn.model.body.get_input_embeddings().weight
     assert lm.body is learn.model.body and isinstance(learn.auxiliary_lm.objective, CLM if family=='gpt2' else MLM)
     x,y = next(iter(learn.dls.train)); x = x.as_subclass(torch.Tensor)
     learn.xb,learn.yb,learn.training,learn.pct_train = (x,),(y,),True,0.
