@@ -70,7 +70,7 @@ def _begun(path, resume):
         return False
     begun,done = any(o.found for o in _resumes(Path(path)/'checkpoints')),(Path(path)/'report.json').exists()
     if resume and done and not begun: raise FileExistsError(f"{path} holds a run that is finished, see {Path(path)/'report.md'}; there is nothing to resume")
-    if begun and not resume and not done:
+    if begun and not resume: # whatever report an earlier run has left there
         raise FileExistsError(f"{path} holds a run that was stopped: go on with it (resume=True, on the command line --resume), or choose another `path` (on the command line --force begins anew)")
     return begun and resume
 
