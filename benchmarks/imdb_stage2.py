@@ -91,7 +91,8 @@ def report(args, df, train, valid, test, seeds, texts):
         print(f'\nerror %, {part}', *(f'  {n:5} labels  '+'   '.join(f"{k} {v['mean']:.2f} ± {v['sd']:.2f}" for k,v in arms.items()) for n,arms in o.items()), sep='\n')
     f = args.work/'lm'/'stage.json'
     lm = {k:v for k,v in json.loads(f.read_text()).items() if k in ('metrics','before','seconds','data')} if f.exists() else {}
+    flat = {part:{f'{n} labels, {arm}':v for n,arms in o.items() for arm,v in arms.items()} for part,o in table.items()}
     save('imdb_stage2', args, dict(lm=lm_settings, words=words, warm=warm, body=body, classifier=clf_settings, epochs=epochs, seeds=seeds),
-         {'unlabelled reviews':len(texts), 'LM':lm, 'error %':table['validation'], **({'test':{'error %':table['test']}} if args.final else {})}, args.final)
+         {'unlabelled reviews':len(texts), 'LM':lm, 'validation error %':flat['validation'], **({'test':{'test error %':flat['test']}} if args.final else {})}, args.final)
 
 if __name__=='__main__': main()

@@ -27,7 +27,7 @@ def _small(model):
     body = _body(model)
     res,seen = {f'body.{n}':p for n,p in body.named_parameters() if n in body.trained_names},{id(v) for v in body.state_dict(keep_vars=True).values()}
     for n,v in model.state_dict(keep_vars=True).items():
-        if id(v) not in seen: res[f'head.{n}'] = v
+        if id(v) not in seen and not n.startswith('lm.'): res[f'head.{n}'] = v # an auxiliary language model serves training alone
         seen.add(id(v)) # a shared tensor comes once
     return res
 

@@ -50,7 +50,7 @@ def lm_on(
 # %% ../nbs/09b_auxiliary.ipynb #11948e1c
 class AuxiliaryLM(Callback):
     "Add `weight` times the loss of a language model that shares the classifier's body (Radford et al. 2018, section 3.2)"
-    order,run_valid = _order,False
+    order,run_valid,timed = _order,False,True
     def __init__(self,
         weight:float=.5, # of the LM loss at the beginning of a fit; the paper's
         objective:Objective=None, # how texts are masked; default: `CLM` for causal families, else `MLM`

@@ -23,7 +23,7 @@ from .objectives import Objective
 from .ragged import sync_dir
 from .schedules import ScheduleRunner
 from .stages import content_hash
-from .store import StoreRows
+from .store import TokenStore
 
 # %% ../nbs/10e_checkpoints.ipynb #c8e6456b
 _seqs = dict(list=list, tuple=tuple, L=L)
@@ -148,7 +148,8 @@ def _rows(dl):
 def data_hash(dls):
     "A hash of all texts of `dls`, in order; of a token store: that of the texts it was built from, so that a corpus is not read for it"
     rows = getattr(dls.train_ds.tls[0].items, 'rows', None)
-    if isinstance(rows, StoreRows): return content_hash([rows.store.source, rows.store.meta['tokenizer']])
+    store = getattr(getattr(rows, 'rows', rows), 'store', None) # of several texts a row, or of one
+    if isinstance(store, TokenStore): return content_hash([store.source, store.meta['tokenizer']])
     return content_hash(o for ds in (dls.train_ds, dls.valid_ds) for o in ds.tls[0])
 
 def _loss(f):

@@ -140,6 +140,7 @@ def _quiet():
     "One line for each stage on stderr; no advice from libraries on how to use them"
     log = logging.getLogger('fastformers')
     if not log.handlers: log.addHandler(logging.StreamHandler())
+    if type(log.handlers[0]) is logging.StreamHandler: log.handlers[0].stream = sys.stderr # where it is now
     log.handlers[0].setFormatter(_Short('%(asctime)s %(message)s', '%H:%M:%S'))
     log.setLevel(logging.INFO)
     for k,v in dict(TRANSFORMERS_VERBOSITY='error', TOKENIZERS_PARALLELISM='false', HF_HUB_DISABLE_PROGRESS_BARS='1').items(): os.environ.setdefault(k, v)

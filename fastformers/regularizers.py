@@ -14,7 +14,7 @@ __all__ = ['Kept', 'loaded_weights', 'keep_start', 'in_fit', 'check_strength', '
 import math
 from contextlib import ExitStack
 from numbers import Real
-import torch
+import re, torch
 from torch import nn
 from fastai.basics import Callback, OptimWrapper
 from fastai.callback.fp16 import MixedPrecision
@@ -27,12 +27,14 @@ class Kept(dict):
     "Tensors that can be had again: they are no part of a checkpoint of `Resume` or of a pickle"
     def __reduce__(self): return type(self),()
 
+_added = re.compile(r'(^|\.)(adapter|lora_\w+)\.') # what `adapters` puts into a network
+
 def loaded_weights(model):
     "The parameters of `model` that came from a checkpoint, as a set"
     res = set()
     for m in model.modules():
         report = vars(m).get('loading') # on what `load_hf` gives
-        if isinstance(report, LoadReport) and report.loaded: res |= {p for k,p in m.named_parameters(remove_duplicate=False) if k not in report.new}
+        if isinstance(report, LoadReport) and report.loaded: res |= {p for k,p in m.named_parameters(remove_duplicate=False) if k not in report.new and not _added.search(k)}
     return res
 
 def keep_start(cb, params):
@@ -109,7 +111,7 @@ def _unmix(module, args, out): vars(module).pop('weight', None)
 
 class Mixout(Callback):
     "In each forward pass of training, put pretrained weights in the place of a share `p` of those of the body's linear layers"
-    order,run_valid = _order,False
+    order,run_valid,timed = _order,False,True
     def __init__(self,
         p:float=.7, # share of entries that are the pretrained ones; the paper tries .7 to .9
     ):
@@ -145,7 +147,7 @@ def agreement(
 
 class RDrop(Callback):
     "Run each batch twice; learn from both losses, and from how far the predictions are from each other (Liang, Wu et al. 2021, eq. 4)"
-    order,run_valid = _order,False
+    order,run_valid,timed = _order,False,True
     def __init__(self,
         alpha:float=1., # weight of the divergence; the paper tries 0.1 to 1 for classification
     ):

@@ -171,6 +171,7 @@ class Resume(Callback):
 
     def settle(self):
         "When all is trained: keep of each fit its end without the optimizer, which is enough to load its result"
+        if not any(o.name.endswith('-end') for o in self._names()): return # the disk was full
         for o in self._names():
             if o.name.endswith('-end'): (o/OPTIMIZER).unlink(missing_ok=True)
             else: shutil.rmtree(o, ignore_errors=True)

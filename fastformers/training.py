@@ -35,8 +35,8 @@ class FreezeGrads(Callback):
         if self.opt is None: return # fastai's `summary` fits without
         held = {id(p) for ps in self.opt.param_lists for p in ps}
         late = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in held]
-        if late and hasattr(getattr(self.model, 'body', self.model), 'trained_names'):
-            raise ValueError(f"the optimizer of this learner was made before its model was adapted and does not hold {late[0]}" + (f" and {len(late)-1} more" if late[1:] else '') + "; let it make a new one: learn.opt = None")
+        if late and any(hasattr(getattr(self.model, 'body', self.model), o) for o in ('trained_names','set_free')):
+            raise ValueError(f"the optimizer of this learner was made before its model was adapted, or set free again, and does not hold {late[0]}" + (f" and {len(late)-1} more" if late[1:] else '') + "; let it make a new one: learn.opt = None")
 
 # %% ../nbs/10_training.ipynb #d732f72b
 class FusedAdam(Optimizer):

@@ -89,7 +89,7 @@ def _checkpoints(path, facts, resume):
     else:
         if resume: _log.info(f"nothing to resume in {path}: the run begins")
         _clear(kept)
-        kept.mkdir(parents=True)
+        kept.mkdir(parents=True, exist_ok=True)
         write_text(kept/'run.json', json.dumps(facts, indent=1))
     try: yield lambda name: Resume(kept/name, required=False) # nobody asked for them
     except BaseException:
