@@ -41,6 +41,17 @@ def adapt(work, texts):
         fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule, cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
     return work/'lm'
 
+def halfway(work, texts):
+    "A directory with the mean of the weights before and after stage 2: does it help to have moved less?"
+    from transformers import AutoModel, AutoTokenizer
+    from fastformers.hub import resolve_arch
+    if not (work/'halfway').exists():
+        a,b = (AutoModel.from_pretrained(o, add_pooling_layer=False) for o in (resolve_arch('minilm'), adapt(work, texts)))
+        old = a.state_dict()
+        b.load_state_dict({k:(v+old[k])/2 if v.is_floating_point() else v for k,v in b.state_dict().items()})
+        b.save_pretrained(work/'halfway'); AutoTokenizer.from_pretrained(work/'lm').save_pretrained(work/'halfway')
+    return work/'halfway'
+
 def last_only():
     "A callback that leaves out all validations but the last"
     from fastai.callback.core import Callback, CancelValidException
@@ -61,7 +72,8 @@ def classify(arch, train, valid, test, n, seed, final):
 def main():
     p = parser(__doc__.split('\n')[0])
     p.add_argument('--work', type=Path, default=Path('runs/imdb_stage2'), help='directory of what is under way')
-    p.add_argument('--arms', default='without,with', help='which to run')
+    p.add_argument('--arms', default='without,with', help='which to run, of without, with, halfway')
+    p.add_argument('--sizes', default=','.join(map(str, sizes)), help='numbers of labels')
     p.add_argument('--lm-only', action='store_true', help='train the language model and stop')
     args = p.parse_args()
     quiet()
@@ -71,8 +83,8 @@ def main():
     rows = args.work/'rows.jsonl'
     seeds = [int(o) for o in args.seeds.split(',')]
     for arm in args.arms.split(','):
-        arch = adapt(args.work, texts) if arm=='with' else 'minilm'
-        for n in sizes:
+        arch = {'with':adapt, 'halfway':halfway}[arm](args.work, texts) if arm!='without' else 'minilm'
+        for n in map(int, args.sizes.split(',')):
             for seed in seeds:
                 done = [json.loads(l) for l in rows.read_text().splitlines()] if rows.exists() else []
                 if any((o['arm'],o['n'],o['seed'])==(arm,n,seed) and (not args.final or 'test' in o) for o in done): continue
@@ -80,7 +92,7 @@ def main():
                 row = dict(arm=arm, n=n, seed=seed, **classify(arch, train, valid, test, n, seed, args.final), minutes=round((time.time()-start)/60, 2))
                 with rows.open('a') as f: f.write(json.dumps(row)+'\n')
                 print(row, flush=True)
-    report(args, pd.DataFrame([json.loads(l) for l in rows.read_text().splitlines()]), train, valid, test, seeds, texts)
+    if args.arms==p.get_default('arms'): report(args, pd.DataFrame([json.loads(l) for l in rows.read_text().splitlines()]), train, valid, test, seeds, texts)
 
 def report(args, df, train, valid, test, seeds, texts):
     df = df[df.seed.isin(seeds)]

@@ -30,7 +30,7 @@ def same_losses(arch, tok, bs=4, steps=3):
 
 def speed(args, arch, tok, bs, steps):
     "Ours, the `Trainer` and the headless limit in turn"
-    task = lm_task(arch, tok, bs, steps)
+    task = lm_task(arch, tok, bs, steps, dropout=not args.no_dropout)
     return task,in_turn({k:partial(getattr(task, k), args.precision) for k in ('ours','trainer','headless')}, args.repeats, says_tokens)
 
 def own_masks(task):
@@ -78,7 +78,7 @@ def s2(args):
 
 def s3(args):
     from fastformers.training import bf16_speedup
-    task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7),iter(range(100))
+    task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout),iter(range(100))
     def run(precision): return task.ours(precision, seed=next(seeds)) # other dropout each time: what fp32 runs differ by is the noise
     runs = in_turn({o:partial(run, o) for o in ('fp32','bf16')}, args.repeats, says_tokens)
     curves = {k:np.array([o['losses'] for o in v]) for k,v in runs.items()}
@@ -172,6 +172,7 @@ def main():
     p.add_argument('--precision', choices=('bf16','fp32'), default='bf16', help='of S1 and S2')
     p.add_argument('--steps', type=int, default=None, help='of each run, the first of which is not timed')
     p.add_argument('--bs', type=int, default=None)
+    p.add_argument('--no-dropout', action='store_true', help='S1 to S3 with every dropout at 0')
     p.add_argument('--rows', type=int, default=5000, help='reviews of S5')
     p.add_argument('--tiny', action='store_true', help='S2 with a tiny network: does it run at all?')
     args = p.parse_args()
@@ -180,6 +181,6 @@ def main():
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR) # each contender starts the same new head
     fig = parts[args.part](args)
-    if not args.tiny: save(f'train_lm_{args.part}', args, vars(args), fig)
+    if not args.tiny: save(f"train_lm_{args.part}{'_no_dropout' if args.no_dropout else ''}", args, vars(args), fig)
 
 if __name__=='__main__': main()
