@@ -177,7 +177,6 @@ def _free(model):
     "`model` with nothing frozen for good, and no note"
     body = _body(model)
     for k in ('adapted','trained_names'): vars(body).pop(k, None)
-    body.set_free = True # an optimizer from before knows nothing of it
     for o in _writers(model): vars(o).pop('save_pretrained', None)
     return model.requires_grad_(True)
 

@@ -20,6 +20,7 @@ from fastai.basics import (Callback, CancelStepException, CancelTrainException, 
 from fastai.callback.fp16 import MixedPrecision
 from fastai.optimizer import Optimizer
 from torch.optim.adamw import adamw
+from .regularizers import in_fit
 from .schedules import drop_frozen_grads
 
 _log = logging.getLogger(__name__)
@@ -27,16 +28,18 @@ _log = logging.getLogger(__name__)
 # %% ../nbs/10_training.ipynb #f4ee7123
 class FreezeGrads(Callback):
     "Frozen weights stay as they are, bit by bit: no weight decay and no momentum on what does not require a gradient"
-    order,run_valid = MixedPrecision.order-1,False
+    order,run_valid,adapted = MixedPrecision.order-1,False,False
     def before_step(self): drop_frozen_grads(self.model.parameters())
 
     def before_fit(self):
         "A network that was adapted under an optimizer would train what was frozen, and not what was added"
-        if self.opt is None: return # fastai's `summary` fits without
+        if self.opt is None or not in_fit(self): return # fastai's `summary` fits without an optimizer
         held = {id(p) for ps in self.opt.param_lists for p in ps}
         late = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in held]
-        if late and any(hasattr(getattr(self.model, 'body', self.model), o) for o in ('trained_names','set_free')):
+        now = hasattr(getattr(self.model, 'body', self.model), 'trained_names')
+        if late and (now or self.adapted): # or set free since the last fit
             raise ValueError(f"the optimizer of this learner was made before its model was adapted, or set free again, and does not hold {late[0]}" + (f" and {len(late)-1} more" if late[1:] else '') + "; let it make a new one: learn.opt = None")
+        self.adapted = now
 
 # %% ../nbs/10_training.ipynb #d732f72b
 class FusedAdam(Optimizer):

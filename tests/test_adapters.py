@@ -392,3 +392,15 @@ def test_without_peft_a_sentence_says_what_to_install(monkeypatch):
 def test_adapters_need_no_fastai(root):
     code = "import sys, fastformers.adapters, fastformers.adapters_files; sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], cwd=root).returncode==0
+
+def test_an_optimizer_from_before_adapters_were_removed_is_refused():
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), device='cpu'), tiny_arch('bert'))
+    add_adapters(learn.model)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+        remove_adapters(learn.model)
+        learn.validate(); learn.predict('A text.') # need no optimizer
+        for _ in range(2):
+            with pytest.raises(ValueError, match='learn.opt = None'): learn.fit(1) # it would train a part only
+        learn.opt = None
+        learn.fit(1)
