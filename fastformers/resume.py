@@ -15,6 +15,7 @@ from pathlib import Path
 from fastai.basics import Callback, CancelEpochException, CancelFitException, L
 from fastai.torch_core import num_distrib
 from .checkpoints import OPTIMIZER, _sync, data_facts, differences, fit_facts, get_objects, get_state, read_checkpoint, set_random, set_state, write_checkpoint
+from .regularizers import in_fit
 from .stages import versions
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Resume(Callback):
     @property
     def _fits(self): "Fits that are over, by path"; return self.learn.__dict__.setdefault('fits_done', {})
     @property
-    def _in_fit(self): return not self.learn.lock.locked() and not hasattr(self.learn, 'lr_finder')
+    def _in_fit(self): return in_fit(self) and not hasattr(self.learn, 'lr_finder')
 
     def _check(self):
         if not hasattr(self.dls.train, 'seek'):

@@ -2,6 +2,7 @@
 import io, json, logging, pickle, shutil
 from contextlib import nullcontext
 import pytest, torch
+from test_contracts_common import Power
 from fastai.basics import Callback, set_seed
 from fastformers.compute import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
 from fastformers.data import classifier_dls, lm_dls
@@ -232,13 +233,6 @@ def test_both_at_once():
     assert gap(a, b)<1e-5
 
 # --- who else has to know
-
-class Power(Callback):
-    "Cut after `n` batches of training"
-    order = 1001
-    def __init__(self, n): self.n = n
-    def after_batch(self):
-        if self.training and self.train_iter>=self.n: raise KeyboardInterrupt('power cut')
 
 @pytest.mark.parametrize('before,after', [(1,1), (1,0), (0,1)])
 def test_resume_goes_on_with_or_without_checkpointing(before, after, tmp_path):

@@ -2,6 +2,7 @@
 import copy, functools, warnings
 import torch
 from torch import Tensor
+from fastai.callback.core import Callback
 from transformers import AutoModelForCausalLM
 from fastformers.core import TensorTokens
 from fastformers.data import PadTokens, classifier_dls, lm_dls
@@ -72,3 +73,10 @@ def noisy(model, k):
     with torch.no_grad():
         for p in layer_groups(model)[k]: p.add_(torch.randn_like(p)*.1)
     return model
+
+class Power(Callback):
+    "Cut after `n` batches of training"
+    order = 1001
+    def __init__(self, n): self.n = n
+    def after_batch(self):
+        if self.training and self.train_iter>=self.n: raise KeyboardInterrupt('power cut')

@@ -1,5 +1,6 @@
 "What only a GPU can show: half precision as it is there, checkpointing and compiled blocks, a run that is continued; all on tiny models, about a minute"
 import pytest, torch
+from test_contracts_common import Power
 from fastai.basics import Callback, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastformers.accumulate import TokenAccumulation
@@ -84,13 +85,6 @@ def test_checkpointing_and_compiled_blocks_with_a_schedule():
     how = lambda o: o.fit_schedule(gradual_unfreeze, 1e-3, epochs=6)
     a,b = fit(lm(drop_mult=0.), how),fit(lm(GradientCheckpointing(), CompileBlocks(), drop_mult=0.), how)
     assert (losses(a)-losses(b)).abs().max()<1e-4*losses(a).max()
-
-class Power(Callback):
-    "Cut after `n` batches of training"
-    order = 1001
-    def __init__(self, n): self.n = n
-    def after_batch(self):
-        if self.training and self.train_iter>=self.n: raise KeyboardInterrupt('power cut')
 
 @pytest.mark.parametrize('kind', list(half))
 def test_resume_goes_on(kind, tmp_path):

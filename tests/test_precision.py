@@ -1,5 +1,6 @@
 "Half precision on the CPU: bfloat16 stays near float32, and what float16 needs (a scaled loss, steps that are skipped) goes with the other callbacks"
 import pytest, torch
+from test_contracts_common import Power
 from fastai.basics import Callback, L, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientClip
@@ -80,11 +81,6 @@ def test_steps_with_infinite_gradients_are_skipped(acc):
     assert learn.skipped.skipped>0 and learn.skipped.taken>learn.skipped.skipped
     assert all(v.isfinite().all() for v in learn.model.state_dict().values() if v.is_floating_point()) and all(o.isfinite() for o in learn.recorder.losses)
 
-class Power(Callback):
-    order = 1001
-    def __init__(self, n): self.n = n
-    def after_batch(self):
-        if self.training and self.train_iter>=self.n: raise KeyboardInterrupt('power cut')
 class LastScale(Callback):
     order = 1002
     def after_batch(self): self.scale = self.learn.scaler.get_scale()
