@@ -15,7 +15,8 @@ from .core import as_tokens
 from .data import tokenizer_of
 from .models import LanguageModel, block_modules, fit_vocab, is_causal, load_hf, quiet_hf
 from .objectives import CLM, MLM, Objective
-from .regularizers import add_penalty, check_strength, in_fit, _order
+from .regularizers import add_penalty, check_strength, _order
+from .schedules import in_fit
 from .tokens import tok_hash
 
 _log = logging.getLogger(__name__)

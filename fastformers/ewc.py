@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from fastai.basics import Callback
 from .core import as_tokens
 from .models import LanguageModel
-from .regularizers import Kept, add_penalty, check_strength, in_fit, keep_start, loaded_weights, _order
+from .regularizers import Kept, add_penalty, check_strength, keep_start, loaded_weights, _order
+from .schedules import in_fit
 
 # %% ../nbs/09a_ewc.ipynb #f016cecf
 @contextmanager

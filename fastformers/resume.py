@@ -15,7 +15,7 @@ from pathlib import Path
 from fastai.basics import Callback, CancelEpochException, CancelFitException, L
 from fastai.torch_core import num_distrib
 from .checkpoints import OPTIMIZER, _sync, data_facts, differences, fit_facts, get_objects, get_state, read_checkpoint, set_random, set_state, write_checkpoint
-from .regularizers import in_fit
+from .schedules import in_fit
 from .stages import versions
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ matter, and another argument. One method of fastai's `Learner`, `fit_schedule`, 
 
 # %% auto #0
 __all__ = ['Schedule', 'full_tune', 'head_only', 'gradual_unfreeze', 'sequential_unfreeze', 'lp_ft', 'chain_thaw',
-           'discriminative_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup', 'plot_schedule',
+           'discriminative_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup', 'plot_schedule', 'in_fit',
            'drop_frozen_grads', 'ScheduleRunner']
 
 # %% ../nbs/08_schedules.ipynb #111a5689
@@ -189,6 +189,8 @@ def plot_schedule(
     return ax
 
 # %% ../nbs/08_schedules.ipynb #4e33bff8
+def in_fit(cb): "Is this a fit? `validate`, `get_preds` and `predict` send `before_fit` and `after_fit` too, before, within and after one"; return not cb.learn.lock.locked()
+
 def drop_frozen_grads(
     params, # parameters, as of `model.parameters()`
 ):

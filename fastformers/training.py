@@ -20,8 +20,7 @@ from fastai.basics import (Callback, CancelStepException, CancelTrainException, 
 from fastai.callback.fp16 import MixedPrecision
 from fastai.optimizer import Optimizer
 from torch.optim.adamw import adamw
-from .regularizers import in_fit
-from .schedules import drop_frozen_grads
+from .schedules import drop_frozen_grads, in_fit
 
 _log = logging.getLogger(__name__)
 
