@@ -116,8 +116,7 @@ def plot_scalar_mix(
     names = ['emb', *map(str, range(1, len(w)))]
     if ax is None: ax = plt.subplots(figsize=(4.5,2.4))[1]
     ax.bar(names, w)
-    ax.axhline(1/len(w), ls=':', color='grey', label='alike')
-    most = 'all layers alike' if w.max()-w.min()<1e-3 else f"{'the embeddings' if w.argmax()==0 else f'layer {int(w.argmax())}'} {float(w.max()):.0%}"
-    ax.set(xlabel='layer', ylabel='share', title=f'{most}, gamma {mix.gamma.item():.2f}')
-    ax.legend()
+    ax.axhline(1/len(w), ls=':', color='grey')
+    most = 'all layers alike' if w.max()-w.min()<.1/len(w) else f"{'the embeddings' if w.argmax()==0 else f'layer {int(w.argmax())}'} {float(w.max()):.0%}"
+    ax.set(xlabel='layer', ylabel='share (dotted: alike)', title=f'{most}, gamma {mix.gamma.item():.2f}')
     return ax
