@@ -78,9 +78,9 @@ def s2(args):
 
 def s3(args):
     from fastformers.training import bf16_speedup
-    task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout),iter(range(100))
-    def run(precision): return task.ours(precision, seed=next(seeds)) # other dropout each time: what fp32 runs differ by is the noise
-    runs = in_turn({o:partial(run, o) for o in ('fp32','bf16')}, args.repeats, says_tokens)
+    task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout),{o:iter(range(100)) for o in ('fp32','bf16')}
+    def run(precision): return task.ours(precision, seed=next(seeds[precision])) # the same dropout in both, another one each time: what fp32 runs differ by is the noise
+    runs = in_turn({o:partial(run, o) for o in seeds}, args.repeats, says_tokens)
     curves = {k:np.array([o['losses'] for o in v]) for k,v in runs.items()}
     print('\n  step     ' + ''.join(f'{i:8}' for i in range(task.steps)), *(f'  {k} mean' + ''.join(f'{o:8.4f}' for o in v.mean(0)) for k,v in curves.items()), sep='\n')
     noise = max((np.abs(a-b).max() for i,a in enumerate(curves['fp32']) for b in curves['fp32'][:i]), default=float('nan'))
