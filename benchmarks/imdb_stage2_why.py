@@ -79,7 +79,7 @@ def main():
         if any(o['arm']==k and 'probe' in o for o in done()): continue
         start,arch = time.time(),make()
         stage = json.loads((arch/'stage.json').read_text()) if isinstance(arch, Path) else {}
-        add(arm=k, probe=probe(arch, sample(train, probe_rows, 0), valid), loss=stage.get('metrics',{}).get('valid_loss'), lm_minutes=round(stage.get('seconds',0)/60, 1), minutes=round((time.time()-start)/60, 1))
+        add(arm=k, probe=probe(arch, sample(train, probe_rows, 0), valid), loss=stage.get('metrics',{}).get('loss'), lm_minutes=round(stage.get('seconds',0)/60, 1), minutes=round((time.time()-start)/60, 1))
     for k in filter(None, args.tune.split(';')):
         for seed in map(int, args.seeds.split(',')):
             if any((o['arm'],o.get('seed'))==(k,seed) for o in done()): continue
