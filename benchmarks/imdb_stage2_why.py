@@ -19,17 +19,18 @@ variants = {
     'head alone for half of the pass':dict(warm=.5),
     'mask rate 30 %':dict(p=.3),
     '256 tokens':dict(seq_len=256, bs=16, words=2*words),
+    'all reviews, body at a tenth of that rate':dict(body=body/10, tokens=10**9),
 }
 
-def train_lm(path, name, unsup, body=body, warm=warm, p=.15, words=words, **changed):
-    "The directory of stage 2 with other settings, on `n_tokens` tokens or so"
+def train_lm(path, unsup, tokens, body=body, warm=warm, p=.15, words=words, **changed):
+    "The directory of stage 2 with other settings, on `tokens` tokens or so"
     from fastformers.objectives import MLM
     from fastformers.tokens import HFTokenizer
     from fastformers.ulmfit import fine_tune_lm
     if not (path/'stage.json').exists():
         texts = [' '.join(o.split()[:words]) for o in unsup.sample(frac=1, random_state=0).text]
-        n = np.searchsorted(np.cumsum([1.3*len(o.split()) for o in texts]), n_tokens)  # 1.3 tokens a word
-        s = fine_tune_lm(texts[:n], 'minilm', path, objective=MLM(HFTokenizer('minilm'), p=p), schedule=schedule_of(warm, body), **{**lm_settings, **changed})
+        n = np.searchsorted(np.cumsum([1.3*len(o.split()) for o in texts]), tokens)  # 1.3 tokens a word
+        s = fine_tune_lm(texts[:n], 'minilm', path, objective=MLM(HFTokenizer('minilm'), p=p), schedule=schedule_of(warm, body), resume=str(path)+'_checkpoints', **{**lm_settings, **changed})
     return path
 
 def probe(arch, train, valid):
@@ -64,12 +65,11 @@ def main():
     p.add_argument('--tokens', type=float, default=n_tokens, help='of each language model')
     args = p.parse_args()
     quiet()
-    globals()['n_tokens'] = int(args.tokens)
     train,valid,_,texts,unsup = load(n_valid=2000)
     work = args.work/'why'
     work.mkdir(parents=True, exist_ok=True)
     arms = {'as it came':lambda: 'minilm', 'all reviews':lambda: adapt(args.work, texts)}
-    arms |= {k:(lambda k=k,o=o: train_lm(work/k.replace(' ', '_'), k, unsup, **o)) for k,o in variants.items()}
+    arms |= {k:(lambda k=k,o=o: train_lm(work/k.replace(' ', '_'), unsup, **{'tokens':args.tokens, **o})) for k,o in variants.items()}
     rows = work/'rows.jsonl'
     def done(): return [json.loads(l) for l in rows.read_text().splitlines()] if rows.exists() else []
     def add(**row):
@@ -87,7 +87,7 @@ def main():
     probes = {o['arm']:{k:o[k] for k in ('probe','loss','lm_minutes')} for o in done() if 'probe' in o}
     print(f"\nerror % of a linear probe on each layer, {len(valid)} validation reviews", *(f"  {k:34} LM loss {o['loss'] or float('nan'):5.2f}  "+' '.join(f'{e:6.2f}' for e in o['probe']) for k,o in probes.items()), sep='\n')
     tuned = pd.DataFrame([o for o in done() if 'validation' in o])
-    save('imdb_stage2_why', args, dict(lm=lm_settings, words=words, warm=warm, body=body, variants=variants, tokens=n_tokens, probe_rows=probe_rows),
+    save('imdb_stage2_why', args, dict(lm=lm_settings, words=words, warm=warm, body=body, variants=variants, tokens=args.tokens, probe_rows=probe_rows),
          {'probe error % by layer':probes, 'validation error %':{k:stat(g.validation) for k,g in tuned.groupby('arm')} if len(tuned) else {}})
 
 if __name__=='__main__': main()
