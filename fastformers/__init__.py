@@ -23,6 +23,7 @@ Modules:
 - `fastformers.data`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
 - `fastformers.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
+- `fastformers.experiments`: What would more labels buy, and what did luck? `label_curve` and `best_of`
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
