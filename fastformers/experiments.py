@@ -18,6 +18,7 @@ import numpy as np, pandas as pd
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from .data import classifier_dls
 from .files import as_list, check_apart, columns_in
 from .fine_tuning import fine_tune_classifier, fine_tune_lm
 from .recipe import Recipe, read_recipe
@@ -138,13 +139,14 @@ def label_curve(
     check_apart(arch, path)
     train,valid = map(np.asarray, split_rows(df, valid_col or r.data.valid_col or None, .2, seeds[0], df[label_col]))
     _check_sizes(sizes, df[label_col].iloc[train])
+    of_lm,of_classifier = stage_settings(r)
+    classifier_dls(df.assign(is_valid=np.isin(np.arange(len(df)), valid)), arch, text_col, label_col, 'is_valid', max_len=of_classifier['max_len']) # mistakes in texts and labels are found now
     cols,texts = [*as_list(text_col), label_col],lm_texts(df, train, unlabelled, None, text_col)[0]
     facts = {**_facts(r, arch, seeds[:1], training=df.iloc[train][cols].values, validation=df.iloc[valid][cols].values, LM_texts=[[o] for o in texts]), 'min_steps':min_steps}
     with tempfile.TemporaryDirectory() as tmp:
         root = Path(tmp if path is None else path)
         if (root/'run.json').exists(): _check_same(root, facts)
         else: root.mkdir(parents=True, exist_ok=True); write_text(root/'run.json', json.dumps(facts, indent=1))
-        of_lm,of_classifier = stage_settings(r)
         arms = {_without:lambda: arch}
         if r.lm.objective!='none': arms[_with] = partial(_stage_2, texts, arch, root/'target_lm', seed=seeds[0], **of_lm)
         return LabelCurve(_run(df, train, valid, arms, sizes, seeds, root, text_col, label_col, min_steps, of_classifier))
