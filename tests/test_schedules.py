@@ -4,9 +4,11 @@ from functools import partial
 import numpy as np, pytest, torch
 from fastai.basics import Callback, DataLoaders, Learner, TfmdDL, set_seed
 from test_contracts_common import *
+from fastformers.adapters import add_adapters
 from fastformers.audit import FrozenAudit
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.resume import Resume
+from fastformers.schedule_cost import schedule_cost
 from fastformers.schedules import (Schedule, ScheduleRunner, chain_thaw, discriminative_lrs, fit_schedule, full_tune, gradual_unfreeze, head_only, linear_warmup, lp_ft,
                                    plot_schedule, sequential_unfreeze, slanted_triangular, unfreeze_from, _check_batches)
 from fastformers.training import BertAdam, FusedAdam
@@ -33,13 +35,13 @@ def trained(family, kind='classifier'):
 def copies(opt): return [[p.detach().clone() for p in ps] for ps in opt.param_lists]
 
 class Moves(Callback):
-    "For each batch of training (the step of the table, for each group the share of its tensors that moved)"
+    "For each batch of training (the step of the table, for each group the share of its tensors that moved, whether it asked for gradients)"
     order,run_valid = ScheduleRunner.order-2,False
     def before_fit(self): self.log = []
     def before_batch(self): self.was = copies(self.opt)
     def after_batch(self):
         same = [[torch.equal(a, b) for a,b in zip(*o)] for o in zip(self.was, copies(self.opt))]
-        self.log.append((self.schedule_runner.step, [1-np.mean(o) for o in same]))
+        self.log.append((self.schedule_runner.step, [1-np.mean(o) for o in same], [all(p.requires_grad for p in ps) for ps in self.opt.param_lists]))
 
 def check(learn, f):
     "One batch a step of the schedule `f`; in it all groups move that are planned, and no tensor of another"
@@ -48,8 +50,9 @@ def check(learn, f):
     n_steps = len(table.epochs)
     table = Schedule(table.factors, np.full(n_steps, 1/n_iter))
     learn.fit_schedule(table, lr=1e-3, cbs=[moves, audit])
-    assert [s for s,_ in moves.log]==list(range(n_steps))
-    for (s,shares),planned in zip(moves.log, table.factors>0):
+    assert [s for s,*_ in moves.log]==list(range(n_steps))
+    for (s,shares,asked),planned in zip(moves.log, table.factors>0):
+        assert asked==planned.tolist()
         for g,(share,p) in enumerate(zip(shares, planned)): assert share>=.5 if p else share==0, (s, g, share) # XLNet's mask embedding gets no gradient here
     assert audit.table.moved.tolist()==audit.table.planned.tolist()==(table.factors>0).flatten().tolist()
 
@@ -76,6 +79,32 @@ def test_the_check_itself_can_fail():
     moves = Moves()
     trained('bert').fit_schedule(head_only, lr=1e-3, epochs=1/6, cbs=[Nudge(), moves])
     assert moves.log[0][1][0]>0
+
+def test_the_network_under_adapters_is_audited_too():
+    learn = make('bert')
+    add_adapters(learn.model); learn.opt = None
+    audit = FrozenAudit()
+    learn.fit_schedule(gradual_unfreeze, lr=1e-3, epochs=1.5, cbs=audit)
+    table = audit.table.pivot(index='step', columns='group', values='moved')
+    assert not table.pop('not in the optimizer').any() and table.iloc[-1].all() and not audit.table.planned[audit.table.group=='not in the optimizer'].any()
+    class Nudge(Callback):
+        order,run_valid = 0,False
+        def after_batch(self): self.model.body.embeddings.word_embeddings.weight.data[0] += 1e-3
+    with pytest.raises(RuntimeError, match="group 'not in the optimizer' is frozen in step 0 and moved: body.embeddings.word_embeddings.weight"):
+        learn.fit_schedule(full_tune, lr=1e-3, cbs=[audit, Nudge()])
+
+@pytest.mark.parametrize('kind', ['classifier','language model'])
+def test_timing_a_schedule_changes_nothing(kind):
+    "Masks depend on how many passes are over, dropout on random states: a trace of either would show"
+    a,b = (make('bert', kind) for _ in range(2))
+    for learn in (a, b):
+        set_seed(2); learn.fit_schedule(lp_ft, lr=1e-3, epochs=1)
+        if learn is b:
+            state = torch.get_rng_state()
+            cost = schedule_cost(learn, gradual_unfreeze, n=1)
+            assert len(cost)==6 and (cost.measured>0).all() and torch.equal(state, torch.get_rng_state())
+        learn.fit_schedule(gradual_unfreeze, lr=1e-3, epochs=2.5)
+    for (k,p),q in zip(a.model.named_parameters(), b.model.parameters()): assert torch.equal(p, q), k
 
 # Where a step begins
 
