@@ -28,6 +28,7 @@ from .bundles import HFClassifier, bundle_facts, head_module, head_spec, hf_clas
 from .blocks import _evaluating
 from .checkpoints import data_hash
 from .data import tokenizer_of
+from .fast_cpu import FastCPU
 from .heads import PoolingHead, as_head
 from .layers import is_last
 from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, layer_groups, max_length, is_causal
@@ -83,7 +84,7 @@ class PickleNote(Callback):
 
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
-    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), PickleNote(), *L(cbs)], **kwargs)
+    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
     return _comes_from(learn, arch)
 
 def _comes_from(learn, arch):
