@@ -230,6 +230,17 @@ def test_summary_and_unfreezing(kind):
     assert all(torch.isfinite(p).all() for p in learn.model.parameters())
     assert 'Total params' in learn.summary()
 
+def test_what_is_above_the_feed_stays_as_it_is():
+    learn = learner('bert', by=1., layers=-2)
+    before = weights(learn)
+    learn.fit(1, 1e-2, wd=.1)
+    now = moved(learn, before)
+    assert any('layer.1.' in o for o in now) and not any('layer.2.' in o for o in now)
+
+def test_a_feed_says_which_layers_it_takes():
+    "A run that goes on compares the model with the one it began with, as text"
+    assert repr(LayerFeed(-2, [32]*4))!=repr(LayerFeed(-3, [32]*4)) and repr(LayerFeed(2, [32]*4))==repr(LayerFeed(-2, [32]*4))
+
 def test_features_stay_as_they_are():
     learn = learner('bert', by=1., head=small, layers='mix')
     before = weights(learn)
