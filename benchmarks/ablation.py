@@ -25,7 +25,7 @@ arms = {
 ulmfit = {'no pretraining':(5.63,10.67), 'with':(5.00,5.69), 'LM: none':(6.99,6.38), 'LM: full':(5.86,6.54), 'LM: + discr':(5.55,6.36), 'LM: + stlr':(5.00,5.69), # IMDb, TREC-6
           'classifier from scratch':(9.93,13.36), 'full':(6.87,6.86), 'last layer':(6.49,16.09), 'chain-thaw':(5.39,6.71), 'freez + discr + stlr':(5.00,5.69)}
 
-def trec(): 
+def trec():
     df = trec_adapt.load()[0]
     few = pd.concat([df[~df.is_valid].sample(2500, random_state=0), df[df.is_valid]], ignore_index=True)
     return few, few.text[~few.is_valid].tolist(), dict(epochs=4, seq_len=64)
