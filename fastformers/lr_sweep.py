@@ -114,7 +114,7 @@ def find_fall(runs, rates):
     if len(mean)<k+3: raise ValueError(f"the loss was lost after {len(mean)} of {len(rates)} steps, from a rate of {rates[0]:.1g} on; begin with a smaller `start_lr`, or look at a batch: "
                                        "a loss that is no number at any rate comes from the data, the loss function or the precision")
     start,best,first = mean[:k].mean(),int(mean.argmin()),np.stack([o[:k] for o in runs])
-    error = first.std()/math.sqrt(5*len(runs))
+    error = first.std()/math.sqrt(3*len(runs)) # the ends of a smoothed curve are means of three
     if not start-mean[best] > 4*error:
         raise ValueError(f"the loss falls nowhere between {rates[0]:.1g} and {rates[len(mean)-1]:.1g}: it is {start:.4g} at first and {mean[best]:.4g} at best, give or take {error:.2g}. "
                          "Perhaps nothing is left to learn, too little is open, or the range is too low")
@@ -148,7 +148,7 @@ def plot_lr_sweep(
     ax.plot(found.lr, np.interp(np.log(found.lr), np.log(rates), mean), 'o', color='C1', label=f'suggested: {found.lr:.1e}')
     depth = mean.iloc[0]-mean.min()
     ax.set(xscale='log', xlabel='learning rate', ylabel='loss', ylim=(mean.min()-.3*depth, mean.iloc[0]+depth), title=f'The loss falls from {found.low:.0e} to {found.high:.0e}')
-    ax.legend(fontsize=8, loc='upper left')
+    ax.legend(fontsize=8, loc='upper center', bbox_to_anchor=(.5,-.2), ncol=2)
     return ax
 
 # %% ../nbs/10i_lr_sweep.ipynb #15ec5d7c
@@ -194,7 +194,7 @@ def lr_sweep(self:Learner,
             if i and hasattr(dl, 'passes'): dl.passes += num_it # further on than the run before it can have come
             runs.append(_run(self, SweepRates(rates, row, lambda j: tick(i*num_it+j))))
     tick(restarts*num_it)
-    found = SuggestedLRs(*find_fall(runs, rates))
+    found = SuggestedLRs(*(float(f'{o:.2g}') for o in find_fall(runs, rates)))
     found.curves,found.usual = mean_curve(runs, rates),usual_lrs(self.model)
     if show_plot: plot_lr_sweep(found)
     return found
