@@ -5,12 +5,13 @@ import fastai.callback.schedule # lr_find
 from functools import partial
 from torch import nn
 from fastai.basics import Adam, Callback, CancelBatchException, DataLoaders, Learner, OptimWrapper, defaults, ranger
+from fastai.data.block import CategoryBlock
 from fastai.callback.progress import CSVLogger, ProgressCallback
 from fastai.callback.tracker import SaveModelCallback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.torch_core import set_seed
 from fastformers.accumulate import TokenAccumulation
-from fastformers.adapters import add_lora
+from fastformers.adapters import add_adapters
 from fastformers.compute import GradientCheckpointing
 from fastformers.data import classifier_dls, lm_dls
 from fastformers.learner import classifier_learner, lm_learner
@@ -28,9 +29,9 @@ def classifier(df=None, bs=8, arch=None, **kwargs):
     set_seed(0)
     return classifier_learner(classifier_dls(tiny_df() if df is None else df, tiny_tok(), bs=bs, device='cpu'), arch or tiny_arch('bert', num_hidden_layers=2), **kwargs)
 
-def lm(**kwargs):
+def lm(bs=8, **kwargs):
     set_seed(0)
-    return lm_learner(lm_dls(tiny_df(), tiny_tok(), seq_len=32, bs=8, device='cpu'), tiny_arch('bert', num_hidden_layers=1), **kwargs)
+    return lm_learner(lm_dls(tiny_df(), tiny_tok(), seq_len=32, bs=bs, device='cpu'), tiny_arch('bert', num_hidden_layers=1), **kwargs)
 
 def fit(learn, n=1, **kwargs):
     with learn.no_logging(): learn.fit_one_cycle(n, 1e-3, **kwargs)
@@ -67,8 +68,7 @@ def test_no_trace(name, used):
     learn = classifier(**({'opt_func':opts[name]} if opts[name] else {}))
     if used: fit(learn)
     before = everything(learn)
-    try: sweep(learn)
-    except ValueError as e: assert 'falls nowhere' in str(e) or 'lost' in str(e) # other optimizers, other ranges
+    trace(learn)
     same(before, everything(learn))
 
 @pytest.mark.parametrize('make', [classifier,lm])
@@ -77,11 +77,16 @@ def test_no_trace_after_a_schedule(make):
     with learn.no_logging(): learn.fit_schedule(gradual_unfreeze, 1e-3, epochs=3)
     learn.freeze_to(-2); next(learn.model.parameters()).grad = torch.ones_like(next(learn.model.parameters()))
     before = everything(learn)
-    sweep(learn)
+    trace(learn)
     same(before, everything(learn))
 
 @pytest.fixture(scope='module')
 def pretrained(tmp_path_factory): return lm().save_encoder(tmp_path_factory.mktemp('lm')/'lm')
+
+def trace(learn, **kwargs):
+    "A sweep of what may be unable to learn"
+    try: return sweep(learn, **kwargs)
+    except ValueError as e: assert 'falls nowhere' in str(e) or 'lost after' in str(e), e
 
 class Boom(Callback):
     "Raise at the `at`-th time of `event`"
@@ -102,9 +107,11 @@ def test_no_trace_when_interrupted(event, at, ex, pretrained):
 
 @pytest.mark.parametrize('make', [classifier,lm])
 def test_training_afterwards_is_the_same(make):
-    a,b = fit(make()),fit(make())
-    sweep(b)
-    fit(a, 2); fit(b, 2)
+    def run(look):
+        learn = fit(make()) # `make` sets the seed
+        if look: trace(learn)
+        return fit(learn, 2)
+    a,b = run(False),run(True)
     assert list(map(float, a.recorder.losses))==list(map(float, b.recorder.losses)) and list(map(list, a.recorder.values))==list(map(list, b.recorder.values))
     same({'model':tensors(a.model.state_dict())}, {'model':tensors(b.model.state_dict())})
 
@@ -125,9 +132,9 @@ def fresh(monkeypatch):
     monkeypatch.setattr(defaults, 'callbacks', [o for o in defaults.callbacks if o is not ProgressCallback])
 
 def test_progress_bar(capsys):
-    learn = classifier(cbs=ProgressCallback())
+    learn = lm(cbs=ProgressCallback())
     before = everything(learn)
-    sweep(learn, num_it=20, end_lr=.1)
+    sweep(learn, num_it=20)
     same(before, everything(learn))
     assert '40/40' in capsys.readouterr().out
 
@@ -135,49 +142,49 @@ def test_frozen_groups_do_not_move():
     learn = classifier(cbs=Watch())
     learn.freeze_to(-2)
     found = {k for k,p in learn.model.named_parameters() if p.requires_grad}
-    sweep(learn, end_lr=.1)
+    trace(learn, end_lr=.1)
     assert seen and seen<=found and len(seen)>len(found)//2
 
 def test_adapters_alone_move():
     learn = classifier()
-    add_lora(learn.model); learn.opt = None
+    add_adapters(learn.model); learn.opt = None
     learn.add_cb(Watch())
     found = {k for k,p in learn.model.named_parameters() if p.requires_grad}
     before = everything(learn)
-    sweep(learn)
+    trace(learn)
     same(before, everything(learn))
     assert seen and seen<=found
 
 def test_rates_grow_and_groups_keep_their_share():
     learn = classifier(cbs=Watch())
-    sweep(learn, discr=2., restarts=1, end_lr=.1)
+    trace(learn, discr=2., restarts=1, end_lr=.1)
     got = np.array(rates)
     np.testing.assert_allclose(got[:,-1], np.geomspace(1e-6, .1, 12)[:len(got)])
     np.testing.assert_allclose(got[:,1:]/got[:,:-1], 2.)
 
 def test_accumulation_counts_steps():
     learn = classifier(cbs=[TokenAccumulation(n_acc=16), Watch()])
-    sweep(learn, restarts=1, end_lr=.1)
+    trace(learn, restarts=1, end_lr=.1)
     assert len(rates)==len({o[-1] for o in rates})==12
     for cb in (GradientAccumulation(16), GradientAccumulation(1000)): # the second takes more than a pass for a step
         learn = classifier(cbs=cb)
         before = everything(learn)
-        try: sweep(learn, restarts=1)
-        except ValueError: pass
+        trace(learn, restarts=1)
         same(before, everything(learn))
 
 def test_few_batches():
-    learn = classifier(tiny_df(), bs=64)
-    assert len(learn.dls.train)==1
-    before,found = everything(learn),sweep(learn)
+    learn = lm(bs=64)
+    assert len(learn.dls.train)<3
+    before,found = everything(learn),sweep(learn, num_it=20)
     same(before, everything(learn))
     assert found.low<=found.lr<=found.high
 
 def test_restarts_see_other_batches_and_a_repeated_sweep_the_same():
-    learn = classifier()
-    a,b = sweep(learn, end_lr=.1),sweep(learn, end_lr=.1)
+    learn = lm(drop_mult=0.)
+    a,b = sweep(learn, num_it=20),sweep(learn, num_it=20)
+    assert abs(a.curves.iloc[0,0]-a.curves.iloc[0,1])<.1 # from the same weights
     assert a==b and a.curves.equals(b.curves) and not np.allclose(a.curves[0], a.curves[1])
-    assert sweep(learn, end_lr=.1, restarts=1).curves[0].iloc[:3].equals(a.curves[0].iloc[:3])
+    assert sweep(learn, num_it=20, restarts=1).curves[0].equals(a.curves[0])
 
 class NaN(Callback):
     "From the `at`-th batch on the loss is no number"
@@ -196,9 +203,8 @@ def test_loss_that_is_no_number(at):
     same(before, everything(learn))
 
 def test_number_after_which_there_are_none():
-    learn = classifier(cbs=NaN(25))
-    found = sweep(learn, num_it=30, end_lr=.1)
-    assert len(found.curves)<=24 and found.curves.notna().all().all()
+    found = sweep(lm(cbs=NaN(25)), num_it=30)
+    assert len(found.curves)==24 and found.curves.notna().all().all()
 
 def test_diverging_at_once():
     learn = classifier()
@@ -207,9 +213,11 @@ def test_diverging_at_once():
     same(before, everything(learn))
 
 def test_one_class():
-    df = tiny_df().assign(label='good')
-    learn = classifier(df)
-    with pytest.raises(ValueError, match='falls nowhere'): sweep(learn)
+    "All labels alike, and a vocabulary of two: there is something to learn, and it is learnt fast"
+    set_seed(0)
+    dls = classifier_dls(tiny_df().assign(label='good'), tiny_tok(), y_block=CategoryBlock(vocab=['bad','good']), bs=8, device='cpu')
+    found = sweep(classifier_learner(dls, tiny_arch('bert', num_hidden_layers=1)), num_it=30, end_lr=.1)
+    assert found.curves.mean(axis=1).min()<.1
 
 def test_nothing_open_and_nothing_there():
     learn = classifier()
@@ -233,7 +241,7 @@ def test_wrong_arguments(wrong, says):
 
 def test_who_looks_on_takes_no_part(tmp_path):
     learn = classifier(cbs=[CSVLogger(tmp_path/'history.csv'), SaveModelCallback(), Resume(tmp_path/'ckpt', every=1)], path=tmp_path)
-    sweep(learn)
+    trace(learn)
     assert not any(tmp_path.rglob('*.*'))
 
 class Skips(Callback):
@@ -243,23 +251,22 @@ def test_ends_when_every_batch_is_skipped():
     with pytest.raises(ValueError, match='lost after 0 of 12'): sweep(classifier(cbs=Skips()))
 
 def test_long_and_odd_texts():
-    texts = ['', ' ', '😡'*50, 'word '*20_000, '\x00', 'plain'] * 4
-    learn = classifier(pd.DataFrame({'text':[f'{o}{i}' if o.strip() else f'{i}' for i,o in enumerate(texts)], 'label':['a','b']*12, 'is_valid':[False]*20+[True]*4}))
+    texts = ['', ' ', '😡'*50, 'word '*20_000, '\x00', *'plain']
+    learn = classifier(pd.DataFrame({'text':texts, 'label':['a','b']*5, 'is_valid':[False]*8+[True]*2}), bs=4)
     before = everything(learn)
-    try: sweep(learn)
-    except ValueError as e: assert 'falls nowhere' in str(e)
+    trace(learn)
     same(before, everything(learn))
 
 def test_causal_language_model():
     tok = tiny_tok('gpt2')
     set_seed(0)
     learn = lm_learner(lm_dls(tiny_df(), tok, objective=CLM(tok), seq_len=32, bs=8, device='cpu'), tiny_arch('gpt2'))
-    found = sweep(learn, end_lr=.1)
-    assert 1e-5<found.lr<.1 and found.usual[:2]==(1e-4,6e-4)
+    found = sweep(learn, num_it=20)
+    assert 1e-5<found.lr<1 and found.usual[:2]==(1e-4,6e-4)
 
 def test_half_of_the_fall():
-    rates = np.geomspace(1e-6, .1, 51)
-    for lowest in (-4,-3,-2): # the suggestion goes where the fall is
+    rates = np.geomspace(1e-6, 1, 61)
+    for lowest in (-2.4,-2,-1.5): # the suggestion goes where the fall is
         lr,low,high = find_fall([np.interp(np.log10(rates), [lowest-2,lowest,lowest+1], [2,1,1.5])], rates)
         assert abs(np.log10(lr)-(lowest-1))<.1 and abs(np.log10(high)-lowest)<.11 and abs(np.log10(low)-(lowest-1.8))<.15
 
