@@ -109,7 +109,7 @@ def mean_curve(runs, rates):
     return pd.DataFrame(dict(enumerate(smooth)), index=pd.Index(rates[:n], name='lr'))
 
 def find_fall(runs, rates):
-    "The rates `(lr, low, high)` where the mean loss of `runs` has fallen by half, by a tenth, and is lowest; raises ValueError if it does not fall"
+    "The rates `(lr, low, high)`: suggested, where the mean loss of `runs` has fallen by a tenth, and is lowest; raises ValueError if it does not fall"
     mean,k = mean_curve(runs, rates).mean(axis=1).to_numpy(),max(len(rates)//4, 3)
     if len(mean)<k+3: raise ValueError(f"the loss was lost after {len(mean)} of {len(rates)} steps, from a rate of {rates[0]:.1g} on; begin with a smaller `start_lr`, or look at a batch: "
                                        "a loss that is no number at any rate comes from the data, the loss function or the precision")
@@ -118,12 +118,11 @@ def find_fall(runs, rates):
     if not start-mean[best] > 4*error:
         raise ValueError(f"the loss falls nowhere between {rates[0]:.1g} and {rates[len(mean)-1]:.1g}: it is {start:.4g} at first and {mean[best]:.4g} at best, give or take {error:.2g}. "
                          "Perhaps nothing is left to learn, too little is open, or the range is too low")
-    def crossing(share): # the last one before the lowest place
-        level = start-share*(start-mean[best])
-        i = max(np.flatnonzero(mean[:best]>level), default=0)
-        part = np.clip((mean[i]-level)/(mean[i]-mean[i+1]), 0, 1) if mean[i]>mean[i+1] else 0.
-        return float(rates[i]*(rates[i+1]/rates[i])**part)
-    return crossing(.5), crossing(.1), float(rates[best])
+    level = start-.1*(start-mean[best])
+    i = max(np.flatnonzero(mean[:best]>level), default=0) # the last one before the lowest place
+    part = np.clip((mean[i]-level)/(mean[i]-mean[i+1]), 0, 1) if mean[i]>mean[i+1] else 0.
+    low,high = float(rates[i]*(rates[i+1]/rates[i])**part),float(rates[best])
+    return max(high/10, low), low, high
 
 # %% ../nbs/10i_lr_sweep.ipynb #ee543eee
 def usual_lrs(model):

@@ -244,6 +244,28 @@ def test_who_looks_on_takes_no_part(tmp_path):
     trace(learn)
     assert not any(tmp_path.rglob('*.*'))
 
+class Opens(Callback):
+    "Opens all groups, and says that it acts within a step"
+    def before_fit(self): [p.requires_grad_(True) for p in self.model.parameters()]
+    def before_batch(self): pass
+
+def test_groups_that_a_callback_opens_are_frozen_again():
+    learn = classifier(cbs=Opens)
+    learn.freeze_to(-1)
+    before = everything(learn)
+    trace(learn)
+    same(before, everything(learn))
+
+def test_restarts_begin_with_other_batches():
+    class First(Callback):
+        order = 5
+        def before_batch(self):
+            if not self.iter: firsts.append(self.xb[0].cpu().numpy().tobytes())
+    learn,firsts = classifier(bs=2, cbs=First()),[]
+    assert len(learn.dls.train)>12
+    trace(learn, restarts=3)
+    assert len(set(firsts))==3
+
 class Skips(Callback):
     def before_batch(self): raise CancelBatchException()
 
@@ -264,7 +286,7 @@ def test_causal_language_model():
     found = sweep(learn, num_it=20)
     assert 1e-5<found.lr<1 and found.usual[:2]==(1e-4,6e-4)
 
-def test_half_of_the_fall():
+def test_suggestion_follows_the_fall():
     rates = np.geomspace(1e-6, 1, 61)
     for lowest in (-2.4,-2,-1.5): # the suggestion goes where the fall is
         lr,low,high = find_fall([np.interp(np.log10(rates), [lowest-2,lowest,lowest+1], [2,1,1.5])], rates)
