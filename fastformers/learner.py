@@ -26,6 +26,7 @@ from .core import TensorTokens
 from .bundles import HFClassifier, bundle_facts, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
 from .checkpoints import data_hash
 from .data import tokenizer_of
+from .fast_cpu import FastCPU
 from .heads import PoolingHead
 from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, quiet_hf, layer_groups, max_length, is_causal
 from .objectives import Objective
@@ -79,7 +80,7 @@ class PickleNote(Callback):
 
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
-    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), PickleNote(), *L(cbs)], **kwargs)
+    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
     return _comes_from(learn, arch)
 
 def _comes_from(learn, arch):
