@@ -38,6 +38,7 @@ Modules:
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
+- `fastformers.lr_sweep`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
 - `fastformers.measure`: A score for each validation row, so that two models, or one before and after training, are compared row by row
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
