@@ -102,10 +102,13 @@ def _raw(t): "The bytes of `t` as an array that shares its memory"; return t.res
 
 # %% ../nbs/10ha_frozen_cache.ipynb #d2cb879c
 class _Noted(GetAttr):
-    "The `ModelInputs` `inputs`, and the tokens `x` they were given last"
+    "The `ModelInputs` `inputs`, the tokens `x` that they were given last, and the `ids` that they made of them"
     _default = 'inputs'
-    def __init__(self, inputs): self.inputs,self.x = inputs,None
-    def __call__(self, x): self.x = as_tokens(x); return self.inputs(x)
+    def __init__(self, inputs): self.inputs,self.x,self.ids = inputs,None,None
+    def __call__(self, x):
+        res = self.inputs(x)
+        self.x,self.ids = as_tokens(x),res['input_ids']
+        return res
 
 class KeptStates:
     "`forward` of `model`'s body that takes what is in `store` for what its `prefix` would compute"
@@ -114,8 +117,8 @@ class KeptStates:
         self.__wrapped__ = self.forward # whoever asks for the signature gets the body's
 
     def __call__(self, *args, **kwargs):
-        x,self.inputs.x = self.inputs.x,None
-        if self.prefix is None or x is None or bool(x.starts.any()): return self.forward(*args, **kwargs)
+        x,ids = self.inputs.x,kwargs.get('input_ids', *args[:1])
+        if self.prefix is None or ids is None or ids is not self.inputs.ids or bool(x.starts.any()): return self.forward(*args, **kwargs)
         keys = row_keys(x)
         rows = [self.store.find(k) for k in keys]
         if self.store.full and all(o is None for o in rows): return self.forward(*args, **kwargs)

@@ -61,7 +61,7 @@ def untouched(learn): return all('forward' not in vars(m) and not m._forward_hoo
 
 # --- equal to the run without
 
-in_the_middle = 'bert roberta distilbert electra deberta-v2 modernbert mpnet gpt2 openai-gpt llama fnet'.split()
+in_the_middle = 'bert roberta distilbert electra deberta-v2 modernbert mpnet gpt2 openai-gpt llama fnet albert'.split()
 whole_only = 't5 xlm xlnet funnel'.split() # or all blocks; in the middle they fall back
 
 @pytest.mark.parametrize('family', in_the_middle+whole_only)
@@ -314,6 +314,19 @@ def test_texts_that_share_a_row_are_left_alone():
         a = model(x); b = model(x)
     with torch.no_grad(): assert torch.equal(a, model(x)) and torch.equal(a, b)
     assert len(store)==0
+
+def test_probes_of_the_body_are_left_alone():
+    "What the body is given by others than its model, in the middle of a fit too, is no row: padding is found unsafe all the same"
+    from fastformers import models
+    model = classifier('fnet').model.eval()
+    x = classifier('fnet').dls.valid.one_batch()[0]
+    store = RowStates(1.)
+    with torch.no_grad(), keeping(model, store) as kept:
+        kept.prefix = find_prefix(model)
+        model(x[:2]); n = len(store)
+        models._safe_sides.clear(); assert models.padding_safe(model.body)==()
+        model.model_inputs(x[:2]); model.body(input_ids=x.ids[:1])
+        assert len(store)==n==2
 
 def test_awkward_texts():
     long = 'word '*20000
