@@ -41,6 +41,7 @@ def same_losses(dls, ks, precision):
     def losses(k, cache):
         learn = learner(dls, k, precision, cache, drop_mult=0.)
         torch.manual_seed(0)
+        dls.train.passes = 0 # the order is a function of the pass
         return sum((epoch(learn)['losses'] for _ in range(2)), [])
     return max(abs(a-b) for k in ks for a,b in zip(losses(k, False), losses(k, True), strict=True))
 
