@@ -82,6 +82,6 @@ def main():
         ('S8 peak memory of building, 1 GB / 100 MB', grown(built, 'peak_mib'), '<=', 1.2), ('S8 peak memory of training', grown(trained, 'peak_mib'), '<=', 1.2),
         ('S8 tokens/s of training, 100 MB / 1 GB', clock, '<=', 1.1), ('   the same by processor time', cpu, '<=', 1.1),
         ('   MB/s of building, 1 GB', args.mb[1]/built[large][0]['s'], '', None), ('   seconds to the first step, 1 GB', spread([o['first_step_s'] for o in trained[large]]), '', None))}
-    save('corpus_size', args, vars(args), fig)
+    save('corpus_size', args, {k:v for k,v in vars(args).items() if k!='dir'}, fig)
 
 if __name__=='__main__': main()

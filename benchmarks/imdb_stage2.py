@@ -18,18 +18,19 @@ words = 95             # of each review: what the classifiers read of it, 128 to
 warm,body = .07,.3     # share of the pass for the head alone; rate of the body, as a share of the head's
 clf_settings = dict(max_len=128, bs=32, lr=2e-4, discr=1.11)
 
-def load(seed=0):
-    "(all training reviews but those of held-out movies, validation sample, test sample, unlabelled texts)"
+def load(seed=0, n_valid=1000):
+    "(all training reviews but those of held-out movies, validation sample, test sample, beginnings of the unlabelled reviews, their table)"
     train,test,unsup = [read(p) for p in data_files('imdb/train.csv.gz', 'imdb/test.csv.gz', 'imdb/unsup.csv.gz')]
     movies = np.random.default_rng(seed).permutation(np.array(sorted(train.movie.unique()), dtype=object))
     held = train.movie.isin(set(movies[:len(movies)//5]))
     valid = sample(train[held], 2000, seed)
     unsup = unsup[~unsup.text.isin(set(test.text)|set(valid.text)) & ~unsup.movie.isin(set(valid.movie))]
-    return train[~held], valid[:1000], sample(test, 2500, seed).reset_index(drop=True), [' '.join(o.split()[:words]) for o in unsup.text]
+    return train[~held], valid[:n_valid], sample(test, 2500, seed).reset_index(drop=True), [' '.join(o.split()[:words]) for o in unsup.text], unsup
 
-def schedule(n):
+def schedule_of(warm, body):
+    "The head alone for a share `warm` of the time, then all, what is below the head at `body` of its rate"
     from fastformers.schedules import Schedule
-    return Schedule([[0.]*(n-1)+[1.], [body]*(n-1)+[1.]], [warm,1-warm])
+    return lambda n: Schedule([[0.]*(n-1)+[1.], [body]*(n-1)+[1.]], [warm,1-warm])
 
 def adapt(work, texts):
     "The directory of stage 2; it is trained in legs, each of which ends in a checkpoint"
@@ -38,7 +39,7 @@ def adapt(work, texts):
     from fastformers.ulmfit import fine_tune_lm
     if not (work/'lm'/'stage.json').exists():
         store = TokenStore(work/'store') if (work/'store').exists() else TokenStore.build(texts, 'minilm', work/'store', progress=False)
-        fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule, cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
+        fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule_of(warm, body), cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
     return work/'lm'
 
 def halfway(work, texts):
@@ -78,7 +79,7 @@ def main():
     args = p.parse_args()
     quiet()
     args.work.mkdir(parents=True, exist_ok=True)
-    train,valid,test,texts = load()
+    train,valid,test,texts,_ = load()
     if args.lm_only: adapt(args.work, texts); return
     rows = args.work/'rows.jsonl'
     seeds = [int(o) for o in args.seeds.split(',')]

@@ -25,6 +25,7 @@ Modules:
 - `fastformers.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
+- `fastformers.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.fine_tuning`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
 - `fastformers.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`

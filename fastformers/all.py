@@ -36,6 +36,7 @@ from .stages import *
 from .resume import *
 from .accumulate import *
 from .compute import *
+from .fast_cpu import *
 from .bundles import *
 from .export import *
 from .task import *
