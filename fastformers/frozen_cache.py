@@ -67,7 +67,7 @@ class RowStates:
 
     def add(self, key, h):
         "Keep `h`, on the CPU and in memory of its own, if there is room"
-        if key in self.rows: return
+        if key in self.rows or not h.numel(): return
         if self.nbytes+h.nbytes>self.max_gb*1e9: return self._stop(f'{self.max_gb:g} GB are full')
         if self.path is None: self.rows[key] = h
         elif not self._write(h): return
@@ -130,14 +130,14 @@ class KeptStates:
 
     def _compute(self, x, keys, rows, args, kwargs):
         "Fill in those of `rows` that are None"
-        new = [i for i,o in enumerate(rows) if o is None]
+        new,real = [i for i,o in enumerate(rows) if o is None],x.real
         if not new: return
         def part(o): return o[new] if isinstance(o, Tensor) and o.dim()>1 and len(o)==len(x) else o
         # gradients stay on: autocast would remember weights cast without them, and those above must get some
         h = self.prefix.states(self.forward, [*map(part, args)], {k:part(v) for k,v in kwargs.items()})
         if h.shape[:2]!=(len(new), x.shape[1]): raise ValueError(f"states {tuple(h.shape)} for tokens {(len(new), x.shape[1])}")
         for i,o in zip(new, h):
-            rows[i] = o[x.real[i]].detach().cpu()
+            rows[i] = o[real[i]].detach().cpu()
             self.store.add(keys[i], rows[i])
 
 @contextmanager
