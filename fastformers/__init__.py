@@ -32,6 +32,8 @@ Modules:
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.fine_tuning`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
 - `fastformers.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
+- `fastformers.frozen`: What is frozen from the bottom up: which layers, in eval mode, and how to begin above them
+- `fastformers.frozen_cache`: Compute what is frozen once a text: `FrozenCache`
 - `fastformers.heads`: From hidden states to a prediction: pooling functions, ULMFiT's classifier head, and an LSTM over features that stay as they are.
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.layers`: Which hidden states of a network feed a head: the last, others, several side by side, or a learned mix of all
