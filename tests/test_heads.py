@@ -8,6 +8,7 @@ from fastformers.adapters import add_lora
 from fastformers.bundles import build_head, head_spec
 from fastformers.compute import checkpointing, compiled
 from fastformers.export import from_hf
+from fastformers.frozen_cache import FrozenCache
 from fastformers.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
 from fastformers.layers import LayerFeed, hidden_states, state_widths
 from fastformers.learner import classifier_learner
@@ -247,6 +248,19 @@ def test_features_stay_as_they_are():
     learn.fit_schedule(head_only, lr=1e-2, epochs=1)
     now = moved(learn, before)
     assert now and all(o.startswith(('head.','feed.')) for o in now) and {'feed.mix.s','head.lstm.weight_hh_l0'}<=now
+
+@pytest.mark.parametrize('kw', [dict(layers='mix'), dict(layers=-2), dict(layers=[0,-1]), dict(head=small)], ids=str)
+def test_kept_states_feed_a_head_as_computed_ones(kw):
+    "Where kept states of frozen layers would not do, as for all layers at once, they are computed"
+    def run(cbs):
+        learn = learner('bert', by=1., drop_mult=0., **kw)
+        for f in (0.,1.): # the head alone, then with the last two blocks
+            learn.freeze_to(-1 if not f else -3)
+            torch.manual_seed(0); learn.fit(2, 1e-2, cbs=cbs)
+        return preds(learn, odd)
+    cache = FrozenCache()
+    assert gap(run(cache), run([]))<1e-4
+    assert cache.store.found or kw!=dict(head=small)
 
 def test_equal_numbers_give_numbers():
     for kw in (dict(), dict(layers='mix'), dict(head=small), dict(head='hf')):
