@@ -6,6 +6,7 @@ Modules:
 - `fastformers.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part
 - `fastformers.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
 - `fastformers.all`: Everything at once, for notebooks
+- `fastformers.audit`: Did a frozen weight move? `FrozenAudit` proves for each step of a schedule that none did, bit by bit
 - `fastformers.auxiliary`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.blocks`: Several texts in one row, none of which sees another
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
@@ -16,6 +17,7 @@ Modules:
 - `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
 - `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
 - `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
+- `fastformers.completion`: The words that a language model would put there: `fill_mask` and `generate`
 - `fastformers.compute`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
@@ -23,6 +25,7 @@ Modules:
 - `fastformers.data`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
 - `fastformers.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
+- `fastformers.experiments`: What would more labels buy, and what did luck? `label_curve` and `best_of`
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
 - `fastformers.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
@@ -31,21 +34,25 @@ Modules:
 - `fastformers.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
 - `fastformers.frozen`: What is frozen from the bottom up: which layers, in eval mode, and how to begin above them
 - `fastformers.frozen_cache`: Compute what is frozen once a text: `FrozenCache`
-- `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
+- `fastformers.heads`: From hidden states to a prediction: pooling functions, ULMFiT's classifier head, and an LSTM over features that stay as they are.
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
+- `fastformers.layers`: Which hidden states of a network feed a head: the last, others, several side by side, or a learned mix of all
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
+- `fastformers.lr_sweep`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
 - `fastformers.measure`: A score for each validation row, so that two models, or one before and after training, are compared row by row
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling
 - `fastformers.packing`: Documents to rows of tokens for language modelling
 - `fastformers.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
+- `fastformers.rates`: How fast a layer learns: less the lower it lies, and up and down in time.
 - `fastformers.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
 - `fastformers.regularizers`: Keep what pretraining learnt while fine-tuning: `L2SP`, `Mixout`, `RDrop`
 - `fastformers.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
 - `fastformers.rows`: What a table says: its texts, its labels, its split, and what is wrong with them
+- `fastformers.schedule_cost`: What will a schedule cost on this machine? `schedule_cost`, measured on a few batches before it is run
 - `fastformers.schedules`: Which layers learn when, and how fast, as a table.
 - `fastformers.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others
 - `fastformers.stages`: A stage as a record of what it did, and the directory it hands over
@@ -55,7 +62,7 @@ Modules:
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.tokens`: Text to ids and back, once, with any fast Hugging Face tokenizer
 - `fastformers.tokens_train`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
-- `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, a faster Adam, bfloat16 on the CPU, how many epochs fit into a time budget.
+- `fastformers.training`: The mechanics around a step: frozen weights that stay frozen, a faster Adam and BERT's own, bfloat16 on the CPU, how many epochs fit into a time budget.
 - `fastformers.ulmfit`: All stages in a row on one DataFrame, and a report of what each one bought: `ulmfit`
 - `fastformers.vocab`: New tokens for a tokenizer that is already trained: words of a domain, and what a pair of texts needs"""
 

@@ -26,12 +26,15 @@ from .store import *
 from .data import *
 from .adapters import *
 from .adapters_files import *
+from .rates import *
 from .schedules import *
+from .audit import *
 from .regularizers import *
 from .ewc import *
 from .auxiliary import *
 from .forgetting import *
 from .training import *
+from .schedule_cost import *
 from .stages import *
 from .resume import *
 from .accumulate import *
@@ -47,6 +50,7 @@ from .files import *
 from .stage_show import *
 from .fine_tuning import *
 from .ulmfit import *
+from .experiments import *
 
 # %% ../nbs/99_all.ipynb #6ca295ae
 __all__ = [o for o in dir() if not o.startswith('_')]

@@ -11,8 +11,10 @@ __all__ = ['PickleNote', 'objective_of', 'lm_learner', 'classifier_learner']
 
 # %% ../nbs/11_learner.ipynb #ce2dbe8f
 import copy, json, logging
+from functools import partial
 from pathlib import Path
 import torch
+from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # so that every learner has `lr_find`, `fit_one_cycle`, `summary`, ...
 from safetensors.torch import load_model
 from fastcore.basics import patch
@@ -22,15 +24,17 @@ from fastai.callback.core import Callback
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from transformers import PretrainedConfig
-from .core import TensorTokens
-from .bundles import HFClassifier, bundle_facts, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
+from .bundles import HFClassifier, bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
+from .blocks import _evaluating
 from .checkpoints import data_hash
 from .data import tokenizer_of
 from .fast_cpu import FastCPU
 from .frozen import FrozenEval
-from .heads import PoolingHead
-from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, quiet_hf, layer_groups, max_length, is_causal
+from .heads import PoolingHead, as_head
+from .layers import is_last
+from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, layer_groups, max_length, is_causal
 from .objectives import Objective
+import fastformers.completion # `fill_mask`, `generate`
 import fastformers.schedules # `fit_schedule`
 from .stages import new_dir, read_stage, versions, write_stage, write_text
 from .task import activation_of, columns_of, default_metrics, loss_for, target_of, threshold_of
@@ -151,16 +155,31 @@ def _say_kept(path):
     _log.warning(f"the head of {path} is kept, it is for the same labels in a column of the same name; if these data mean something else by them, "
                  f"start a new one: classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
 
-def _with_pooling(dls, arch, pool, pretrained, drop_mult, **kwargs):
-    "The body of `arch` with ULMFiT's head; that of a classifier stage for the same task, if `arch` is the directory of one"
-    body,path = load_body(arch, pretrained, drop_mult, **kwargs),_dir(arch)
-    head = PoolingHead(body.config.hidden_size, get_c(dls), pool=pool, at=_summary_at(tokenizer_of(dls), body.config), ps=(.2*drop_mult,.1*drop_mult))
-    model = TextClassifier(body, head)
+def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **kwargs):
+    "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
+    body,path,n_out = load_body(arch, pretrained, drop_mult, **kwargs),_dir(arch),get_c(dls)
+    if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
+    model = TextClassifier(body, lambda nf: as_head(head, nf, n_out), layers)
+    if isinstance(head, nn.Module): return model
+    for m in model.head.modules():
+        if isinstance(m, nn.Dropout): m.p = nn.Dropout(m.p*drop_mult).p # which complains about more than 1
     there = read_bundle(path) if pretrained and (path/'head.safetensors').is_file() else None
-    if there and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
-        load_model(head, str(path/'head.safetensors'))
+    if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
+        load_model(head_module(model), str(path/'head.safetensors'))
         _say_kept(path)
     return model
+
+def _check_head(model, n_out):
+    "Does the head of `model` take what the body gives, and, `n_out` given, make that many numbers of a text?"
+    name,p = type(model.head).__name__,next(model.body.parameters())
+    h = torch.zeros(2, 16, model.nf, dtype=p.dtype if model.mix is None else torch.float32, device=p.device)
+    try:
+        with _evaluating(model): out = model.head(h, torch.ones(h.shape[:2], dtype=torch.bool, device=p.device))
+    except Exception as e: # of whatever kind, in the user's own code
+        raise ValueError(f"the head {name} cannot take the hidden states of this {model.config.model_type}, (bs, sl, {model.nf}) of {str(p.dtype)[6:]}: {e}; build it for that width, "
+                         f"or pass the class or a function, which is called with (nf, n_out): head={name}") from e
+    if n_out is not None and getattr(out,'ndim',0)==2 and out.shape[1]!=n_out:
+        raise ValueError(f"the head {name} makes {out.shape[1]} numbers of a text, the data want {n_out}; build it for {n_out}, or pass the class or a function, which is called with (nf, n_out): head={name}")
 
 def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
     (kind,labels,_),path = target_of(dls),_dir(arch)
@@ -175,7 +194,7 @@ def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    head=None, # A module called with hidden states `(bs, sl, nf)` and the mask of real tokens, or 'hf' for Hugging Face's own; default: `PoolingHead`
+    head=None, # A class or function called with `(nf, n_out)`, such as `LSTMHead`; a module called with hidden states `(bs, sl, nf)` and the mask of real tokens; or 'hf' for Hugging Face's own; default: `PoolingHead`
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: accuracy, accuracy_multi, or rmse and Pearson's r, by the kind of label
     loss_func=None, # Default: fastai's for the kind of label; one of torch's or your own is wrapped, `learn.loss_func.f` is it
@@ -184,14 +203,17 @@ def classifier_learner(
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
     attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; weights are float32 unless `dtype` says otherwise
+    layers=-1, # Whose hidden states feed the head: -1 the last, another index (0: embeddings), several, side by side, or 'mix' for a learned mean of all, see `LayerFeed`
     **kwargs
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
-    if isinstance(head, str) and head!='hf': raise ValueError(f"`head` is a module, 'hf' or None, got {head!r}; how the default head pools is `pool`")
+    if isinstance(head, str) and head!='hf': raise ValueError(f"`head` is a class or function called with (nf, n_out), a module, 'hf' or None, got {head!r}; how the default head pools is `pool`")
     opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision)
-    if head is None: model = _with_pooling(dls, arch, pool, pretrained, drop_mult, **opts)
-    elif head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
-    else: model = TextClassifier(load_body(arch, pretrained, drop_mult, **opts), head)
+    if head!='hf':
+        model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **opts)
+        if head is not None: _check_head(model, get_c(dls) if loss_func is None else None)
+    elif not is_last(layers): raise ValueError(f"Hugging Face's own head is fed by the last layer, got layers={layers!r}; leave `layers` out, or `head`")
+    else: model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
     if metrics is None: metrics = default_metrics(dls)
     return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
@@ -254,47 +276,3 @@ def load_encoder(self:Learner,
     mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}) # what is not there stays as it is
     mine.loading = theirs.loading
     return _comes_from(self, path)
-
-# %% ../nbs/11_learner.ipynb #e851ddc1
-def _lm(learn, verb, causal):
-    "The Hugging Face language model inside `learn`, which must be causal, or masked"
-    what = "a classifier" if not isinstance(learn.model, LanguageModel) else "a causal language model" if is_causal(learn.model.config) else "a masked language model"
-    want,other = [("a masked language model, as `lm_learner` makes from `MLM` data", 'generate'), ("a causal language model, as `lm_learner` makes from `CLM` data", 'fill_mask')][causal]
-    hf,ok = _hf_model(learn, verb),isinstance(learn.model, LanguageModel) and is_causal(learn.model.config)==causal
-    if ok and (causal or tokenizer_of(learn.dls).tok.mask_token): return hf
-    raise TypeError(f"`{verb}` needs {want}; this learner holds {what}" + (f", which has `{other}`" if isinstance(learn.model, LanguageModel) and not ok else ''))
-
-@patch
-def fill_mask(self:Learner,
-    text, # A text with the tokenizer's mask token in one place or more
-    n=5 # How many candidates for each
-) -> list: # For each mask a list of dicts with token_str, score (probability) and sequence, best first
-    "The most probable words for each mask in `text`"
-    hf,tok = _lm(self, 'fill_mask', causal=False),tokenizer_of(self.dls).tok
-    if tok.mask_token not in text: raise ValueError(f"no {tok.mask_token} in {text!r}; write it where a word is to be filled in")
-    ids = torch.tensor([tok(text)['input_ids']], device=next(hf.parameters()).device)
-    at = (ids[0]==tok.mask_token_id).nonzero().flatten()
-    self.model.eval()
-    with torch.no_grad(): probs = self.model(TensorTokens(ids, predicted=ids==tok.mask_token_id))[0].softmax(-1)[:,:len(tok)] # rows beyond the tokenizer stand for nothing
-    top,glue = probs.topk(min(n, probs.shape[-1])),getattr(tok.backend_tokenizer.decoder,'prefix','') # '##' before a word's later pieces
-    def filled(i, new): o = ids[0].clone(); o[i] = new; return tok.decode(o, skip_special_tokens=False if len(at)>1 else True)
-    return [[dict(token_str=tok.decode([t]).strip().removeprefix(glue), score=float(s), sequence=filled(i,t)) for s,t in zip(ss,ts)] for i,ss,ts in zip(at, *top)]
-
-# %% ../nbs/11_learner.ipynb #ac7d60da
-@patch
-def generate(self:Learner,
-    text, # The beginning; may be empty
-    max_new_tokens=30, # Most tokens to add
-    **kwargs # Go to the model's own `generate`
-) -> str: # `text` and its continuation
-    "Go on with `text`, by a causal language model"
-    hf,tok = _lm(self, 'generate', causal=True),tokenizer_of(self.dls)
-    if not isinstance(text, str): raise TypeError(f"expected a text, got {text!r:.60}")
-    ids,n = tok(text).ids,max_length(hf.base_model)
-    while len(ids)>1 and ids[-1]==tok.tok.eos_token_id: ids = ids[:-1] # a template that ends a text would end it here
-    if n and len(ids)+max_new_tokens>n: raise ValueError(f"the text has {len(ids)} tokens and {max_new_tokens} more are asked for; the model takes {n}")
-    ids = ids[None].to(next(hf.parameters()).device)
-    pad = first(o for o in (kwargs.pop('pad_token_id',None), tok.tok.pad_token_id, tok.tok.eos_token_id, 0) if o is not None)
-    self.model.eval()
-    with quiet_hf(): out = hf.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, pad_token_id=pad, **kwargs)
-    return tok.tok.decode(out[0], skip_special_tokens=True)

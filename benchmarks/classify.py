@@ -1,0 +1,48 @@
+"What benchmarks of classifiers share: one way to train one, and a table that goes on where it was stopped"
+import json, time
+from pathlib import Path
+
+def train(df, test, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None):
+    "Errors in % on the validation rows of `df`, and on `test` unless that is None; `width` of adapters, weight `lm` of the auxiliary loss"
+    from fastai.torch_core import set_seed
+    from fastformers import schedules
+    from fastformers.adapters import add_adapters
+    from fastformers.auxiliary import AuxiliaryLM
+    from fastformers.data import classifier_dls
+    from fastformers.learner import classifier_learner
+    from fastformers.training import cpu_bf16
+    set_seed(seed)
+    dls = classifier_dls(df, arch, bs=bs, seed=seed, max_len=max_len, device='cpu')
+    learn = classifier_learner(dls, arch, pretrained=pretrained, pool=pool, cbs=[cpu_bf16(), last_only(), *([AuxiliaryLM(lm)] if lm else [])])
+    if width: add_adapters(learn.model, width)
+    with learn.no_logging(): learn.fit_schedule(getattr(schedules, schedule), lr, epochs, discr=discr, shape=getattr(schedules, shape))
+    def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
+    return {'validation':error(dls.valid), **({} if test is None else {'test':error(dls.test_dl(test, with_labels=True))})}
+
+def last_only():
+    "A callback that leaves out all validations of a fit but the last"
+    from fastai.callback.core import Callback, CancelValidException
+    class LastOnly(Callback):
+        trained = False
+        def before_train(self): self.trained = True
+        def before_validate(self):
+            mid,self.trained = self.trained and self.epoch<self.n_epoch-1,False
+            if mid: raise CancelValidException()
+    return LastOnly()
+
+class Rows:
+    "Finished rows of a table in `work`/rows.jsonl"
+    def __init__(self, work):
+        self.path = Path(work)/'rows.jsonl'
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+    @property
+    def all(self): return [json.loads(l) for l in self.path.read_text().splitlines()] if self.path.exists() else []
+    def get(self, make, need='validation', **key):
+        "The row of `key` with a figure `need`; made now if it is not there"
+        for o in self.all:
+            if need in o and all(o[k]==v for k,v in key.items()): return o
+        start = time.time()
+        o = {**key, **make(), 'minutes':round((time.time()-start)/60, 2)}
+        with self.path.open('a') as f: f.write(json.dumps(o)+'\n')
+        print(o, flush=True)
+        return o

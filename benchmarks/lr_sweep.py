@@ -1,0 +1,104 @@
+"""Is the rate that `lr_sweep` suggests as good as the best of eight? MiniLM, some hundred labels, two data sets
+
+    FASTFORMERS_DATA=... python benchmarks/lr_sweep.py --work DIR
+
+For each data set and seed: a sweep, fine-tuning at eight rates, and at those that two rules read from the sweep of that seed; all with frozen embeddings, which saves a third of the time. Training and validation rows are drawn from the training set once; seeds differ in the head's weights, dropout and order. No test set is read.
+`--work` keeps finished rows: the same command goes on after it was stopped. Four rules for reading a rate from the curves (fastai's `minimum`, which became that of `lr_sweep`, `valley` and `steep`, and the place where half of the fall is done) are compared by the error at the eight rates, interpolated. A rate whose error with the first seed is more than 10 points above the best is not tried with the others.
+"""
+import json, math, time
+import numpy as np, pandas as pd
+from common import *
+from imdb_stage2 import last_only
+
+sets = {'TREC-6':dict(file='trec/train.csv', n=600, max_len=32), 'AG News':dict(file='agnews/train_10k.csv.gz', n=480, max_len=32)}
+n_valid,bs,epochs,discr = 400,16,2,1.11
+grid = [float(f'{o:.2g}') for o in np.geomspace(1e-5, 2e-3, 8)]
+
+def load(file, n, **kwargs):
+    "`n` rows to train on and `n_valid` others, both from the training set"
+    df = read(data_files(file)[0])[['text','label']].drop_duplicates('text').sample(n+n_valid, random_state=0).reset_index(drop=True)
+    return df.assign(is_valid=df.index>=n)
+
+def learner(df, max_len, seed):
+    from fastai.torch_core import set_seed
+    from fastformers.data import classifier_dls
+    from fastformers.learner import classifier_learner
+    from fastformers.training import cpu_bf16
+    set_seed(seed)
+    learn = classifier_learner(classifier_dls(df, 'minilm', bs=bs, max_len=max_len, seed=seed), 'minilm', cbs=[cpu_bf16(), last_only()])
+    learn.freeze_to(1)
+    return learn
+
+def sweep(learn):
+    import fastformers.lr_sweep
+    found = learn.lr_sweep(discr=discr, show_plot=False)
+    return {**found._asdict(), 'rates':found.curves.index.tolist(), 'curves':found.curves.round(4).T.values.tolist()}
+
+def train(learn, lr):
+    from fastformers.schedules import Schedule
+    with learn.no_logging(): learn.fit_schedule(lambda n: Schedule([[0]+[1]*(n-1)]), lr=lr, epochs=epochs, discr=discr)
+    return {'error':round(100*(1-float(learn.recorder.values[-1][2])), 2)}
+
+def half(o):
+    "The rate at which half of the fall is done"
+    mean,rates = np.mean(o['curves'], 0),np.log(o['rates'])
+    best = mean.argmin()
+    level = (mean[:10].mean()+mean[best])/2
+    i = np.flatnonzero(mean[:best]>level)[-1]
+    return float(np.exp(np.interp(-level, -mean[i:i+2], rates[i:i+2])))
+
+def rules(sweeps):
+    "The rate that each rule reads from the mean curve of each sweep"
+    from fastai.callback.schedule import minimum, steep, valley
+    from torch import tensor
+    res = {'lr_sweep':[o['lr'] for o in sweeps], 'half of the fall':[half(o) for o in sweeps]}
+    for f in (minimum, valley, steep): res[f'fastai: {f.__name__}'] = [f(tensor(o['rates']), tensor(np.mean(o['curves'], 0)), None)[0] for o in sweeps]
+    return res
+
+def report(args, rows):
+    "A table for each data set; whether the suggestion is within one standard deviation of the best rate"
+    res = {}
+    for name in sets:
+        mine = [o for o in rows if o['set']==name]
+        at = {lr:[o['error'] for o in mine if o.get('lr')==lr and o['kind']=='rate'] for lr in grid}
+        stats,sweeps = {f'{lr:g}':stat(v) for lr,v in at.items()},[o for o in mine if o['kind']=='sweep']
+        means = [np.mean(v) for v in at.values()]
+        best = grid[int(np.argmin(means))]
+        suggested,halves = [stat([o['error'] for o in mine if o['kind']==k]) for k in ('suggested','half')]
+        interpolated = {k:{'rates':[round(float(o), 7) for o in v], 'error':round(float(np.mean(np.interp(np.log(v), np.log(grid), means))), 2)} for k,v in rules(sweeps).items()}
+        res[name] = {'validation error %':stats, 'best rate':best, 'suggested':[{k:float(f'{o[k]:.2g}') for k in ('lr','low','high')} for o in sweeps], 'error at the suggested':suggested, 'error at half of the fall':halves,
+                     'within one sd of the best':bool(suggested['mean']<=stats[f'{best:g}']['mean']+stats[f'{best:g}']['sd']), 'rules, error interpolated':interpolated,
+                     'seconds':{k:round(float(np.mean([o['seconds'] for o in mine if o['kind']==k])), 1) for k in ('sweep','rate')}, 'curves':[{k:o[k] for k in ('rates','curves')} for o in sweeps]}
+        print(f'\n{name}, validation error %', *(f'  {k:8} {v["mean"]:6.2f} ± {v["sd"] or math.nan:.2f}' for k,v in stats.items()), f'  suggested {suggested["mean"]:.2f} ± {suggested["sd"]:.2f} at {[o["lr"] for o in res[name]["suggested"]]}', f'  half of the fall {halves["mean"]:.2f} ± {halves["sd"]:.2f}',
+              *(f'  {k:28} {v["error"]:6.2f} at {v["rates"]}' for k,v in interpolated.items()), sep='\n')
+    save('lr_sweep', args, dict(sets=sets, n_valid=n_valid, bs=bs, epochs=epochs, discr=discr, grid=grid, arch='minilm'), res)
+
+def main():
+    p = parser(__doc__.split('\n')[0])
+    p.add_argument('--work', type=Path, default=Path('runs/lr_sweep'), help='directory of finished rows')
+    args = p.parse_args()
+    quiet()
+    args.work.mkdir(parents=True, exist_ok=True)
+    path = args.work/'rows.jsonl'
+    def rows(): return [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
+    def once(kind, name, seed, lr, f):
+        "Do it unless it is done; its row"
+        key = dict(kind=kind, set=name, seed=seed, **({'lr':lr} if kind=='rate' else {}))
+        for o in rows():
+            if all(o.get(k)==v for k,v in key.items()): return o
+        start,learn = time.time(),learner(data[name], sets[name]['max_len'], seed)
+        row = {**key, 'lr':lr, **f(learn), 'seconds':round(time.time()-start, 1)}
+        with path.open('a') as o: o.write(json.dumps(row)+'\n')
+        print({k:v for k,v in row.items() if k not in ('rates','curves')}, flush=True)
+        return row
+    data,seeds = {k:load(**v) for k,v in sets.items()},[int(o) for o in args.seeds.split(',')]
+    for seed in seeds:
+        for name in sets:
+            found = once('sweep', name, seed, None, sweep)
+            first = {o['lr']:o['error'] for o in rows() if (o['kind'],o['set'],o['seed'])==('rate',name,seeds[0])}
+            for lr in grid:
+                if seed==seeds[0] or first[lr]<=min(first.values())+10: once('rate', name, seed, lr, lambda learn: train(learn, lr))
+            for kind,lr in (('suggested',found['lr']), ('half',half(found))): once(kind, name, seed, lr, lambda learn: train(learn, lr))
+    report(args, rows())
+
+if __name__=='__main__': main()
