@@ -78,7 +78,8 @@ def fast_cpu(
     "In the block, networks in `model` on a CPU use `attention`, and all its `nn.Dropout` use `dropout`"
     here = next(model.parameters()).device.type=='cpu'
     nets = [m for m in model.modules() if here and isinstance(m, PreTrainedModel) and m.config._attn_implementation=='sdpa']
-    drops = [m for m in model.modules() if here and type(m) is nn.Dropout and not m.inplace and 'forward' not in vars(m)]
+    compiled = {o for m in model.modules() if m._compiled_call_impl is not None for o in m.modules()} # blocks share a graph as long as nothing in them has a `forward` of its own
+    drops = [m for m in model.modules() if here and type(m) is nn.Dropout and not m.inplace and m not in compiled and 'forward' not in vars(m)]
     def attend(name):
         with quiet_hf(): # of families that cannot
             for m in nets: m.set_attn_implementation(name)

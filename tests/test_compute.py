@@ -213,7 +213,7 @@ def test_graphs_of_a_schedule_are_few():
     c = counter()
     how = lambda o: o.fit_schedule(gradual_unfreeze, 1e-2, epochs=5)
     a,b = fit(lm('bert', drop_mult=0.), how),fit(lm('bert', CompileBlocks(c), drop_mult=0.), how)
-    assert gap(a, b)<1e-5 and c.frame_count<=6
+    assert gap(a, b)<1e-5 and c.frame_count<=7 # one of them for blocks that are frozen: in eval mode in the middle of training
 
 def test_without_a_compiler():
     learn = lm('bert', CompileBlocks())
