@@ -17,6 +17,7 @@ Modules:
 - `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
 - `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
 - `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
+- `fastformers.completion`: The words that a language model would put there: `fill_mask` and `generate`
 - `fastformers.compute`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.core_show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
@@ -31,8 +32,11 @@ Modules:
 - `fastformers.files`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.fine_tuning`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
 - `fastformers.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
-- `fastformers.heads`: From hidden states to a prediction: pooling functions, a mix of layers, and ULMFiT's classifier head.
+- `fastformers.frozen`: What is frozen from the bottom up: which layers, in eval mode, and how to begin above them
+- `fastformers.frozen_cache`: Compute what is frozen once a text: `FrozenCache`
+- `fastformers.heads`: From hidden states to a prediction: pooling functions, ULMFiT's classifier head, and an LSTM over features that stay as they are.
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
+- `fastformers.layers`: Which hidden states of a network feed a head: the last, others, several side by side, or a learned mix of all
 - `fastformers.learner`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights

@@ -20,7 +20,8 @@ from safetensors import safe_open
 from safetensors.torch import load_model
 from transformers import AutoModelForSequenceClassification
 from .core import TensorTokens
-from .bundles import HFClassifier, activations, build_head, problem_types, read_bundle
+from .bundles import HFClassifier, activations, build_head, head_module, problem_types, read_bundle
+from .heads import as_head
 from .models import TextClassifier, load_body, load_config, load_hf, max_length
 from .tokens import HFTokenizer, is_pair, load_tokenizer, not_a_text
 
@@ -179,14 +180,15 @@ def _model(path, facts, head):
     if head is None and spec['class']=='custom':
         raise ValueError(f"the head in {path} is a {spec['name']}, a module that cannot be rebuilt from JSON; pass one of the same shape, its weights are here: from_hf({str(path)!r}, head={spec['name']}(...))")
     head = build_head(spec) if head is None else head
-    try: load_model(head, str(path/'head.safetensors'))
-    except RuntimeError as e: raise ValueError(f"the weights in {path/'head.safetensors'} do not fit the head {type(head).__name__}: {e}") from e
-    return TextClassifier(_whole(load_body(path), path), head)
+    model = TextClassifier(_whole(load_body(path), path), lambda nf: as_head(head, nf, len(facts['labels'])), spec.get('layers', -1))
+    try: load_model(head_module(model), str(path/'head.safetensors'))
+    except RuntimeError as e: raise ValueError(f"the weights in {path/'head.safetensors'} do not fit the head {type(model.head).__name__}: {e}") from e
+    return model
 
 def from_hf(
     path, # A directory written by `learn.to_hf`, `learn.save_encoder` of a classifier, or any Hugging Face sequence classifier
     device=None, # Default: GPU if there is one
-    head=None # A module for weights that were written from a head of your own
+    head=None # For weights that were written from a head of your own: a module like it, or the class or function that made it
 ) -> Predictor:
     "Open a classifier, in float32, without fastai"
     path = Path(path)

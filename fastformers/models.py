@@ -23,6 +23,7 @@ from torch import nn, Tensor
 from .blocks import _evaluating, find_blocks, text_buckets
 from .core import TensorTokens, as_tokens
 from .families import FamilyMeta, _meta, block_modules, family_meta, group_names, is_causal, layer_groups, max_length
+from .layers import LayerFeed, forget_states, hidden_states, is_last, state_widths
 from .loading import LoadReport, fit_vocab, load_body, load_config, load_hf, quiet_hf
 
 _log,_PAD = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0))
@@ -218,18 +219,30 @@ class TextClassifier(nn.Module):
     "Tokens `(bs, sl)` -> `head(hidden states (bs, sl, nf), real (bs, sl))`"
     def __init__(self,
         body, # A Hugging Face base model, as `load_body` gives
-        head # A module called with hidden states and the mask of real tokens
+        head, # A module called with hidden states and the mask of real tokens, or a function of their width `nf` that makes it
+        layers=-1 # Whose hidden states the head sees: the last, another index, several, or 'mix', see `LayerFeed`
     ):
         super().__init__()
-        self.body,self.head,self.model_inputs = body,head,ModelInputs(body)
+        self.body,self.model_inputs = body,ModelInputs(body)
+        self.feed = None if is_last(layers) else LayerFeed(layers, state_widths(body, self.model_inputs))
+        cfg = body.config.get_text_config()
+        self.nf = self.feed.nf if self.feed is not None else getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project what it gives
+        self.head = head if isinstance(head, nn.Module) else head(self.nf)
+    @property
+    def mix(self): "The `ScalarMix` of layers that feeds the head, None where there is none"; return getattr(self.feed, 'mix', None)
     @property
     def config(self): "The Hugging Face config of the body"; return self.body.config
     @property
     def loading(self): "The `LoadReport` of the body"; return self.body.loading
     def forward(self, x): return self.head(self.states(x), as_tokens(x).real)
+    def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickles
+
+    def _fed(self, x):
+        inputs = self.model_inputs(x)
+        return self.body(**inputs)[0] if self.feed is None else self.feed(hidden_states(self.body, inputs))
 
     def states(self, x):
-        "Hidden states `(bs, sl, nf)` of the body, of each text as if it were alone; zeros where there was padding that had to go"
+        "Hidden states `(bs, sl, nf)` that feed the head, of each text as if it were alone; zeros where there was padding that had to go"
         x,res = as_tokens(x),None
         for at,texts in self.model_inputs.buckets(self.body, x) or ():
             h = self.states(texts)[texts.real]
@@ -237,7 +250,7 @@ class TextClassifier(nn.Module):
             res[at] = h
         if res is not None: return res.view(*x.shape, -1)
         for rows,part in self.model_inputs.parts(self.body, x):
-            h = self.body(**self.model_inputs(part))[0]
+            h = self._fed(part)
             if h.shape[:2]!=part.shape: raise ValueError(f"{type(self.body).__name__} gives {h.shape[1]} states for {part.shape[1]} tokens; a classifier needs one a token")
             if rows is None: return h
             if res is None: res = h.new_zeros(*x.shape, h.shape[-1])

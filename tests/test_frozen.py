@@ -1,0 +1,366 @@
+"Frozen layers in eval mode, their states kept: the same losses and weights as without, whatever else happens around a step"
+import copy, errno, logging, pickle, shutil
+import pytest, torch
+from fastai.basics import Callback, set_seed
+from fastai.callback.schedule import lr_find
+from torch import nn
+from fastformers.accumulate import TokenAccumulation
+from fastformers.auxiliary import AuxiliaryLM
+from fastformers.compute import CompileBlocks, GradientCheckpointing
+from fastformers.core import TensorTokens
+from fastformers.data import classifier_dls, lm_dls
+from fastformers.families import block_modules
+from fastformers.frozen import FrozenEval, frozen_modules, lowest_open
+from fastformers.frozen_cache import FrozenCache, RowStates, find_prefix, keeping, row_keys
+from fastformers.learner import classifier_learner, lm_learner
+from fastformers.regularizers import L2SP, Mixout, RDrop
+from fastformers.resume import Resume
+from fastformers.schedules import Schedule, chain_thaw, gradual_unfreeze, lp_ft
+from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
+from fastformers.training import cpu_bf16
+from test_contracts_common import Power
+
+df = tiny_df()
+small = df.iloc[:16].assign(is_valid=[i%4==3 for i in range(16)])
+
+def classifier(family='bert', *cbs, bs=5, arch=None, data=small, **kwargs):
+    set_seed(0)
+    return classifier_learner(classifier_dls(data, tiny_tok(family), bs=bs, device='cpu'), arch or tiny_arch(family), cbs=[Ran(), *cbs], **kwargs)
+
+def twice(n): "Gradual unfreezing, two epochs a step"; return Schedule(gradual_unfreeze(n).factors, [2]*n)
+def gradually(o, lr=1e-3): o.fit_schedule(twice, lr)
+def head_alone(o): o.freeze(); o.fit(3, 1e-3)
+
+def fit(learn, how=gradually):
+    set_seed(1)
+    with learn.no_logging(), learn.no_bar(): how(learn)
+    return learn
+
+class Ran(Callback):
+    "How many rows the lowest and the highest block read in each epoch, without what is tried before a batch"
+    order,on = 3000,False
+    def after_create(self):
+        for b in (block_modules(self.model.body)[0], block_modules(self.model.body)[-1]):
+            next(o for m in b for o in m.modules() if not list(o.children()) and list(o.parameters())).register_forward_hook(self.note)
+    def before_fit(self): self.n = []
+    def before_epoch(self): self.n.append(0)
+    def before_batch(self): self.on = True
+    def after_pred(self): self.on = False
+    def note(self, m, args, out):
+        if self.on and self.n: self.n[-1] += len(out)
+
+def losses(learn): return torch.stack(list(learn.recorder.losses))
+def same(a, b, tol=1e-5):
+    "Are losses, metrics and weights of two learners equal up to `tol`?"
+    assert len(losses(a))==len(losses(b))>0
+    assert (losses(a)-losses(b)).abs().max()<tol
+    assert torch.tensor(a.recorder.values).sub(torch.tensor(b.recorder.values)).abs().max()<tol
+    return all((p-q).abs().max()<tol for p,q in zip(a.model.parameters(), b.model.parameters()))
+
+def untouched(learn): return all('forward' not in vars(m) and not m._forward_hooks_with_kwargs for m in learn.model.modules()) and type(learn.model.model_inputs).__name__=='ModelInputs'
+
+# --- equal to the run without
+
+in_the_middle = 'bert roberta distilbert electra deberta-v2 modernbert mpnet gpt2 openai-gpt llama fnet albert'.split()
+whole_only = 't5 xlm xlnet funnel'.split() # or all blocks; in the middle they fall back
+
+@pytest.mark.parametrize('family', in_the_middle+whole_only)
+def test_equal_to_the_plain_run(family, caplog):
+    caplog.set_level(logging.INFO, logger='fastformers.frozen_cache')
+    a,b = fit(classifier(family)),fit(classifier(family, FrozenCache()))
+    assert same(a, b), 'with dropout in all that is open'
+    assert untouched(b)
+    went_on = 'cannot go on' not in caplog.text
+    assert went_on==(family in in_the_middle), caplog.text
+    n = len(b.ran.n)
+    assert b.ran.n[1]<b.ran.n[0], 'the second epoch of the head alone'
+    if went_on: assert all(b.ran.n[i+1]<b.ran.n[i] for i in range(0, n-4, 2)) # the last steps open block 1 and the embeddings
+    assert sum(b.ran.n)<sum(a.ran.n)
+
+def test_the_plain_run_is_random():
+    "Otherwise the test above says nothing about which layers drop"
+    a,b = fit(classifier()),classifier()
+    b.ran.before_train = lambda: torch.rand(1)
+    assert not same_losses(a, fit(b))
+def same_losses(a, b): return bool((losses(a)-losses(b)).abs().max()<1e-5)
+
+def test_hugging_face_heads():
+    for family in ('bert','roberta','gpt2','xlnet'):
+        a,b = (fit(classifier(family, *o, head='hf')) for o in ((), (FrozenCache(),)))
+        assert same(a, b) and sum(b.ran.n)<sum(a.ran.n), family
+
+def test_left_padding_and_single_rows():
+    for family,bs in (('gpt2',1), ('xlnet',3), ('bert',1)):
+        data = small.iloc[:10].assign(is_valid=[i%4==3 for i in range(10)])
+        assert same(fit(classifier(family, bs=bs, data=data)), fit(classifier(family, FrozenCache(), bs=bs, data=data)))
+
+def test_other_schedules():
+    def thaw(o): o.fit_schedule(chain_thaw, 1e-3, epochs=12)
+    def by_hand(o):
+        for k in (-1,-1,-2,2): o.freeze_to(k); o.fit(2, 1e-3)
+        o.unfreeze(); o.fit(1, 1e-3)
+    def parts(o): o.fit_schedule(lp_ft, 1e-3, epochs=2.7)
+    for how in (thaw, by_hand, parts): assert same(fit(classifier(), how), fit(classifier('bert', FrozenCache()), how))
+
+def test_opened_within_an_epoch():
+    class Open(Callback):
+        def before_batch(self):
+            if self.training and self.train_iter==6: self.learn.freeze_to(-2)
+    assert same(fit(classifier('bert', Open()), head_alone), fit(classifier('bert', Open(), FrozenCache()), head_alone))
+
+# --- beside everything else around a step
+
+@pytest.mark.parametrize('name', ['RDrop','AuxiliaryLM','TokenAccumulation','GradientCheckpointing','cpu_bf16','CompileBlocks'])
+def test_with_other_callbacks(name):
+    make = dict(RDrop=RDrop, AuxiliaryLM=AuxiliaryLM, TokenAccumulation=lambda: TokenAccumulation(n_acc=9), GradientCheckpointing=GradientCheckpointing,
+                cpu_bf16=lambda: cpu_bf16(enabled=True), CompileBlocks=lambda: CompileBlocks('aot_eager'))[name]
+    how = head_and_block if name=='CompileBlocks' else gradually
+    a,b = fit(classifier('bert', make()), how),fit(classifier('bert', make(), FrozenCache()), how)
+    assert same(a, b, 2e-2 if name=='cpu_bf16' else 1e-5) and untouched(b)
+    assert sum(b.ran.n)<sum(a.ran.n)
+    if name=='AuxiliaryLM': assert b.frozen_cache.store.nbytes==0
+def head_and_block(o): o.freeze_to(-2); o.fit(2, 1e-3)
+
+def test_masked_texts_are_not_kept():
+    learn = fit(classifier('bert', AuxiliaryLM(), FrozenCache()), lambda o: (o.freeze(), o.fit(2)))
+    assert len(learn.frozen_cache.store)==len(small)
+
+def test_bfloat16_keeps_half_the_bytes_where_states_have_it():
+    fp32 = fit(classifier('bert', FrozenCache()), head_alone).frozen_cache.store
+    bf16 = fit(classifier('bert', FrozenCache(), cpu_bf16(enabled=True)), head_alone).frozen_cache.store
+    assert len(fp32)==len(bf16) and bf16.nbytes in (fp32.nbytes, fp32.nbytes//2)
+
+def test_gradients_reach_a_pooler_under_autocast():
+    "Weights that autocast has once cast without gradients get none later"
+    grads = []
+    class Grads(Callback):
+        def before_step(self): grads.append(self.model.body.pooler.dense.weight.grad.abs().sum())
+    learn = classifier('bert', FrozenCache(), cpu_bf16(enabled=True), Grads(), head='hf')
+    fit(learn, lambda o: (o.freeze(), o.fit(2)))
+    assert len(grads)>4 and all(o>0 for o in grads)
+
+@pytest.mark.parametrize('cut', [2, 6, 10])
+def test_a_stopped_run_needs_no_cache(tmp_path, cut):
+    def how(o): o.fit_schedule(lp_ft, 1e-3, epochs=4)
+    whole = fit(classifier('bert', FrozenCache()), how)
+    for again in ((FrozenCache(),), ()):
+        path = tmp_path/f'{len(again)}'
+        with pytest.raises(KeyboardInterrupt): fit(classifier('bert', Resume(path, every=2), FrozenCache(), Power(cut)), how)
+        assert same(whole, fit(classifier('bert', Resume(path, every=2), *again), how))
+
+def test_interrupted_fits_leave_nothing():
+    learn = classifier('bert', FrozenCache())
+    learn.freeze()
+    for n in (2,7):
+        with pytest.raises(KeyboardInterrupt): fit(learn, lambda o: o.fit(3, cbs=Power(n)))
+        assert untouched(learn) and '_with_events' not in vars(learn) and learn.frozen_cache.kept is None
+    learn.validate(); learn.get_preds(); learn.predict(df.text[0]); learn.lr_find(show_plot=False, num_it=5)
+    assert untouched(learn)
+
+def test_export_and_pickle(tmp_path):
+    learn = fit(classifier('bert', FrozenCache(path=tmp_path/'states')), head_alone)
+    assert learn.frozen_cache.store.nbytes>0
+    again = pickle.loads(pickle.dumps(learn.frozen_cache.store))
+    assert len(again)==0 and again.path==tmp_path/'states'
+    learn.remove_cb(learn.ran)
+    learn.export(tmp_path/'learn.pkl')
+    assert (tmp_path/'learn.pkl').stat().st_size<sum(p.nbytes for p in learn.model.parameters())*2
+
+# --- what is thrown away, and when
+
+def test_weights_that_changed_are_noticed():
+    learn = classifier('bert', FrozenCache())
+    def head(o): o.fit(1, 1e-3)
+    learn.freeze()
+    fit(learn, head); a = learn.frozen_cache._stamp
+    fit(learn, head); assert learn.frozen_cache._stamp==a and learn.ran.n==[0]
+    word = learn.model.body.embeddings.word_embeddings.weight
+    for change in (lambda: word.data.add_(.1), lambda: torch.nn.init.normal_(word), lambda: learn.model.load_state_dict({k:v+.1 if v.is_floating_point() else v for k,v in learn.model.state_dict().items()})):
+        change()
+        fit(learn, head); assert learn.frozen_cache._stamp!=a and learn.ran.n[0]>0
+        a = learn.frozen_cache._stamp
+
+def test_weights_that_change_within_a_fit_are_noticed():
+    class Load(Callback):
+        "As `SaveModelCallback` and `Resume` do"
+        def before_batch(self):
+            if self.training and self.train_iter==8:
+                with torch.no_grad(): self.model.body.embeddings.word_embeddings.weight.add_(.1)
+    assert same(fit(classifier('bert', Load()), head_alone), fit(classifier('bert', Load(), FrozenCache()), head_alone))
+
+def test_other_precision_is_noticed():
+    learn = classifier('bert', FrozenCache()); learn.freeze()
+    fit(learn, lambda o: o.fit(1)); fit(learn, lambda o: o.fit(1, cbs=cpu_bf16(enabled=True)))
+    assert learn.ran.n[0]>0
+
+def test_nothing_is_kept_when_all_is_open():
+    learn = fit(classifier('bert', FrozenCache()), head_alone)
+    assert learn.frozen_cache.store.nbytes>0
+    learn.unfreeze(); fit(learn, lambda o: o.fit(1))
+    assert learn.frozen_cache.store.nbytes==0 and len(learn.frozen_cache.store)==0
+
+# --- room
+
+@pytest.mark.parametrize('path', [False, True])
+def test_budget(path, tmp_path, caplog):
+    plain = fit(classifier())
+    cb = FrozenCache(max_gb=1.5e-5, path=tmp_path/'states' if path else None)
+    limited = fit(classifier('bert', cb), gradually)
+    assert same(plain, limited) and sum(limited.ran.n)<sum(plain.ran.n)
+    assert 'are full' in caplog.text
+    learn = fit(classifier('bert', FrozenCache(max_gb=1.5e-5)), head_alone)
+    assert 0<learn.frozen_cache.store.nbytes<=1.5e4 and 0<len(learn.frozen_cache.store)<len(small)
+    assert learn.ran.n[0]>learn.ran.n[1]>0
+    assert same(plain, fit(classifier('bert', FrozenCache(max_gb=1e-9)))), 'no room for a single row'
+
+def test_full_disk(tmp_path, monkeypatch, caplog):
+    plain,n = fit(classifier()),[0]
+    from fastformers import frozen_cache
+    put = frozen_cache._put
+    def full(f, data):
+        n[0] += 1
+        if n[0]>7: f.write(data[:5]); raise OSError(errno.ENOSPC, 'No space left on device') # a part may have been written
+        put(f, data)
+    monkeypatch.setattr(frozen_cache, '_put', full)
+    assert same(plain, fit(classifier('bert', FrozenCache(path=tmp_path))))
+    assert 'No space left' in caplog.text and n[0]>7
+
+def test_nearly_full_disk(tmp_path, monkeypatch, caplog):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, 'disk_usage', lambda p: usage._replace(free=2**30))
+    learn = fit(classifier('bert', FrozenCache(path=tmp_path)), head_alone)
+    assert 'nearly full' in caplog.text and len(learn.frozen_cache.store)==0 and len(losses(learn))
+
+def test_a_file_that_was_cut_short(tmp_path, caplog):
+    class Cut(Callback):
+        def before_epoch(self):
+            if self.epoch==1: self.frozen_cache.store.file.truncate(100)
+    assert same(fit(classifier(), head_alone), fit(classifier('bert', FrozenCache(path=tmp_path), Cut()), head_alone))
+    assert 'end is missing' in caplog.text
+
+def test_no_file_is_left(tmp_path):
+    with pytest.raises(KeyboardInterrupt): fit(classifier('bert', FrozenCache(path=tmp_path/'a'/'b'), Power(5)), head_alone)
+    assert not list((tmp_path/'a'/'b').iterdir())
+
+# --- modes
+
+def drops(learn): return [any(o.training for m in b for o in m.modules() if isinstance(o, nn.Dropout)) for b in block_modules(learn.model.body)]
+
+class Modes(Callback):
+    order = 3000
+    def before_fit(self): self.seen = []
+    def before_batch(self): self.seen.append((self.training, drops(self.learn), self.model.head.training))
+
+def test_frozen_blocks_are_in_eval_mode():
+    learn = fit(classifier('bert', Modes()))
+    for training,blocks,head in learn.modes.seen: assert head==training and (training or not any(blocks))
+    trained = [blocks for training,blocks,_ in learn.modes.seen if training]
+    per = len(learn.dls.train)*2
+    assert trained==[[False]*max(3-i,0)+[True]*min(i,3) for i in range(5) for _ in range(per)]
+
+def test_modes_come_back():
+    learn = classifier('bert', Modes())
+    learn.freeze(); fit(learn, lambda o: o.fit(1))
+    learn.unfreeze(); fit(learn, lambda o: o.fit(1))
+    assert all(all(b) for t,b,_ in learn.modes.seen if t)
+    learn.model.train(); assert all(m.training for m in learn.model.modules())
+
+def test_what_somebody_else_put_into_eval_mode_stays():
+    class Still(Callback):
+        order = 50
+        def before_train(self): self.model.body.encoder.layer[2].eval()
+        def before_batch(self):
+            if self.training and self.iter==2: self.learn.freeze_to(-2)     # opens block 3
+    learn = classifier('bert', Still(), Modes()); learn.freeze()
+    fit(learn, lambda o: o.fit(1))
+    assert not any(b[2] for t,b,_ in learn.modes.seen if t)
+
+def test_two_passes_of_a_frozen_body_agree():
+    for family in tiny_families:
+        learn = classifier(family); learn.create_opt(); learn.freeze()
+        body,x = learn.model.body,learn.dls.one_batch()[0]
+        if lowest_open(learn.model)!=len(block_modules(body))+2: continue      # a final norm is open
+        learn.model.train()
+        for m in frozen_modules(learn.model): m.training = False
+        assert torch.equal(learn.model.states(x), learn.model.states(x)), family
+
+def test_language_models_have_it_too():
+    set_seed(0)
+    learn = lm_learner(lm_dls(small, tiny_tok(), seq_len=32, bs=4), tiny_arch('bert'))
+    seen = []
+    class Look(Callback):
+        order = 3000
+        def before_batch(self): seen.append((self.training, drops(self.learn)))
+    learn.create_opt(); learn.freeze_to(2)
+    fit(learn, lambda o: o.fit(1, cbs=Look()))
+    assert all(b==[False,t,t] for t,b in seen) and seen
+    with pytest.raises(TypeError, match='for classifiers'): fit(learn, lambda o: o.fit(1, cbs=FrozenCache()))
+
+# --- texts and tokens
+
+def test_rows_are_told_apart_by_content():
+    x = TensorTokens(torch.tensor([[5,6,7,0],[5,6,7,0],[5,6,7,0],[5,6,0,0]]), attention_mask=torch.tensor([[1,1,1,0],[1,1,1,1],[1,1,1,0],[1,1,0,0]]))
+    a,b,c,d = row_keys(x)
+    assert a==c and len({a,b,d})==3
+    left = TensorTokens(torch.tensor([[9,9,5,6,7]]), attention_mask=torch.tensor([[0,0,1,1,1]]))
+    assert row_keys(left)==[a]
+
+def test_texts_that_share_a_row_are_left_alone():
+    model = classifier().model.eval()
+    store = RowStates(1.)
+    x = TensorTokens(torch.arange(20).view(2,10)+30, starts=[[0]*5+[1]+[0]*4]*2)
+    with torch.no_grad(), keeping(model, store) as kept:
+        kept.prefix = find_prefix(model)
+        a = model(x); b = model(x)
+    with torch.no_grad(): assert torch.equal(a, model(x)) and torch.equal(a, b)
+    assert len(store)==0
+
+def test_probes_of_the_body_are_left_alone():
+    "What the body is given by others than its model, in the middle of a fit too, is no row: padding is found unsafe all the same"
+    from fastformers import models
+    model = classifier('fnet').model.eval()
+    x = classifier('fnet').dls.valid.one_batch()[0]
+    store = RowStates(1.)
+    with torch.no_grad(), keeping(model, store) as kept:
+        kept.prefix = find_prefix(model)
+        model(x[:2]); n = len(store)
+        models._safe_sides.clear(); assert models.padding_safe(model.body)==()
+        model.model_inputs(x[:2]); model.body(input_ids=x.ids[:1])
+        assert len(store)==n==2
+
+def test_awkward_texts():
+    long = 'word '*20000
+    data = small.assign(text=['', ' ', '😀'*50, long, 'é'*300, *small.text[5:]])
+    def make(*cbs): set_seed(0); return classifier_learner(classifier_dls(data, tiny_tok(), bs=5, max_len=64, device='cpu'), tiny_arch('bert'), cbs=[Ran(), *cbs])
+    a,b = fit(make(), head_alone),fit(make(FrozenCache()), head_alone)
+    assert same(a, b) and sum(b.ran.n)<sum(a.ran.n)
+
+def test_repeated_texts_are_kept_once():
+    data = small.assign(text=small.text.iloc[0])
+    learn = fit(classifier('bert', FrozenCache(), data=data), head_alone)
+    assert len(learn.frozen_cache.store)==1
+
+def test_states_that_are_no_numbers(caplog):
+    learn = classifier('bert', FrozenCache())
+    learn.model.body.embeddings.word_embeddings.weight.data[:] = float('nan')
+    fit(learn, head_alone)
+    assert 'cannot go on' in caplog.text and len(learn.frozen_cache.store)==0
+
+def test_a_wrong_prefix_is_found_out():
+    "The self-test sees a network that computes something else on top of kept states"
+    model = classifier().model
+    assert find_prefix(model, 2) is not None
+    block = model.body.encoder.layer[2]
+    plain,seen = block.forward,[]
+    def nosy(h, *args, **kwargs): # what block 2 was given matters to block 3, as position biases do
+        return plain(h, *args, **kwargs)+seen[-1]*1e-2
+    model.body.encoder.layer[1].attention.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
+    model.body.encoder.layer[0].register_forward_pre_hook(lambda m, args: seen.append(args[0]*0))
+    block.forward = nosy
+    assert find_prefix(model, 2) is None
+
+def test_errors(tmp_path):
+    for o in (0, -1, float('nan'), '2', None):
+        with pytest.raises(ValueError, match='more than 0'): FrozenCache(max_gb=o)
+    (tmp_path/'f').touch()
+    with pytest.raises(FileExistsError, match='is a file'): FrozenCache(path=tmp_path/'f')
