@@ -18,6 +18,7 @@ from .vocab import *
 from .families import *
 from .loading import *
 from .models import *
+from .layers import *
 from .heads import *
 from .objectives import *
 from .loaders import *
@@ -40,6 +41,10 @@ from .resume import *
 from .accumulate import *
 from .compute import *
 from .fast_cpu import *
+from .completion import *
+from .frozen import *
+from .frozen_cache import *
+from .lr_sweep import *
 from .bundles import *
 from .export import *
 from .task import *
