@@ -67,7 +67,8 @@ _inside = 'before_batch','after_pred','after_loss','before_backward','after_back
 def takes_part(cb):
     "Has callback `cb` a part in what a step does?"
     if isinstance(cb, (ParamScheduler,ScheduleRunner)): return False # a sweep moves the rate itself
-    return isinstance(cb, TrainEvalCallback) or getattr(cb, 'timed', False) or any(hasattr(cb, o) for o in _inside)
+    if isinstance(cb, TrainEvalCallback) or getattr(cb, 'timed', False): return True
+    return not getattr(cb, 'outside', False) and any(hasattr(cb, o) for o in _inside)
 
 # %% ../nbs/10i_lr_sweep.ipynb #722b0741
 def _lost(losses, n_first):

@@ -14,6 +14,7 @@ from fastformers.accumulate import TokenAccumulation
 from fastformers.adapters import add_adapters
 from fastformers.compute import GradientCheckpointing
 from fastformers.data import classifier_dls, lm_dls
+from fastformers.frozen_cache import FrozenCache
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.lr_sweep import find_fall, usual_lrs
 from fastformers.objectives import CLM
@@ -171,6 +172,17 @@ def test_accumulation_counts_steps():
         before = everything(learn)
         trace(learn, restarts=1)
         same(before, everything(learn))
+
+def test_cache_of_frozen_layers_keeps_to_its_own():
+    "A sweep in between, with other groups open, must not leave its states in the cache"
+    def run(look):
+        learn = classifier(cbs=FrozenCache())
+        learn.freeze(); fit(learn)
+        learn.freeze_to(-2)
+        if look: trace(learn)
+        learn.freeze(); set_seed(5)
+        return [float(o) for o in fit(learn).recorder.losses]
+    assert run(False)==run(True)
 
 def test_few_batches():
     learn = lm(bs=64)
