@@ -49,7 +49,7 @@ def attention(
 ): # States `(bs, sl, heads, nf)`, and None for the weights
     "Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise what 'sdpa' does"
     known = query.device.type=='cpu' and key.shape[1]==query.shape[1] and not any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
-    if not known or torch.compiler.is_compiling() or not _pays(query, key, dropout):
+    if not known or not _pays(query, key, dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
     return _formula(query, key, value, _as_added(attention_mask, module, query, key, is_causal), dropout, scaling).transpose(1,2).contiguous(), None
 
@@ -69,17 +69,17 @@ AttentionInterface.register('sdpa_cpu', attention)
 AttentionMaskInterface.register('sdpa_cpu', sdpa_mask)
 
 # %% ../nbs/10ga_fast_cpu.ipynb #4fbef660
-def _forward(m, x): return dropout(x, m.p) if m.training and 0<m.p<1 and x.device.type=='cpu' and not torch.compiler.is_compiling() else nn.Dropout.forward(m, x)
+def _forward(m, x): return dropout(x, m.p) if m.training and 0<m.p<1 and x.device.type=='cpu' else nn.Dropout.forward(m, x)
 
 @contextmanager
 def fast_cpu(
     model # A module with one Hugging Face model in it, or more
 ):
-    "In the block, networks in `model` on a CPU use `attention`, and all its `nn.Dropout` use `dropout`"
-    here = next(model.parameters()).device.type=='cpu'
-    nets = [m for m in model.modules() if here and isinstance(m, PreTrainedModel) and m.config._attn_implementation=='sdpa']
-    compiled = {o for m in model.modules() if m._compiled_call_impl is not None for o in m.modules()} # blocks share a graph as long as nothing in them has a `forward` of its own
-    drops = [m for m in model.modules() if here and type(m) is nn.Dropout and not m.inplace and m not in compiled and 'forward' not in vars(m)]
+    "In the block, networks in `model` on a CPU use `attention`, and all its `nn.Dropout` use `dropout`; not where blocks are compiled"
+    mods = list(model.modules())
+    here = next(model.parameters()).device.type=='cpu' and not any(m._compiled_call_impl is not None for m in mods) # what is compiled has kernels of its own
+    nets = [m for m in mods if here and isinstance(m, PreTrainedModel) and m.config._attn_implementation=='sdpa']
+    drops = [m for m in mods if here and type(m) is nn.Dropout and not m.inplace and 'forward' not in vars(m)]
     def attend(name):
         with quiet_hf(): # of families that cannot
             for m in nets: m.set_attn_implementation(name)
