@@ -44,15 +44,15 @@ def frozen_modules(model):
 class FrozenEval(Callback):
     "Run in eval mode what is frozen from the bottom up"
     order,run_valid,outside,timed = 95,False,True,True # after `ScheduleRunner`; nothing that `Resume` need know, all that `epochs_for` must
-    off,open = (),None
+    off,was = (),None
 
-    def before_train(self): self.off,self.open = (),None # all of the model was put into training mode
+    def before_train(self): self.off,self.was = (),None # all of the model was put into training mode
 
     def before_batch(self):
         now = [p.requires_grad for p in self.model.parameters()]
-        if now==self.open or (model := reader(self.model)) is None: return
+        if now==self.was or (model := reader(self.model)) is None: return
         for m in self.off: m.training = True
-        self.open,self.off = now,[m for m in frozen_modules(model) if m.training]
+        self.was,self.off = now,[m for m in frozen_modules(model) if m.training]
         for m in self.off: m.training = False
 
 # %% ../nbs/10h_frozen.ipynb #5282c7c0
