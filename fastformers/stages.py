@@ -32,21 +32,30 @@ def _foreign(path):
     mine = {*(own or [o for o in there if '/' not in o]), 'stage.json'}
     return sorted({d+'/'*bool(rest) for d,_,rest in (o.partition('/') for o in there if o not in mine and Path(o).name!='.DS_Store')})
 
-def check_dir(
-    path # Where a stage is to be written
-)->Path: # Its absolute path, links followed
-    "Raise now if `new_dir` would not replace `path`: it must be free, empty, or hold a stage and nothing else"
-    path = Path(path).resolve()
+def _check_dir(path):
     try: there,here = os.listdir(path),os.path.samefile(path, '.')
-    except FileNotFoundError: return path
+    except FileNotFoundError: return
     except NotADirectoryError:
-        if not path.exists(): return path # a file is among its parents, which is said when they are made
+        if not path.exists(): return # a file is among its parents, which is said when they are made
         raise FileExistsError(f"{path} is a file; choose another name, or move the file away") from None
     if there and 'stage.json' not in there: raise FileExistsError(f"{path} exists and is not the directory of a stage; choose another name, or move it away")
     if here: raise FileExistsError(f"{path} is the directory you are in, which cannot be replaced; choose one inside it")
     if foreign := _foreign(path):
         raise FileExistsError(f"{path} holds more than the stage that would be replaced: {', '.join(foreign[:5])}{', ...' if len(foreign)>5 else ''}; move that away, or choose another directory")
-    return path
+
+def _state(path):
+    with suppress(OSError): o = os.stat(path); return o.st_ino,o.st_mtime_ns,o.st_ctime_ns
+
+def check_dir(
+    path # Where a stage is to be written
+)->Path: # Its absolute path, links followed
+    "Raise now if `new_dir` would not replace `path`: it must be free, empty, or hold a stage and nothing else"
+    path = Path(path).resolve()
+    while True:
+        before = _state(path)
+        try: _check_dir(path); return path
+        except FileExistsError:
+            if before==_state(path): raise # otherwise another writer was about to replace what was looked at
 
 # %% ../nbs/10a_stages.ipynb #7b1f6c90
 def _beside(path, kind): return path.with_name(f'.{path.name}.{kind}-{uuid4().hex[:8]}')
