@@ -29,7 +29,7 @@ def dropout(
     "`x` with dropout `p`, a multiple of 2**-16"
     n = x.numel()
     draws = torch.empty(-(-n//4), dtype=torch.int64, device=x.device).random_(-2**63, None).view(torch.int16)[:n]
-    keep = (draws >= round(p*2**16)-2**15).view(x.shape)
+    keep = (draws >= min(round(p*2**16), 2**16-1)-2**15).view(x.shape)
     return x * keep.to(x.dtype).mul_(1/(1-p))
 
 # %% ../nbs/10ga_fast_cpu.ipynb #effce31f
