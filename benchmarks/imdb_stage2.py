@@ -9,6 +9,7 @@ classifiers, reads the beginning of each. Settings are below; the classifiers ar
 """
 import json, time
 import numpy as np, pandas as pd
+from classify import last_only
 from common import *
 from imdb import sample
 
@@ -52,17 +53,6 @@ def halfway(work, texts):
         b.load_state_dict({k:(v+old[k])/2 if v.is_floating_point() else v for k,v in b.state_dict().items()})
         b.save_pretrained(work/'halfway'); AutoTokenizer.from_pretrained(work/'lm').save_pretrained(work/'halfway')
     return work/'halfway'
-
-def last_only():
-    "A callback that leaves out all validations but the last"
-    from fastai.callback.core import Callback, CancelValidException
-    class LastOnly(Callback):
-        trained = False
-        def before_train(self): self.trained = True
-        def before_validate(self):
-            mid,self.trained = self.trained and self.epoch<self.n_epoch-1,False
-            if mid: raise CancelValidException()
-    return LastOnly()
 
 def classify(arch, train, valid, test, n, seed, final):
     from fastformers.ulmfit import fine_tune_classifier
