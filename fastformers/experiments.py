@@ -48,9 +48,13 @@ def tfidf_hits(
     "TF-IDF of words and pairs of words with logistic regression, trained on `train`"
     def texts(df): return [' '.join(map(str, o)) for o in df[as_list(text_col)].to_numpy()]
     y = train[label_col].astype(str)
-    if y.nunique()<2: return (valid[label_col].astype(str)==y.iloc[0]).to_numpy()
-    model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True, token_pattern=r'(?u)\w+|[^\w\s]'), LogisticRegression(C=10, max_iter=1000))
-    return model.fit(texts(train), y).predict(texts(valid))==valid[label_col].astype(str).to_numpy()
+    if y.nunique()<2: return (valid[label_col].astype(str)==y.iloc[0]).to_numpy() # one class: logistic regression needs two
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
+    try: said = model.fit(texts(train), y).predict(texts(valid))
+    except ValueError as e:
+        if 'empty vocabulary' not in str(e): raise
+        said = y.mode()[0] # no text has a word
+    return (valid[label_col].astype(str)==said).to_numpy()
 
 # %% ../nbs/17_experiments.ipynb #4b96b98a
 _with,_without,_tfidf = 'with stage 2','without stage 2','TF-IDF + logistic regression'
@@ -107,18 +111,12 @@ def _check_sizes(sizes, labels):
     if max(sizes)>len(labels): raise ValueError(f"`sizes` asks for {max(sizes):,} labelled rows; {len(labels):,} are left for training")
 
 def _kept(path):
-    f = Path(path)/'rows.jsonl'
-    if not f.exists(): return []
-    res = []
-    for l in f.read_text(encoding='utf-8').splitlines():
-        try: o = json.loads(l)
-        except ValueError: continue # the last line, of a run that was killed
-        res.append({**o, 'hits':[c=='1' for c in o['hits']]})
-    return res
+    "The finished rows in the directory `path`"
+    f = Path(path)/'rows.json'
+    try: return [{**o, 'hits':[c=='1' for c in o['hits']]} for o in json.loads(f.read_text(encoding='utf-8'))] if f.exists() else []
+    except ValueError as e: raise ValueError(f"{f} is damaged: {e}; delete it to begin anew") from e
 
-def _keep(path, row):
-    lines = [json.dumps({**o, 'hits':''.join('01'[int(h)] for h in o['hits'])}) for o in [*_kept(path), row]]
-    write_text(Path(path)/'rows.jsonl', '\n'.join(lines)+'\n')
+def _keep(path, rows): write_text(Path(path)/'rows.json', json.dumps([{**o, 'hits':''.join('01'[h] for h in o['hits'])} for o in rows]))
 
 def label_curve(
     df, # Labelled texts, a row each, one class a row
@@ -145,7 +143,7 @@ def label_curve(
     facts = {**_facts(r, arch, seeds[:1], training=df.iloc[train][cols].values, validation=df.iloc[valid][cols].values, LM_texts=[[o] for o in texts]), 'min_steps':min_steps}
     with tempfile.TemporaryDirectory() as tmp:
         root = Path(tmp if path is None else path)
-        if (root/'run.json').exists(): _check_same(root, facts)
+        if (root/'run.json').exists(): _check_same(path, root, facts)
         else: root.mkdir(parents=True, exist_ok=True); write_text(root/'run.json', json.dumps(facts, indent=1))
         arms = {_without:lambda: arch}
         if r.lm.objective!='none': arms[_with] = partial(_stage_2, texts, arch, root/'target_lm', seed=seeds[0], **of_lm)
@@ -159,17 +157,19 @@ def _stage_2(texts, arch, path, **kwargs):
 def _run(df, train, valid, arms, sizes, seeds, root, text_col, label_col, min_steps, settings):
     "The rows of a `LabelCurve`"
     todo,start = [(arm,n,seed) for arm in (_tfidf,*arms) for n in sizes for seed in seeds],time.time()
+    rows = {(o['arm'],o['size'],o['seed']):o for o in _kept(root)}
     for i,(arm,n,seed) in enumerate(todo):
-        if any((o['arm'],o['size'],o['seed'])==(arm,n,seed) for o in _kept(root)): continue
+        if (arm,n,seed) in rows: continue
         few,began = df.iloc[train[drawn(df[label_col].iloc[train], seed)[:n]]],time.time()
         if arm==_tfidf: hits = tfidf_hits(few, df.iloc[valid], text_col, label_col)
         else:
             both = pd.concat([few.assign(is_valid=False), df.iloc[valid].assign(is_valid=True)], ignore_index=True)
             epochs = max(settings['epochs'], min_steps/math.ceil(n/settings['bs']))
             hits = fine_tune_classifier(both, arms[arm](), text_col=text_col, label_col=label_col, valid_col='is_valid', seed=seed, name=f'{n} labels, {arm}', **{**settings, 'epochs':epochs}).score>.5
-        _keep(root, dict(arm=arm, size=n, seed=seed, hits=np.asarray(hits).tolist(), seconds=round(time.time()-began, 1)))
+        rows[arm,n,seed] = dict(arm=arm, size=n, seed=seed, hits=np.asarray(hits).tolist(), seconds=round(time.time()-began, 1))
+        _keep(root, rows.values())
         _log.info(f"{arm}, {n} labels, seed {seed}: accuracy {np.mean(hits):.3f}; {i+1} of {len(todo)} are done in {(time.time()-start)/60:.1f} minutes")
-    return [o for o in _kept(root) if (o['arm'],o['size'],o['seed']) in todo]
+    return [rows[o] for o in todo]
 
 # %% ../nbs/17_experiments.ipynb #26573f22
 class Restarts:

@@ -83,18 +83,18 @@ def _begun(path, resume):
         raise FileExistsError(f"{path} holds a run that was stopped: go on with it (resume=True, on the command line --resume), or choose another `path` (on the command line --force begins anew)")
     return begun and resume
 
-def _check_same(kept, facts):
-    "Raise if the checkpoints in `kept` are not of the run that `facts` describe"
+def _check_same(path, kept, facts):
+    "Raise if what was kept in `kept` is not of the run in `path` that `facts` describe"
     try: old = json.loads((kept/'run.json').read_text(encoding='utf-8'))
-    except (OSError,ValueError) as e: raise ValueError(f"{kept/'run.json'}, which says of which run the checkpoints are, cannot be read: {e}; delete {kept} to begin anew") from e
-    if diff := differences(old, facts): raise ValueError(f"{kept.parent} holds another run: {diff}. Resume it as it was begun, or give this one another `path`")
+    except (OSError,ValueError) as e: raise ValueError(f"{kept/'run.json'}, which says of which run the rest is, cannot be read: {e}; delete {kept} to begin anew") from e
+    if diff := differences(old, facts): raise ValueError(f"{path} holds another run: {diff}. Resume it as it was begun, or give this one another `path`")
 
 @contextmanager
 def _checkpoints(path, facts, resume):
     "A function from the name of a stage to its `Resume`, None without `path`; all checkpoints go when the block ends without an error"
     if path is None: yield lambda name: None; return
     kept = Path(path)/'checkpoints'
-    if _begun(path, resume): _check_same(kept, facts)
+    if _begun(path, resume): _check_same(path, kept, facts)
     else:
         if resume: _log.info(f"nothing to resume in {path}: the run begins")
         _clear(kept)
