@@ -7,9 +7,9 @@
 or in the validation sample are dropped, and all of movies that validation holds; the language model, as the
 classifiers, reads the beginning of each. Settings are below; the classifiers are those of `imdb.ini`, with more epochs where there are few labels.
 """
-import json, time
+import json
 import numpy as np, pandas as pd
-from classify import last_only
+from classify import Rows, last_only
 from common import *
 from imdb import sample
 
@@ -68,22 +68,16 @@ def main():
     p.add_argument('--lm-only', action='store_true', help='train the language model and stop')
     args = p.parse_args()
     quiet()
-    args.work.mkdir(parents=True, exist_ok=True)
+    rows = Rows(args.work)
     train,valid,test,texts,_ = load()
     if args.lm_only: adapt(args.work, texts); return
-    rows = args.work/'rows.jsonl'
     seeds = [int(o) for o in args.seeds.split(',')]
     for arm in args.arms.split(','):
         arch = {'with':adapt, 'halfway':halfway}[arm](args.work, texts) if arm!='without' else 'minilm'
         for n in map(int, args.sizes.split(',')):
             for seed in seeds:
-                done = [json.loads(l) for l in rows.read_text().splitlines()] if rows.exists() else []
-                if any((o['arm'],o['n'],o['seed'])==(arm,n,seed) and (not args.final or 'test' in o) for o in done): continue
-                start = time.time()
-                row = dict(arm=arm, n=n, seed=seed, **classify(arch, train, valid, test, n, seed, args.final), minutes=round((time.time()-start)/60, 2))
-                with rows.open('a') as f: f.write(json.dumps(row)+'\n')
-                print(row, flush=True)
-    if args.arms==p.get_default('arms'): report(args, pd.DataFrame([json.loads(l) for l in rows.read_text().splitlines()]), train, valid, test, seeds, texts)
+                rows.get(lambda: classify(arch, train, valid, test, n, seed, args.final), 'test' if args.final else 'validation', arm=arm, n=n, seed=seed)
+    if args.arms==p.get_default('arms'): report(args, pd.DataFrame(rows.all), train, valid, test, seeds, texts)
 
 def report(args, df, train, valid, test, seeds, texts):
     df = df[df.seed.isin(seeds)]

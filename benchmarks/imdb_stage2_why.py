@@ -5,8 +5,9 @@
 For each: a linear probe of every layer (logistic regression on the mean of a review's states, 2,500 training and 2,000 validation reviews of other movies), which needs no luck of fine-tuning, and for the arms of
 `--tune` the classifier of imdb_stage2.py with 500 labels. Validation only. `--work` keeps what is done: the same command goes on after it was stopped.
 """
-import json, time
+import json
 import numpy as np, pandas as pd
+from classify import Rows
 from common import *
 from imdb import sample
 from imdb_stage2 import adapt, body, classify, lm_settings, load, schedule_of, warm, words
@@ -67,26 +68,18 @@ def main():
     quiet()
     train,valid,_,texts,unsup = load(n_valid=2000)
     work = args.work/'why'
-    work.mkdir(parents=True, exist_ok=True)
     arms = {'as it came':lambda: 'minilm', 'all reviews':lambda: adapt(args.work, texts)}
     arms |= {k:(lambda k=k,o=o: train_lm(work/k.replace(' ', '_'), unsup, **{'tokens':args.tokens, **o})) for k,o in variants.items()}
-    rows = work/'rows.jsonl'
-    def done(): return [json.loads(l) for l in rows.read_text().splitlines()] if rows.exists() else []
-    def add(**row):
-        with rows.open('a') as f: f.write(json.dumps(row)+'\n')
-        print(row, flush=True)
-    for k,make in arms.items():
-        if any(o['arm']==k and 'probe' in o for o in done()): continue
-        start,arch = time.time(),make()
+    rows = Rows(work)
+    def probed(make):
+        arch = make()
         stage = json.loads((arch/'stage.json').read_text()) if isinstance(arch, Path) else {}
-        add(arm=k, probe=probe(arch, sample(train, probe_rows, 0), valid), loss=stage.get('metrics',{}).get('loss'), lm_minutes=round(stage.get('seconds',0)/60, 1), minutes=round((time.time()-start)/60, 1))
+        return dict(probe=probe(arch, sample(train, probe_rows, 0), valid), loss=stage.get('metrics',{}).get('loss'), lm_minutes=round(stage.get('seconds',0)/60, 1))
+    probes = {k:{o:row[o] for o in ('probe','loss','lm_minutes')} for k,make in arms.items() for row in [rows.get(lambda: probed(make), 'probe', arm=k)]}
     for k in filter(None, args.tune.split(';')):
-        for seed in map(int, args.seeds.split(',')):
-            if any((o['arm'],o.get('seed'))==(k,seed) for o in done()): continue
-            add(arm=k, seed=seed, **classify(arms[k](), train, valid, None, 500, seed, False))
-    probes = {o['arm']:{k:o[k] for k in ('probe','loss','lm_minutes')} for o in done() if 'probe' in o}
+        for seed in map(int, args.seeds.split(',')): rows.get(lambda: classify(arms[k](), train, valid, None, 500, seed, False), arm=k, seed=seed)
     print(f"\nerror % of a linear probe on each layer, {len(valid)} validation reviews", *(f"  {k:34} LM loss {o['loss'] or float('nan'):5.2f}  "+' '.join(f'{e:6.2f}' for e in o['probe']) for k,o in probes.items()), sep='\n')
-    tuned = pd.DataFrame([o for o in done() if 'validation' in o])
+    tuned = pd.DataFrame([o for o in rows.all if 'validation' in o])
     save('imdb_stage2_why', args, dict(lm=lm_settings, words=words, warm=warm, body=body, variants=variants, tokens=args.tokens, probe_rows=probe_rows),
          {'probe error % by layer':probes, 'validation error %':{k:stat(g.validation) for k,g in tuned.groupby('arm')} if len(tuned) else {}})
 

@@ -5,10 +5,10 @@
 For each data set and seed: a sweep, fine-tuning at eight rates, and at those that two rules read from the sweep of that seed; all with frozen embeddings, which saves a third of the time. Training and validation rows are drawn from the training set once; seeds differ in the head's weights, dropout and order. No test set is read.
 `--work` keeps finished rows: the same command goes on after it was stopped. Four rules for reading a rate from the curves (fastai's `minimum`, which became that of `lr_sweep`, `valley` and `steep`, and the place where half of the fall is done) are compared by the error at the eight rates, interpolated. A rate whose error with the first seed is more than 10 points above the best is not tried with the others.
 """
-import json, math, time
+import math
 import numpy as np, pandas as pd
+from classify import Rows, last_only
 from common import *
-from imdb_stage2 import last_only
 
 sets = {'TREC-6':dict(file='trec/train.csv', n=600, max_len=32), 'AG News':dict(file='agnews/train_10k.csv.gz', n=480, max_len=32)}
 n_valid,bs,epochs,discr = 400,16,2,1.11
@@ -68,7 +68,7 @@ def report(args, rows):
         interpolated = {k:{'rates':[round(float(o), 7) for o in v], 'error':round(float(np.mean(np.interp(np.log(v), np.log(grid), means))), 2)} for k,v in rules(sweeps).items()}
         res[name] = {'validation error %':stats, 'best rate':best, 'suggested':[{k:float(f'{o[k]:.2g}') for k in ('lr','low','high')} for o in sweeps], 'error at the suggested':suggested, 'error at half of the fall':halves,
                      'within one sd of the best':bool(suggested['mean']<=stats[f'{best:g}']['mean']+stats[f'{best:g}']['sd']), 'rules, error interpolated':interpolated,
-                     'seconds':{k:round(float(np.mean([o['seconds'] for o in mine if o['kind']==k])), 1) for k in ('sweep','rate')}, 'curves':[{k:o[k] for k in ('rates','curves')} for o in sweeps]}
+                     'seconds':{k:round(float(np.mean([60*o['minutes'] for o in mine if o['kind']==k])), 1) for k in ('sweep','rate')}, 'curves':[{k:o[k] for k in ('rates','curves')} for o in sweeps]}
         print(f'\n{name}, validation error %', *(f'  {k:8} {v["mean"]:6.2f} ± {v["sd"] or math.nan:.2f}' for k,v in stats.items()), f'  suggested {suggested["mean"]:.2f} ± {suggested["sd"]:.2f} at {[o["lr"] for o in res[name]["suggested"]]}', f'  half of the fall {halves["mean"]:.2f} ± {halves["sd"]:.2f}',
               *(f'  {k:28} {v["error"]:6.2f} at {v["rates"]}' for k,v in interpolated.items()), sep='\n')
     save('lr_sweep', args, dict(sets=sets, n_valid=n_valid, bs=bs, epochs=epochs, discr=discr, grid=grid, arch='minilm'), res)
@@ -78,27 +78,18 @@ def main():
     p.add_argument('--work', type=Path, default=Path('runs/lr_sweep'), help='directory of finished rows')
     args = p.parse_args()
     quiet()
-    args.work.mkdir(parents=True, exist_ok=True)
-    path = args.work/'rows.jsonl'
-    def rows(): return [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
+    rows = Rows(args.work)
     def once(kind, name, seed, lr, f):
         "Do it unless it is done; its row"
-        key = dict(kind=kind, set=name, seed=seed, **({'lr':lr} if kind=='rate' else {}))
-        for o in rows():
-            if all(o.get(k)==v for k,v in key.items()): return o
-        start,learn = time.time(),learner(data[name], sets[name]['max_len'], seed)
-        row = {**key, 'lr':lr, **f(learn), 'seconds':round(time.time()-start, 1)}
-        with path.open('a') as o: o.write(json.dumps(row)+'\n')
-        print({k:v for k,v in row.items() if k not in ('rates','curves')}, flush=True)
-        return row
+        return rows.get(lambda: {'lr':lr, **f(learner(data[name], sets[name]['max_len'], seed))}, 'kind', kind=kind, set=name, seed=seed, **({'lr':lr} if kind=='rate' else {}))
     data,seeds = {k:load(**v) for k,v in sets.items()},[int(o) for o in args.seeds.split(',')]
     for seed in seeds:
         for name in sets:
             found = once('sweep', name, seed, None, sweep)
-            first = {o['lr']:o['error'] for o in rows() if (o['kind'],o['set'],o['seed'])==('rate',name,seeds[0])}
+            first = {o['lr']:o['error'] for o in rows.all if (o['kind'],o['set'],o['seed'])==('rate',name,seeds[0])}
             for lr in grid:
                 if seed==seeds[0] or first[lr]<=min(first.values())+10: once('rate', name, seed, lr, lambda learn: train(learn, lr))
             for kind,lr in (('suggested',found['lr']), ('half',half(found))): once(kind, name, seed, lr, lambda learn: train(learn, lr))
-    report(args, rows())
+    report(args, rows.all)
 
 if __name__=='__main__': main()
