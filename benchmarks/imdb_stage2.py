@@ -26,7 +26,7 @@ def load(seed=0, n_valid=1000):
     held = train.movie.isin(set(movies[:len(movies)//5]))
     valid = sample(train[held], 2000, seed)
     unsup = unsup[~unsup.text.isin(set(test.text)|set(valid.text)) & ~unsup.movie.isin(set(valid.movie))]
-    return train[~held], valid[:n_valid], sample(test, 2500, seed).reset_index(drop=True), [' '.join(o.split()[:words]) for o in unsup.text], unsup
+    return train[~held], valid[:n_valid], sample(test, 2500, seed).reset_index(drop=True), beginnings(unsup).text.tolist(), unsup
 
 def schedule_of(warm, body):
     "The head alone for a share `warm` of the time, then all, what is below the head at `body` of its rate"
@@ -79,10 +79,13 @@ def main():
                 rows.get(lambda: classify(arch, train, valid, test, n, seed, args.final), 'test' if args.final else 'validation', arm=arm, n=n, seed=seed)
     if args.arms==p.get_default('arms'): report(args, pd.DataFrame(rows.all), train, valid, test, seeds, texts)
 
+def beginnings(df): return df.assign(text=[' '.join(o.split()[:words]) for o in df.text])
+
 def report(args, df, train, valid, test, seeds, texts):
     df = df[df.seed.isin(seeds)]
     parts = {'validation':valid, **({'test':test} if args.final else {})}
-    table = {part:{n:{**{arm:stat(o[part]) for arm,o in df[(df.n==n) & df[part].notna()].groupby('arm')}, 'TF-IDF + logistic regression':stat([tfidf_error(sample(train, n, s), rows) for s in seeds])}
+    table = {part:{n:{**{arm:stat(o[part]) for arm,o in df[(df.n==n) & df[part].notna()].groupby('arm')}, 'TF-IDF + logistic regression':stat([tfidf_error(sample(train, n, s), rows) for s in seeds]),
+                       f'TF-IDF on {words} words':stat([tfidf_error(beginnings(sample(train, n, s)), beginnings(rows)) for s in seeds])}
                    for n in sizes} for part,rows in parts.items()}
     for part,o in table.items():
         print(f'\nerror %, {part}', *(f'  {n:5} labels  '+'   '.join(f"{k} {v['mean']:.2f} ± {v['sd']:.2f}" for k,v in arms.items()) for n,arms in o.items()), sep='\n')
