@@ -17,14 +17,16 @@ from fastai.basics import Callback
 from transformers import PreTrainedModel
 from .families import block_modules
 from .models import padding_safe
+from .schedules import in_fit
 
 # %% ../nbs/10g_compute.ipynb #627683d3
 def while_fitting(
-    learn, # To be called last in a callback's `before_fit`; does nothing where that is only a validation
+    cb, # A callback, to call this last in its `before_fit`; does nothing where that is only a validation
     what # A context manager
 ):
     "Enter `what`, and leave it after the last epoch or when an exception ends the fit"
-    if learn.lock.locked() or not getattr(learn, 'n_epoch', 0): return
+    learn = cb.learn
+    if not in_fit(cb) or not getattr(learn, 'n_epoch', 0): return
     stack,inner = ExitStack(),learn._with_events
     def leave():
         if learn.__dict__.get('_with_events') is events: del learn._with_events
@@ -78,7 +80,7 @@ def checkpointing(
 class GradientCheckpointing(Callback):
     "Train with `checkpointing`: less memory, more time, the same gradients"
     order,outside,timed = 2000,True,True # last; `Resume` need not know of it, `epochs_for` must
-    def before_fit(self): while_fitting(self.learn, checkpointing(self.model))
+    def before_fit(self): while_fitting(self, checkpointing(self.model))
 
 # %% ../nbs/10g_compute.ipynb #a71ad00a
 def _check_compiler(device, backend):
@@ -113,4 +115,4 @@ class CompileBlocks(Callback):
         backend='inductor', # As in `torch.compile`; 'aot_eager' needs no compiler and gains nothing
         dynamic=True # One graph for all shapes, or one for each?
     ): self.backend,self.dynamic = backend,dynamic
-    def before_fit(self): while_fitting(self.learn, compiled(self.model, self.backend, self.dynamic))
+    def before_fit(self): while_fitting(self, compiled(self.model, self.backend, self.dynamic))

@@ -93,4 +93,4 @@ def fast_cpu(
 class FastCPU(Callback):
     "Train with `fast_cpu`: less time on a CPU, the same up to rounding and to which units dropout drops"
     order,outside,timed = 2001,True,True # after all who may refuse to begin; `Resume` need not know of it, `epochs_for` must
-    def before_fit(self): while_fitting(self.learn, fast_cpu(self.model))
+    def before_fit(self): while_fitting(self, fast_cpu(self.model))

@@ -207,7 +207,7 @@ class FrozenCache(Callback):
         model = reader(self.model)
         if model is None or isinstance(model, LanguageModel):
             raise TypeError(f"`FrozenCache` is for classifiers and regressors made by `classifier_learner`, whose texts come back in each epoch as they were; this learner holds a {type(self.model).__name__}")
-        while_fitting(self.learn, self._while_open(model))
+        while_fitting(self, self._while_open(model))
 
     @contextmanager
     def _while_open(self, model):
