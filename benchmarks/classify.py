@@ -2,22 +2,23 @@
 import json, time
 from pathlib import Path
 
-def train(df, test, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None):
-    "Errors in % on the validation rows of `df`, and on `test` unless that is None; `width` of adapters, weight `lm` of the auxiliary loss"
+def train(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', layers=None, pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None, r_drop=None):
+    "Error in % on the validation rows of `df`; `width` of adapters, weights `lm` of the auxiliary loss and `r_drop` of R-Drop's divergence"
     from fastai.torch_core import set_seed
     from fastformers import schedules
     from fastformers.adapters import add_adapters
     from fastformers.auxiliary import AuxiliaryLM
     from fastformers.data import classifier_dls
     from fastformers.learner import classifier_learner
+    from fastformers.regularizers import RDrop
     from fastformers.training import cpu_bf16
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=bs, seed=seed, max_len=max_len, device='cpu')
-    learn = classifier_learner(dls, arch, pretrained=pretrained, pool=pool, cbs=[cpu_bf16(), last_only(), *([AuxiliaryLM(lm)] if lm else [])])
+    learn = classifier_learner(dls, arch, pretrained=pretrained, pool=pool, layers=layers,
+                               cbs=[cpu_bf16(), last_only(), *([AuxiliaryLM(lm)] if lm else []), *([RDrop(r_drop)] if r_drop else [])])
     if width: add_adapters(learn.model, width)
     with learn.no_logging(): learn.fit_schedule(getattr(schedules, schedule), lr, epochs, discr=discr, shape=getattr(schedules, shape))
-    def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
-    return {'validation':error(dls.valid), **({} if test is None else {'test':error(dls.test_dl(test, with_labels=True))})}
+    return 100*(1-float(learn.validate()[1]))
 
 def last_only():
     "A callback that leaves out all validations of a fit but the last"
