@@ -2,7 +2,7 @@
 import json, time
 from pathlib import Path
 
-def train(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', layers=None, pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None, r_drop=None):
+def train(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', layers=-1, pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None, r_drop=None):
     "Error in % on the validation rows of `df`; `width` of adapters, weights `lm` of the auxiliary loss and `r_drop` of R-Drop's divergence"
     from fastai.torch_core import set_seed
     from fastformers import schedules
