@@ -11,6 +11,7 @@ Modules:
 - `fastformers.blocks`: Several texts in one row, none of which sees another
 - `fastformers.bundles`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
+- `fastformers.choices`: What a classifier may do beside the usual, one argument each: `layers`, `adapters`, `aux_lm`
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
 - `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
 - `fastformers.cli_csv`: csv files row by row and letter by letter, of any size

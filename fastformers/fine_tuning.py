@@ -21,9 +21,10 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from . import schedules
 from .checkpoints import data_facts
+from .choices import check_choices, chosen_learner, in_words, unusual
 from .data import lm_dls, classifier_dls, split_rows, as_frame
 from .files import check_apart, check_writable
-from .learner import lm_learner, classifier_learner, objective_of
+from .learner import lm_learner, objective_of
 from .measure import measure, row_score
 from .models import group_names, LanguageModel
 from .objectives import objectives
@@ -77,17 +78,17 @@ def _measured(cb):
     cb.before_fit()
     return cb.on
 
-def _as_it_began(learn, resume, minutes, epochs):
+def _as_it_began(learn, settings, resume, minutes, epochs):
     "Epochs of the stage; they and the precision are measured once, even if it is stopped and goes on, which it does from the same start"
     if resume is None: return epochs_for(learn, minutes) if minutes else epochs
-    resume.once('start', {'starting weights':content_hash(o.detach().float().cpu() for o in learn.model.parameters())}, lambda: learn.parent)
+    resume.once('start', {**settings, 'starting weights':content_hash(o.detach().float().cpu() for o in learn.model.parameters())}, lambda: learn.parent)
     for o in learn.cbs.filter(lambda o: isinstance(o, cpu_bf16)): o.enabled = resume.once('bfloat16', {}, lambda: _measured(o))
     return resume.once('epochs', {'minutes':minutes, **data_facts(learn)}, lambda: epochs_for(learn, minutes)) if minutes else epochs
 
 def _train(learn, stage, path, schedule, lr, epochs, minutes, resume=None, discr=None, test_dl=None, **settings):
     "Train `learn` as `schedule` says and complete the record `stage`"
     start = time.time()
-    epochs = _as_it_began(learn, resume, minutes, epochs)
+    epochs = _as_it_began(learn, stage.settings, resume, minutes, epochs)
     if isinstance(learn.model, LanguageModel): stage.before,stage.score_before,_ = measure(learn)
     n = len(learn.opt.param_lists) if learn.opt else len(learn.splitter(learn.model))
     table = schedule(n) if callable(schedule) else schedule
@@ -107,7 +108,7 @@ def _train(learn, stage, path, schedule, lr, epochs, minutes, resume=None, discr
     stage.score_name = row_score(learn)[0]
     stage.seconds,stage.schedule,stage.groups,stage.lr,stage.learner = time.time()-start+(resume.earlier if resume else 0.),table,group_names(learn.model),lr,learn
     if path is not None:
-        facts = {'sizes':stage.data, **{k:v for k,v in stage.to_dict().items() if k not in ('name','parent','data')}} # `data` is the hash of all texts there
+        facts = {'sizes':stage.data, **{k:v for k,v in stage.to_dict().items() if k not in ('name','parent','data','settings')}} # `data` is the hash of all texts there, `settings` are in `recipe`
         recipe = {**settings, 'discr':discr, 'schedule':{'factors':table.factors, 'epochs':table.epochs}}
         stage.path = learn.save_encoder(path, stage=stage.name, recipe=recipe, **facts)
     _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {_num(v)}' for k,v in stage.metrics.items())} in {stage.seconds/60:.1f} minutes")
@@ -254,6 +255,9 @@ def fine_tune_classifier(
     lr=2e-4, # Highest learning rate
     schedule:str=full_tune, # Which layers learn when: full_tune, gradual_unfreeze, chain_thaw, sequential_unfreeze, lp_ft, head_only, in Python also a `Schedule` or a function of the number of groups
     discr=1.11, # Each group learns this many times slower than the one above
+    layers:str=-1, # Whose hidden states feed the head: -1 the last layer, another index (0: embeddings), several with commas between, side by side, or mix for a learned mean of all; in Python also numbers
+    adapters:str=None, # Of the network train few weights alone: bottleneck, lora or bitfit, in Python also a function of the model such as partial(add_adapters, width=32); default: all train
+    aux_lm:float=None, # Weight of a language model's loss on the same texts, beside the classifier's, see `AuxiliaryLM`; default: none
     drop_mult=1., # Multiplies dropout
     seed=42, # Of the head's weights and of the order
     name='classifier', # Of the stage
@@ -262,11 +266,11 @@ def fine_tune_classifier(
 ) -> Stage:
     "Put a head on the body of `arch` and train it on your labels"
     _check_settings(path, arch, seed, epochs=epochs, minutes=minutes, lr=lr, bs=bs, discr=discr, max_len=max_len)
-    schedule,resume = _schedule(schedule),_resume(resume, path)
+    schedule,resume,choices = _schedule(schedule),_resume(resume, path),check_choices(arch, head, layers, adapters, aux_lm)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, valid_pct, bs, seed=seed, max_len=max_len)
     if len(dls.valid_ds)<2 and not hasattr(dls, 'vocab'): raise ValueError("one row is held out; a correlation needs two or more: pass a larger `valid_pct`, or more rows")
-    learn = classifier_learner(dls, arch, head=head, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs), *L(resume)])
-    stage = Stage(name, seed, _came_from(learn.parent), _sizes(dls))
+    learn,words = chosen_learner(dls, arch, **choices, head=head, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs), *L(resume)]),in_words(**choices)
+    stage = Stage(name, seed, _came_from(learn.parent), _sizes(dls), settings=unusual(words))
     test_dl = None if test is None else _test_dl(dls, test, label_col)
-    return _train(learn, stage, path, schedule, lr, epochs, minutes, resume, discr, test_dl, max_len=max_len, bs=bs, pool=pool, drop_mult=drop_mult)
+    return _train(learn, stage, path, schedule, lr, epochs, minutes, resume, discr, test_dl, max_len=max_len, bs=bs, pool=pool, drop_mult=drop_mult, **words)

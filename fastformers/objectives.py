@@ -184,7 +184,8 @@ class Objective(ItemTransform):
             raise ValueError(f"the tokenizer has {len(self.tok)} tokens, the model {cfg.get_text_config().vocab_size}: they do not belong together; "
                              "load both from one place, or set `vocab_size` of the config")
         return LanguageModel(load_hf(self.auto_cls, arch, pretrained, **kwargs))
-    def unfit(self, cfg): "Why a model of `cfg` cannot learn this objective, or None"; return None
+    @classmethod
+    def unfit(cls, cfg): "Why a model of `cfg` cannot learn this objective, or None"; return None
 
     def decodes(self, b):
         "(tokens, targets or predicted ids `(bs, k)`) as two showable batches of tokens: the second shows the answers in place"
@@ -209,8 +210,9 @@ class MLM(Objective):
         if min(replace)<0 or sum(replace)>1: raise ValueError(f"`replace` holds two shares that sum to at most 1; got {replace}")
         if self.tok.mask_token_id is None: raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`")
         self.p,self.replace,self.words = p,replace,ordinary_ids(self.tok)
-    def unfit(self, cfg):
-        if type(cfg) not in self.auto_cls._model_mapping: return f"{cfg.model_type} has no masked LM; use {'`CLM`, or ' if is_causal(cfg) else ''}an arch such as bert or roberta"
+    @classmethod
+    def unfit(cls, cfg):
+        if type(cfg) not in cls.auto_cls._model_mapping: return f"{cfg.model_type} has no masked LM; use {'`CLM`, or ' if is_causal(cfg) else ''}an arch such as bert or roberta"
 
     def mask(self, x):
         "True `(bs, sl)` on the tokens to predict"
@@ -232,7 +234,8 @@ class MLM(Objective):
 class CLM(Objective):
     "Causal language modelling: predict each next token from what precedes it"
     auto_cls = AutoModelForCausalLM
-    def unfit(self, cfg):
+    @classmethod
+    def unfit(cls, cfg):
         if not is_causal(cfg):
             return f"{cfg.model_type} sees the token that it is to predict; use {'`MLM`, or ' if type(cfg) in AutoModelForMaskedLM._model_mapping else ''}a causal arch such as gpt2 or llama"
 

@@ -22,6 +22,7 @@ def _key(default, help, choices=None, low=None, above=None, path=False, blank=Tr
     "A key of a recipe: one of `choices`, or at least `low`, or more than `above`; a `path` is relative to the file; may it be `blank`?"
     return field(default=default, metadata=dict(help=help, choices=choices, low=low, above=above, path=path, blank=blank))
 
+_adapters = ['bottleneck','lora','bitfit']
 _schedules = ['full_tune','head_only','gradual_unfreeze','sequential_unfreeze','lp_ft','chain_thaw']
 
 @dataclass(frozen=True)
@@ -68,6 +69,9 @@ class _Classifier:
     schedule:str = _key('full_tune', "Which layers learn when", _schedules)
     bs:int = _key(32, "Rows in a batch", low=1)
     discr:float = _key(1.11, "Each layer group learns so many times slower than the one above it; 1: all alike", above=0)
+    layers:tuple|str = _key((-1,), "Whose hidden states feed the head: -1 the last layer, another index (0: embeddings), several (-4, -3, -2, -1), side by side, or mix for a learned mean of all")
+    adapters:str = _key('', "Of the network train few weights alone: bottleneck (adapters), lora, or bitfit (biases). Blank: all train", ['',*_adapters])
+    aux_lm:float|None = _key(None, "Weight of a language model's loss on the same texts, beside the classifier's; GPT's: 0.5. Blank: none", above=0)
 
 # %% ../nbs/11b_recipe.ipynb #156936a5
 def _int(o):
@@ -90,8 +94,11 @@ def _ints(o):
     if not o or len(set(o))<len(o): raise ValueError
     return o
 
+def _layers(o): return o if isinstance(o, str) and o=='mix' else _ints(o)
+
 _kinds = {int:('a whole number', _int), float:('a number', _float), float|None:('blank or a number', _float), bool:('yes or no', _bool),
-          str:('one line of text without blanks around it', _str), tuple:('different whole numbers separated by commas', _ints)}
+          str:('one line of text without blanks around it', _str), tuple:('different whole numbers separated by commas', _ints),
+          tuple|str:('mix or different whole numbers separated by commas', _layers)}
 
 def _allowed(f):
     "What the key `f` may be, in words"
@@ -152,6 +159,12 @@ def _implied(name, old, new):
     if both==[None,None]: raise ValueError("[lm] epochs and minutes are both blank: expected a number for one of them")
     return new
 
+def _agreeing(recipe):
+    "`recipe`, no key of which contradicts one of another section"
+    head,layers = recipe.model.head,recipe.classifier.layers
+    if head=='hf' and layers!=(-1,): raise ValueError(f"[model] head = hf and [classifier] layers = {_text(layers)}: Hugging Face's own head is fed by the last layer, expected layers = -1; or choose another head")
+    return recipe
+
 @dataclass(frozen=True)
 class Recipe:
     "All settings of a run, by section: `recipe.lm.epochs`"
@@ -177,7 +190,7 @@ class Recipe:
         for k,v in d.items():
             if k not in own: raise ValueError(f"[{k}] is not a section{_near(str(k), own) or '.'} Sections: {', '.join(own)}")
             if not hasattr(v, 'items'): raise TypeError(f"section {k!r} must be a dict of keys and values, got {type(v).__name__}")
-        return dataclasses.replace(self, **{k:_changed(k, getattr(self,k), dict(v)) for k,v in d.items()})
+        return _agreeing(dataclasses.replace(self, **{k:_changed(k, getattr(self,k), dict(v)) for k,v in d.items()}))
 
     def to_ini(self,
         at=None, # Directory the text is meant for: paths become relative to it

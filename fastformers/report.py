@@ -69,6 +69,7 @@ def _row(stages):
     s,before,after,test = stages[0],*([getattr(o,k) for o in stages] for k in ('before','metrics','test'))
     row = {'from':s.parent, 'rows':_sizes(s.data,'rows'), 'tokens':_sizes(s.data,'tokens'), 'epochs':'' if s.schedule is None else f'{s.schedule.total:.3g}',
            'lr':f'{s.lr:.2g}', 'time':_time(np.mean([o.seconds for o in stages]))}
+    row |= {k:str(v) for k,v in s.settings.items()}
     for k in dict.fromkeys(k for d in after for k in d): row[k] = ' → '.join(filter(None, [_num(_mean(before,k)[0]), _plus(*_mean(after,k))]))
     for k in dict.fromkeys(k for d in test for k in d): row[f'test {k}'] = _plus(*_mean(test,k))
     return row

@@ -127,6 +127,7 @@ class Stage:
     test: dict = field(default_factory=dict) # The same on test rows, when there were any
     curve: pd.DataFrame|None = None # A row an epoch: epoch, train_loss, valid_loss, metrics
     losses: list = field(default_factory=list) # Training loss, smoothed, a value a step
+    settings: dict = field(default_factory=dict) # What else was asked for beside the usual, by name
     schedule: object = None # The `Schedule` that was run
     groups: list = field(default_factory=list) # Names of its layer groups
     lr: float = 0.
@@ -141,7 +142,7 @@ class Stage:
 
     def to_dict(self):
         "What of it fits into JSON"
-        keys = 'name seed parent data before metrics test lr seconds score_name'.split()
+        keys = 'name seed parent data settings before metrics test lr seconds score_name'.split()
         res = {k:getattr(self,k) for k in keys}
         res['epochs'] = None if self.schedule is None else float(self.schedule.total)
         res['curve'] = [] if self.curve is None else self.curve.to_dict('records')

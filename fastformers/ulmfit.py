@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd
 from .checkpoints import differences
+from .choices import check_choices, chosen_learner, in_words, unusual
 from .data import as_frame, classifier_dls, split_rows
 from .files import as_list, check_apart, columns_in
 from .fine_tuning import _test_dl, fine_tune_classifier, fine_tune_lm, head_first, pretrain_lm, small_config
@@ -51,7 +52,7 @@ def stage_settings(
     lm,c,m = r.lm,r.classifier,r.model
     head = {'head':'hf'} if m.head=='hf' else {'pool':m.head}
     return (dict(objective=lm.objective, seq_len=lm.seq_len, bs=lm.bs, epochs=lm.epochs, minutes=lm.minutes, lr=lm.lr, schedule=lm.schedule or None),
-            dict(max_len=m.max_len or None, epochs=c.epochs, lr=c.lr, schedule=c.schedule, discr=c.discr, bs=c.bs, **head))
+            dict(max_len=m.max_len or None, epochs=c.epochs, lr=c.lr, schedule=c.schedule, discr=c.discr, bs=c.bs, layers=c.layers, adapters=c.adapters or None, aux_lm=c.aux_lm, **head))
 
 # %% ../nbs/12_ulmfit.ipynb #7747f81b
 def _identity(arch):
@@ -61,7 +62,7 @@ def _identity(arch):
 
 def _facts(r, arch, seeds, **tables):
     "What decides the result of a run of the recipe `r`; `tables` are rows of texts and labels, or None"
-    keys = {f'[{s}] {k}':v for s in ('model','lm','classifier') for k,v in vars(getattr(r,s)).items() if (s,k)!=('model','arch')}
+    keys = {f'[{s}] {k}':list(v) if isinstance(v, tuple) else v for s in ('model','lm','classifier') for k,v in vars(getattr(r,s)).items() if (s,k)!=('model','arch')}
     data = {k.replace('_',' '):'none' if o is None else f'{len(o)} rows, {content_hash(str(v) for row in o for v in row)}' for k,o in tables.items()}
     return {**data, **keys, '[run] compare':r.run.compare, 'arch':_identity(arch), 'seeds':[*map(int, seeds)]}
 
@@ -122,15 +123,17 @@ def ulmfit(
     text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
     valid_col = valid_col or r.data.valid_col or None
     arch = arch or r.model.arch
+    of_lm,of_classifier = stage_settings(r)
+    choices = check_choices(arch, **of_classifier)
     check_apart(arch, path)
     _begun(path, resume)
     train,valid = split_rows(df, valid_col, .2, seeds[0], df[label_col] if isinstance(label_col, str) and label_col in df else None)
     df = df.assign(is_valid=np.isin(np.arange(len(df)), valid))
     texts,dropped = lm_texts(df, train, unlabelled, test, text_col)
-    of_lm,of_classifier = stage_settings(r)
     classify = partial(fine_tune_classifier, df, test=test, text_col=text_col, label_col=label_col, valid_col='is_valid', **of_classifier)
     probe = classifier_dls(df, arch, text_col, label_col, 'is_valid', max_len=r.model.max_len or None) # mistakes in labels are found before the LM stage
     if test is not None: _test_dl(probe, test, label_col)
+    if unusual(in_words(**choices)): chosen_learner(probe, arch, **{**choices, 'aux_lm':None}, head=of_classifier.get('head'), pretrained=False) # and so is what this network has not
     cols,stages = [*as_list(text_col), *as_list(label_col)],[]
     facts = _facts(r, arch, seeds, labelled=df[[*cols,'is_valid']].values, LM_texts=[[o] for o in texts], test=None if test is None else test[cols].values)
     with tempfile.TemporaryDirectory() as tmp, _checkpoints(path, facts, resume) as checkpoints:
