@@ -53,7 +53,8 @@ def _flag(arg, default, comments):
     kind = _kind(arg, default)
     if kind is None: return
     said = [] if arg.annotation is None else [getattr(o, 'id', getattr(o, 'value', '')) for o in ast.walk(arg.annotation)]
-    value = default.value if isinstance(default, ast.Constant) else ast.unparse(default)
+    try: value = ast.literal_eval(default)
+    except ValueError: value = ast.unparse(default) # a name
     return Flag(arg.arg, kind, value, comments.get(arg.lineno, ''), 'list' in said, None in said)
 
 def _delegate(f):
@@ -87,7 +88,9 @@ def summary_of(name):
 class Parser(argparse.ArgumentParser):
     "A parser whose errors are one line"
     _given = ()
-    def __init__(self, *args, **kwargs): super().__init__(*args, allow_abbrev=False, **{'formatter_class':argparse.RawDescriptionHelpFormatter, **kwargs})
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **{'formatter_class':argparse.RawDescriptionHelpFormatter, **kwargs})
+        self._negative_number_matcher = re.compile(r'-\.?\d') # as Python 3.14 has it: -2,-1 is no flag
     def error(self, message): self.exit(2, f"fastformers: error: {' '.join(_nearest(self, message).split())}; see {self.prog} --help\n")
     def parse_known_args(self, args=None, namespace=None):
         self._given = sys.argv[1:] if args is None else list(args)

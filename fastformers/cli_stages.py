@@ -128,6 +128,7 @@ def _opened(data):
 
 # %% ../nbs/14c_cli_stages.ipynb #1531f2fc
 _pretrain,_adapt,_classify,_config = (f'fine_tuning.{o}' for o in ('pretrain_lm','fine_tune_lm','fine_tune_classifier','small_config'))
+_choices = 'choices.check_choices'
 
 def _columns(args, given):
     "The flags that say which columns hold what a language model reads"
@@ -159,6 +160,9 @@ def classify(args):
     path = _place(args)
     check_apart(args.arch, path)
     given = _given(args, 'text_col label_col')
+    if given.keys() & {o.name for o in flags_of(_choices)}: # whether they can work is known before the texts are read
+        from fastformers.choices import check_choices
+        check_choices(args.arch, **given)
     cols = _names(getattr(args,'text_col',None), 'text'), _names(getattr(args,'label_col',None), 'label')
     df,text_col,label_col = labelled_table(args.data, *cols, given.get('valid_col'), **file_format(args))
     test = None if args.test is None else labelled_table(args.test, *cols, **file_format(args))[0]
