@@ -121,6 +121,9 @@ def run_recipe(args):
     args.kept = path/'checkpoints'
     begun = check_stopped(args.kept, path, args.resume, args.force)
     _check_output(path, args.force or begun, args.recipe)
+    if recipe.classifier.aux_lm is not None: # which not every family can have
+        from fastformers.choices import check_choices
+        check_choices(recipe.model.arch, aux_lm=recipe.classifier.aux_lm)
     df,unlabelled,test = load_data(recipe)
     with _kept(path):
         if not begun: _start(path, recipe, args.recipe, args.kept)

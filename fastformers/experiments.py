@@ -18,6 +18,7 @@ import numpy as np, pandas as pd
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from .choices import check_choices
 from .data import classifier_dls
 from .files import as_list, check_apart, columns_in
 from .fine_tuning import fine_tune_classifier, fine_tune_lm
@@ -133,11 +134,12 @@ def label_curve(
     r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
     text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
     arch = arch or r.model.arch
+    of_lm,of_classifier = stage_settings(r)
+    check_choices(arch, **of_classifier)
     if not isinstance(label_col, str) or label_kind(df, label_col)!='single': raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds something else")
     check_apart(arch, path)
     train,valid = map(np.asarray, split_rows(df, valid_col or r.data.valid_col or None, .2, seeds[0], df[label_col]))
     _check_sizes(sizes, df[label_col].iloc[train])
-    of_lm,of_classifier = stage_settings(r)
     classifier_dls(df.assign(is_valid=np.isin(np.arange(len(df)), valid)), arch, text_col, label_col, 'is_valid', max_len=of_classifier['max_len']) # mistakes in texts and labels are found now
     cols,texts = [*as_list(text_col), label_col],lm_texts(df, train, unlabelled, None, text_col)[0]
     facts = {**_facts(r, arch, seeds[:1], training=df.iloc[train][cols].values, validation=df.iloc[valid][cols].values, LM_texts=[[o] for o in texts]), 'min_steps':min_steps}
