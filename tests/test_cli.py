@@ -86,6 +86,16 @@ def test_a_classifier_for_everybody(here, tmp_path):
     a,b = pipeline('text-classification', str(tmp_path/'c'), device='cpu')('Great sound.')[0],from_hf(tmp_path/'c', device='cpu')('Great sound.')[0]
     assert a['label']==b['label'] and a['score']==pytest.approx(b['score'], abs=1e-4)
 
+def test_each_choice_of_a_classifier_is_a_flag(here, tmp_path, capsys):
+    assert run('classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--layers', '-2,-1', '--adapters', 'bitfit', '--aux-lm', '.25', *quick)==0
+    assert '| [-2, -1] | bitfit   | 0.25   |' in capsys.readouterr().out
+    facts = read_stage(tmp_path/'c')['recipe']
+    assert (facts['layers'], facts['adapters'], facts['aux_lm'])==([-2,-1], 'bitfit', .25)
+    assert run('predict', tmp_path/'c', 'Great sound.')==0
+    old,new = (AutoModel.from_pretrained(o).state_dict() for o in (here/'arch', tmp_path/'c'))
+    moved = {k for k in new if not torch.equal(old[k], new[k])}
+    assert moved and all(k.endswith('bias') for k in moved)
+
 def test_export_is_the_model_alone(here, tmp_path, capsys):
     assert run('export', here/'classifier', tmp_path/'c')==0 and run('export', here/'arch', tmp_path/'lm')==0
     assert not (tmp_path/'c'/'stage.json').exists() and 'from_hf' in (tmp_path/'c'/'README.md').read_text()
@@ -178,6 +188,11 @@ def test_only_what_the_command_made_is_removed(tmp_path):
     (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--lr', '0'], ['--lr must be more than 0']),
     (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--schedule', 'slow'], ['gradual_unfreeze']),
     (['classify', 'reviews.csv', '--output', 'x', '--arch', 'nowhere/at-all'], ['nowhere/at-all']),
+    (['classify', 'nowhere.csv', '--output', 'x', '--arch', 'arch', '--adapters', 'tiny'], ["--adapters 'tiny' is unknown", 'bottleneck, lora, bitfit']),
+    (['classify', 'nowhere.csv', '--output', 'x', '--arch', 'arch', '--aux-lm', '-1'], ['--aux-lm is the weight', 'more than 0', 'got -1']),
+    (['classify', 'nowhere.csv', '--output', 'x', '--arch', 'arch', '--layers', '-1,x'], ['--layers is an index', "got '-1,x'"]),
+    (['classify', 'nowhere.csv', '--output', 'x', '--arch', 'arch', '--layers', 'mix', '--head', 'hf'], ['leave --layers out, or --head']),
+    (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--layers', '9'], ['9 is no layer', '0 (embeddings) to 3']),
     (['adapt', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--objective', 'mml'], ['mlm, clm']),
     (['pretrain', 'reviews.csv', '--output', 'x', '--text-col', 'review'], ['Columns: text']),
     (['predict', 'classifier'], ['expected texts']),

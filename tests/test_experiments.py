@@ -76,6 +76,18 @@ def test_another_curve_is_refused(calls, body, tmp_path):
     with pytest.raises(ValueError, match=f'{tmp_path/"curve"} holds another run'): label_curve(df.iloc[:-1], arch=body, path=tmp_path/'curve', **few)
     assert len(label_curve(df, arch=body, path=tmp_path/'curve', **{**few, 'sizes':(8,)}).table)==6 and len(calls)==n
 
+def test_what_a_recipe_says_of_classifiers_reaches_them_and_is_part_of_the_curve(calls, body, tmp_path, monkeypatch):
+    seen,note = [],experiments.fine_tune_classifier
+    monkeypatch.setattr(experiments, 'fine_tune_classifier', lambda *args, **kwargs: (seen.append(kwargs), note(*args, **kwargs))[1])
+    r = Recipe().replace(lm=dict(objective='none'), classifier=dict(layers='-2, -1', adapters='bottleneck', aux_lm=.5))
+    label_curve(df, arch=body, recipe=r, path=tmp_path/'curve', **few)
+    assert len(seen)==4 and all((o['layers'], o['adapters'], o['aux_lm'])==((-2,-1), 'bottleneck', .5) for o in seen)
+    label_curve(df, arch=body, recipe=r, path=tmp_path/'curve', **few) # goes on
+    assert len(seen)==4
+    with pytest.raises(ValueError, match='adapters was bottleneck, is bitfit'): label_curve(df, arch=body, recipe=r.replace(classifier=dict(adapters='bitfit')), path=tmp_path/'curve', **few)
+    with pytest.raises(ValueError, match='t5 has no masked LM'): label_curve(df, arch=tiny_arch('t5'), recipe=r, path=tmp_path/'other', **few)
+    assert not (tmp_path/'other').exists()
+
 def test_damaged_rows_are_said(calls, body, tmp_path):
     label_curve(df, arch=body, path=tmp_path/'curve', **few)
     f = tmp_path/'curve'/'rows.json'

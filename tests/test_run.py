@@ -58,7 +58,8 @@ def test_the_language_model_never_sees_held_out_texts(run):
     texts,dropped = lm_texts(df, train, unlabelled=[df.text[df.is_valid].iloc[0],'new'], test=test)
     assert 'new' in texts and not set(texts) & {*df.text[df.is_valid], *test.text} and dropped>=2
 
-@pytest.mark.parametrize('ini,words', [('[lm]\nepoch = 1', 'epochs'), ('[data]\nsource = nothing.csv', 'nothing.csv'), ('[classifier]\nschedule = gradual', 'gradual_unfreeze')])
+@pytest.mark.parametrize('ini,words', [('[lm]\nepoch = 1', 'epochs'), ('[data]\nsource = nothing.csv', 'nothing.csv'), ('[classifier]\nschedule = gradual', 'gradual_unfreeze'),
+    ('[classifier]\nadapters = adapter', 'bottleneck, lora, bitfit'), ('[classifier]\naux_lm = -1', 'more than 0'), ('[classifier]\nlayers = 3 6', 'separated by commas'), ('[model]\nhead = hf\n[classifier]\nlayers = mix', 'layers = -1')])
 def test_a_bad_recipe_is_one_line(tmp_path, capsys, ini, words):
     (tmp_path/'bad.ini').write_text(ini)
     assert main(['run', str(tmp_path/'bad.ini')])==2
@@ -79,7 +80,7 @@ def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
     fine_tune_lm(df, tiny_arch('gpt2'), tmp_path/'start', tok=tiny_tok('bert'), objective='clm', text_col='review', valid_col='held', epochs=.1, bs=8, seq_len=32)
     recipe = Recipe().replace(run=dict(compare=False, seed=7), data=dict(source='x.csv', text_col='review', label_col='kind', valid_col='held'),
                               model=dict(arch=str(tmp_path/'start'), max_len=11, head='mean'), lm=dict(objective='clm', epochs=.5, lr=1e-3, schedule='head_only', bs=5, seq_len=24),
-                              classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5))
+                              classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5, layers='mix', adapters='bitfit', aux_lm=.25))
     report = ulmfit(df, recipe=recipe, path=tmp_path/'run', seeds=recipe.run.seed)
     lm,clf = (read_stage(tmp_path/'run'/o) for o in ('target_lm','classifier'))
     assert (lm['sizes']['objective'].lower(), lm['recipe']['seq_len'], lm['recipe']['bs'], lm['lr'], lm['seed'])==('clm', 24, 5, 1e-3, 7)
@@ -88,6 +89,8 @@ def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
     assert np.allclose(lm['recipe']['schedule']['factors'], head_only(n[0]).factors)
     assert np.allclose(clf['recipe']['schedule']['factors'], (head_only(n[1])*discriminative_lrs(n[1], 1.5)).factors)
     assert (clf['recipe']['max_len'], clf['recipe']['bs'], clf['recipe']['discr'], clf['recipe']['pool'], clf['lr'], clf['seed'])==(11, 6, 1.5, 'mean', 3e-3, 7)
+    assert (clf['recipe']['layers'], clf['recipe']['adapters'], clf['recipe']['aux_lm'])==('mix','bitfit',.25) and 'mix | bitfit | 0.25' in (tmp_path/'run'/'report.md').read_text()
+    assert len(learn.model.mix.s)==4 and learn.model.body.adapted['method']=='bitfit' and learn.auxiliary_lm.weight==.25
     assert learn.dls.train.bs==6 and learn.dls.one_batch()[0].shape[1]<=11 and learn.model.head.layers[0].normalized_shape==(32,) # a mean, not three vectors
     assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] # compare = no
     assert f"{tmp_path/'start'} (target LM)"==report.stages[0].parent
@@ -100,6 +103,41 @@ def test_a_recipe_may_ask_for_the_head_of_hugging_face(tmp_path, run):
     ulmfit(tiny_df(), arch=str(run/'arch'), recipe=recipe, path=tmp_path/'run')
     _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier_without_lm', output_loading_info=True)
     assert not info['missing_keys']
+
+def test_a_language_model_that_a_family_has_not_is_refused_before_the_data_are_read(tmp_path, capsys, run):
+    tiny_arch('xlnet').save_pretrained(tmp_path/'xlnet')
+    (tmp_path/'a.csv').write_text('nothing,to,see\n')
+    (tmp_path/'a.ini').write_text(f"[run]\noutput = out\n[data]\nsource = a.csv\n[model]\narch = ./xlnet\n[lm]\nobjective = none\n[classifier]\naux_lm = 0.5\n")
+    (tmp_path/'out').mkdir(); (tmp_path/'out'/'settings.ini').write_text(Recipe().to_ini()); (tmp_path/'out'/'report.json').write_text('{}') # a run
+    assert main(['run', str(tmp_path/'a.ini'), '--force'])==2
+    assert 'xlnet has no masked LM' in capsys.readouterr().err and (tmp_path/'out'/'report.json').read_text()=='{}'
+
+def test_what_a_network_has_not_is_found_before_its_language_model_is_trained(tmp_path, monkeypatch, run):
+    from fastformers import ulmfit
+    def never(*args, **kwargs): raise AssertionError('a language model is trained')
+    monkeypatch.setattr(ulmfit, 'fine_tune_lm', never)
+    with pytest.raises(ValueError, match='9 is no layer of this network; it has 0'): ulmfit.ulmfit(tiny_df(), arch=str(run/'arch'), recipe=Recipe().replace(classifier=dict(layers='-1, 9')), path=tmp_path/'run')
+    AutoModel.from_config(tiny_arch('llama')).save_pretrained(tmp_path/'llama'); tiny_tok('llama').save_pretrained(tmp_path/'llama')
+    with pytest.raises(ValueError, match='no biases'): ulmfit.ulmfit(tiny_df(), arch=str(tmp_path/'llama'), recipe=Recipe().replace(lm=dict(objective='clm'), classifier=dict(adapters='bitfit')), path=tmp_path/'run')
+    assert not (tmp_path/'run').exists()
+
+def test_a_stopped_run_is_compared_in_its_classifier_too(tmp_path, monkeypatch, run):
+    from functools import partial
+    from fastai.basics import Callback, defaults
+    from fastformers import ulmfit
+    class Accident(Callback):
+        order,outside = 2000,True
+        def after_batch(self):
+            if self.training and self.train_iter==4: raise KeyboardInterrupt
+    monkeypatch.setattr(ulmfit, 'Resume', partial(ulmfit.Resume, every=2))
+    again = partial(ulmfit.ulmfit, tiny_df(), arch=str(run/'arch'), path=tmp_path/'run')
+    r = Recipe().replace(lm=dict(objective='none'), classifier=dict(epochs=1, bs=8, layers='1, 2', adapters='bitfit'))
+    with monkeypatch.context() as m:
+        m.setattr(defaults, 'callbacks', [*defaults.callbacks, Accident])
+        with pytest.raises(KeyboardInterrupt): again(recipe=r)
+    with pytest.raises(ValueError, match=r'\[classifier\] layers was \[1, 2\], is mix; \[classifier\] adapters was bitfit, is '): again(recipe=r.replace(classifier=dict(layers='mix', adapters='')), resume=True)
+    report = again(recipe=r, resume=True)
+    assert report.stages[0].settings==dict(layers=[1,2], adapters='bitfit')
 
 def test_documents_with_labels_are_not_unlabelled_ones_too(monkeypatch):
     from fastformers import files
