@@ -1,4 +1,5 @@
 "What a classifier stage does beside the usual is what the parts of the library do, is refused in time, and is another run when it is another value"
+import shutil
 from functools import partial
 import pandas as pd, pytest, torch
 from fastai.basics import Callback
@@ -105,6 +106,10 @@ def test_a_network_is_not_adapted_twice(start, monkeypatch):
     monkeypatch.setattr(learner, 'load_body', lambda *args, **kwargs: add_adapters(load(*args, **kwargs)))
     with pytest.raises(ValueError, match='lm went through `add_adapters` before, and `adapters` = bitfit would be the second; leave `adapters` out'): fine_tune_classifier(df, start, adapters='bitfit', **quick)
     assert fine_tune_classifier(df, start, **quick).learner.model.body.adapted['method']=='add_adapters'
+
+def test_a_directory_with_adapters_is_refused_before_the_data_are_looked_at(start, tmp_path):
+    shutil.copytree(start, tmp_path/'c'); (tmp_path/'c'/'adapters.safetensors').touch()
+    with pytest.raises(ValueError, match=r"c brings adapters along \(adapters.safetensors\), and `adapters` = bottleneck would be the second; leave `adapters` out"): fine_tune_classifier(Never(), tmp_path/'c', adapters='bottleneck')
 
 def test_one_auxiliary_language_model_is_enough(start):
     with pytest.raises(ValueError, match='one of them'): fine_tune_classifier(df, start, aux_lm=.5, cbs=AuxiliaryLM(), **quick)
