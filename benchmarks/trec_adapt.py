@@ -25,7 +25,7 @@ longer = { # at the middle rate only
     'layer decay, 4 epochs':dict(epochs=4, **decay),
     'layer decay, 8 epochs':dict(epochs=8, **decay),
     'layer decay, 8 epochs, mix of layers':dict(epochs=8, layers='mix', **decay),
-    'layer decay, 6 epochs, R-Drop':dict(epochs=6, r_drop=1., **decay),
+    'layer decay, 6 epochs, R-Drop':dict(epochs=6, r_drop=2., **decay),
 }
 settings = arms | longer
 
