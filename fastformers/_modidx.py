@@ -174,6 +174,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'fastformers.choices._named': ('choices.html#_named', 'fastformers/choices.py'),
                                      'fastformers.choices._read_adapters': ('choices.html#_read_adapters', 'fastformers/choices.py'),
                                      'fastformers.choices._read_layers': ('choices.html#_read_layers', 'fastformers/choices.py'),
+                                     'fastformers.choices._twice': ('choices.html#_twice', 'fastformers/choices.py'),
                                      'fastformers.choices.check_choices': ('choices.html#check_choices', 'fastformers/choices.py'),
                                      'fastformers.choices.chosen_learner': ('choices.html#chosen_learner', 'fastformers/choices.py'),
                                      'fastformers.choices.in_words': ('choices.html#in_words', 'fastformers/choices.py'),

@@ -21,12 +21,21 @@ from fastai.learner import Learner
 from .adapters import _peft, add_adapters, add_lora, bitfit
 from .auxiliary import AuxiliaryLM, lm_objective
 from .layers import _listed
-from .learner import check_head, classifier_learner
+from .learner import _dir, check_head, classifier_learner
 from .loading import load_config
 from .recipe import _layers
 
 # %% ../nbs/11ea_choices.ipynb #7b4fd834
 adapter_ways = dict(bottleneck=add_adapters, lora=add_lora, bitfit=bitfit)
+
+def _named(f):
+    "A function in words: its name in `adapter_ways`, or its own with its settings"
+    if (k := next((k for k,v in adapter_ways.items() if v is f), None)): return k
+    inner = f.func if isinstance(f, partial) else f
+    name = getattr(inner, '__name__', type(inner).__name__)
+    return f"{name}({', '.join([*map(str, f.args), *(f'{k}={v}' for k,v in f.keywords.items())])})" if isinstance(f, partial) else name
+
+def _twice(arch, done, f): return f"{arch} {done}, and `adapters` = {_named(f)} would be the second; leave `adapters` out to go on with what is there, or begin with the network that this one began with"
 
 def _read_layers(o):
     "The `layers` that `o` is, or says in words"
@@ -60,21 +69,14 @@ def check_choices(
     "Raise now if something in these settings is unknown or cannot work together"
     layers,adapters = _read_layers(layers),_read_adapters(adapters)
     check_head(head, layers)
+    if adapters is not None and (f := _dir(arch)/'adapters.safetensors').is_file(): raise ValueError(_twice(arch, f"brings adapters along ({f.name})", adapters))
     if aux_lm is not None: _check_aux_lm(aux_lm, arch)
     return dict(layers=layers, adapters=adapters, aux_lm=aux_lm)
 
 # %% ../nbs/11ea_choices.ipynb #6275a11f
-def _named(f):
-    "A function in words: its name in `adapter_ways`, or its own with its settings"
-    if (k := next((k for k,v in adapter_ways.items() if v is f), None)): return k
-    inner = f.func if isinstance(f, partial) else f
-    name = getattr(inner, '__name__', type(inner).__name__)
-    return f"{name}({', '.join([*map(str, f.args), *(f'{k}={v}' for k,v in f.keywords.items())])})" if isinstance(f, partial) else name
-
 def _adapt(learn, f):
     "Let `f` change the model of `learn`, which has no adapters yet"
-    if done := getattr(learn.model.body, 'adapted', None):
-        raise ValueError(f"{learn.parent} went through `{done['method']}` before, and `adapters` = {_named(f)} would be the second; leave `adapters` out to go on with what is there, or begin with the network it was put into")
+    if done := getattr(learn.model.body, 'adapted', None): raise ValueError(_twice(learn.parent, f"went through `{done['method']}` before", f))
     model = f(learn.model)
     if not isinstance(model, nn.Module): raise TypeError(f"`adapters` is a function that takes the model and gives it back, as add_adapters does; {_named(f)} gave {model!r:.60}")
     learn.model = model
