@@ -127,7 +127,6 @@ class Stage:
     test: dict = field(default_factory=dict) # The same on test rows, when there were any
     curve: pd.DataFrame|None = None # A row an epoch: epoch, train_loss, valid_loss, metrics
     losses: list = field(default_factory=list) # Training loss, smoothed, a value a step
-    settings: dict = field(default_factory=dict) # What else was asked for beside the usual, by name
     schedule: object = None # The `Schedule` that was run
     groups: list = field(default_factory=list) # Names of its layer groups
     lr: float = 0.
@@ -139,6 +138,7 @@ class Stage:
     score_name: str = '' # What the weighted mean of `score` is: 'accuracy', '-loss', ...
     path: Path|None = None # Its directory
     learner: object = None # The fastai `Learner`, trained
+    settings: dict = field(default_factory=dict) # What was asked for beside the usual, by name
 
     def to_dict(self):
         "What of it fits into JSON"
