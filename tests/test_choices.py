@@ -41,7 +41,7 @@ def by_hand(start, f=None, layers=-1, aux=None):
     return {k:v for k,v in learn.model.state_dict().items() if not k.startswith('lm.')}
 
 @pytest.mark.parametrize('given,parts', [({}, {}), (dict(layers='-2, -1'), dict(layers=[-2,-1])), (dict(adapters='bottleneck'), dict(f=add_adapters)),
-    (dict(adapters=partial(add_adapters, width=4)), dict(f=lambda m: add_adapters(m, width=4))), (dict(aux_lm=.3), dict(aux=.3)), (all3, dict(layers='mix', f=bitfit, aux=.5))], ids=str)
+    (dict(adapters=partial(add_adapters, width=4)), dict(f=lambda m: add_adapters(m, width=4))), (dict(aux_lm=.3), dict(aux=.3)), (all3, dict(layers='mix', f=bitfit, aux=.5))])
 def test_an_argument_does_what_its_parts_do(start, given, parts):
     got = state(fine_tune_classifier(df, start, **given, **quick))
     assert same(got, by_hand(start, **parts))
@@ -124,7 +124,7 @@ class Accident(Callback):
 def stopped(start, path, **given):
     with pytest.raises(KeyboardInterrupt): fine_tune_classifier(df, start, resume=Resume(path, every=2), cbs=Accident(), **given, **quick)
 
-@pytest.mark.parametrize('given', [all3, dict(adapters='bottleneck', layers='0, -1')], ids=str)
+@pytest.mark.parametrize('given', [all3, dict(adapters='bottleneck', layers='0, -1')])
 def test_a_stopped_stage_goes_on(start, tmp_path, given):
     whole = fine_tune_classifier(df, start, **given, **quick)
     stopped(start, tmp_path/'ckpt', **given)
@@ -137,7 +137,7 @@ def head_and(name): return lambda m: train_only(m, lambda n,p: name in n)
     (all3, {**all3, 'aux_lm':.25}, 'aux_lm was 0.5, is 0.25'), (all3, {**all3, 'aux_lm':None}, 'aux_lm was 0.5, is none'), (all3, {**all3, 'layers':-1}, 'layers was mix, is none'),
     (dict(layers=1), dict(layers=2), 'layers was 1, is 2'), (dict(adapters='bitfit'), {}, 'adapters was bitfit, is none'), ({}, dict(adapters='bitfit'), 'adapters was none, is bitfit'),
     (dict(adapters=partial(add_adapters, width=4)), dict(adapters=partial(add_adapters, width=8)), 'width=4.*width=8'),
-    (dict(adapters=head_and('query')), dict(adapters=head_and('key')), 'model was')], ids=str) # functions without a name
+    (dict(adapters=head_and('query')), dict(adapters=head_and('key')), 'model was')]) # the last: functions without a name
 def test_another_value_is_another_run(start, tmp_path, old, new, says):
     stopped(start, tmp_path/'ckpt', **old)
     with pytest.raises(ValueError, match=f'another run: .*{says}'): fine_tune_classifier(df, start, resume=tmp_path/'ckpt', **new, **quick)
