@@ -11,14 +11,17 @@ __all__ = ['problem_types', 'activations', 'HFClassifier', 'hf_classifier', 'hea
            'json_labels', 'bundle_facts', 'write_checkpoint', 'write_bundle', 'read_bundle', 'opened_by', 'model_card']
 
 # %% ../nbs/10b_bundles.ipynb #48aa0f75
-import json, logging
+import hashlib, json, logging
 from functools import partial
 from pathlib import Path
 import torch
 from torch import nn
 from safetensors.torch import save_model
 from transformers import AutoModelForSequenceClassification
+from .adapters import inside
+from .adapters_files import save_apart
 from .heads import LSTMHead, PoolingHead, pools, concat_pool
+from .loading import ADAPTERS
 from .models import ModelInputs, TextClassifier, in_parts, is_causal, load_config, load_hf, quiet_hf, states_at
 
 _log = logging.getLogger(__name__)
@@ -168,11 +171,13 @@ def bundle_facts(
     "What has to be known to rebuild a classifier and to read its answers"
     if kind not in problem_types: raise ValueError(f"`kind` {kind!r} is none of {', '.join(problem_types)}")
     return dict(format=1, kind=kind, target=target, labels=json_labels(labels), activation=activation or activations[kind], **({'threshold':threshold} if kind=='multi' else {}),
-                pairs=pairs, max_len=tok.max_len, truncation=tok.truncation, head=head_spec(model))
+                pairs=pairs, max_len=tok.max_len, truncation=tok.truncation, head=head_spec(model), **({'adapters':o} if _apart(o := inside(model)) else {}))
 
-def write_checkpoint(path, hf, tok):
-    "Write the Hugging Face model `hf` and the `HFTokenizer` `tok`"
-    with quiet_hf(): hf.save_pretrained(path)
+def _apart(done): "Is that what stands beside a checkpoint, for it cannot be merged into one?"; return done is not None and done['method']=='add_adapters'
+
+def write_checkpoint(path, hf, tok, apart=False):
+    "Write the Hugging Face model `hf` and the `HFTokenizer` `tok`; `apart`: the bottlenecks in `hf` go into a file of their own"
+    with quiet_hf(): save_apart(hf, path) if apart else hf.save_pretrained(path)
     tok.tok.save_pretrained(path)
 
 def write_bundle(
@@ -181,15 +186,25 @@ def write_bundle(
     tok, # Its `HFTokenizer`
     facts # As from `bundle_facts`
 ):
-    "Write a classifier: checkpoint and tokenizer in Hugging Face format, `classifier.json`, `head.safetensors`; `model.config` is given the labels and the padding token that go with them"
+    "Write a classifier: checkpoint and tokenizer in Hugging Face format, `classifier.json`, `head.safetensors`, `adapters.safetensors` if there are bottlenecks; `model.config` is given the labels and the padding token that go with them"
     path,own = Path(path),isinstance(model, TextClassifier)
     hf = model.body if own else model.hf
     _name_labels(hf.config, facts['kind'], facts['labels'])
     pad = tok.tok.eos_token_id if tok.tok.pad_token_id is None else tok.tok.pad_token_id
     if not own and model.sums_up_last and pad is not None: hf.config.pad_token_id = pad # transformers takes the last token that is not this one
-    write_checkpoint(path, hf, tok)
+    write_checkpoint(path, hf, tok, apart='adapters' in facts)
+    if 'adapters' in facts: facts = {**facts, 'adapters':{**facts['adapters'], 'sha256':_hash(path/ADAPTERS)}}
     if own: save_model(head_module(model), str(path/'head.safetensors'))
     (path/'classifier.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False)+'\n', encoding='utf-8')
+
+def _hash(path): return hashlib.sha256(path.read_bytes()).hexdigest()
+
+def _check_adapters(f, said):
+    "Is the file `f` there, and the one that was written, if adapters are `said` to be part of a classifier?"
+    if said is None:
+        if f.is_file(): raise ValueError(f"{f} is no part of the classifier in its directory, and would change what it says; move it elsewhere, and open it with `load_adapters`")
+    elif not f.is_file(): raise FileNotFoundError(f"{f} is missing: this classifier went through `{said['method']}`, and without its adapters would say something else; copy the whole directory, or write it anew with `learn.to_hf`")
+    elif _hash(f)!=said['sha256']: raise ValueError(f"{f} is damaged, or that of another classifier; copy the whole directory again, or write it anew with `learn.to_hf`")
 
 def read_bundle(path):
     "What `classifier.json` in the directory `path` holds, None when there is none"
@@ -198,6 +213,7 @@ def read_bundle(path):
     try: facts = json.loads(f.read_text(encoding='utf-8'))
     except ValueError as e: raise ValueError(f"{f} is damaged: {e}; copy it again, or write the directory anew with `learn.to_hf`") from e
     if facts.get('format')!=1: raise ValueError(f"{f} has format {facts.get('format')!r}; this version reads format 1")
+    _check_adapters(Path(path)/ADAPTERS, facts.get('adapters'))
     return facts
 
 # %% ../nbs/10b_bundles.ipynb #d68387f3
@@ -208,8 +224,10 @@ def opened_by(
 ) -> str:
     "What opens a directory with these `facts`"
     if facts is None: return "AutoModel and its kin open it whole"
+    given = ", given the module as `head=`," if facts['head']['class']=='custom' else ''
+    if 'adapters' in facts: return f"`from_hf` opens it whole{given}; what `AutoModel` and its kin read is the network WITHOUT the adapters it was trained with, in `{ADAPTERS}`: alone it would answer otherwise"
     if facts['head']['class']=='hf': return "`from_hf`, `pipeline('text-classification')` and `AutoModelForSequenceClassification` open it whole"
-    return "`from_hf` opens it whole" + (", given the module as `head=`," if facts['head']['class']=='custom' else '') + "; `AutoModel` reads the body"
+    return f"`from_hf` opens it whole{given}; `AutoModel` reads the body"
 
 def model_card(
     facts, # As from `bundle_facts`; None for a language model
@@ -219,7 +237,7 @@ def model_card(
     "The README of a directory"
     lm = facts is None
     name = 'Language model' if lm else 'Text classifier'
-    whole = lm or facts['head']['class']=='hf' # otherwise `pipeline` would put a random head on the body
+    whole = lm or facts['head']['class']=='hf' and 'adapters' not in facts # otherwise `pipeline` would put a random head on the body
     tags = 'library_name: transformers\n'*whole + 'pipeline_tag: text-classification\n'*(whole and not lm)
     what = f"A {arch}." if lm else f"{_says[facts['kind']]}: {', '.join(f'`{o}`' for o in facts['labels'])}. The body is a {arch}."
     load = f"from transformers import AutoTokenizer, {arch}\nmodel = {arch}.from_pretrained('.')" if lm else "from fastformers.export import from_hf\nfrom_hf('.')(['a text', 'another'])"
