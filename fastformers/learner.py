@@ -24,7 +24,7 @@ from fastai.callback.core import Callback
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from transformers import PretrainedConfig
-from .adapters import inside, plain_state
+from .adapters import _check_alike, _inside, _plain_state
 from .adapters_files import load_adapters
 from .bundles import HFClassifier, bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
 from .blocks import _evaluating
@@ -89,7 +89,7 @@ class PickleNote(Callback):
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
     learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), FrozenEval(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
-    if inside(model): _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
+    if _inside(model): _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
     return _comes_from(learn, arch)
 
 def _comes_from(learn, arch):
@@ -265,14 +265,6 @@ def _check_rows(path, here, there, pairs):
     raise ValueError(f"{path} has embeddings for {there} tokens, this learner for {here}; begin with that directory as `arch` instead, which adds rows for new tokens"
                      + (f", and build the dls with tok={str(path)!r}" if there>here else ''))
 
-def _check_inside(path, mine, there):
-    "Complain about a network that went through something else than that in `path`"
-    here = getattr(mine.base_model, 'adapted', None)
-    if here in (None, there) or there is None and not inside(mine): return
-    came = f"went through `{there['method']}({there['settings']})`" if there else 'has no adapters'
-    raise ValueError(f"the network of this learner went through `{here['method']}({here['settings']})`, that in {path} {came}: take that back first with `remove_adapters(learn.model)`, or keep it with `merge_adapters` (LoRA), "
-                     "then load, then adapt; and let the learner make a new optimizer: learn.opt = None")
-
 def _body_of(path, kind, labels, hf):
     "The body of the classifier in `path`, or with `hf` Hugging Face's whole, adapters with it"
     read_bundle(_dir(path))
@@ -286,13 +278,13 @@ def load_encoder(self:Learner,
     mine,model = _hf_model(self,'load_encoder'),self.model
     if isinstance(model, LanguageModel): theirs = load_hf(objective_of(self.dls).auto_cls, path)
     else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))
-    _check_inside(path, mine, inside(theirs))
-    a,b = plain_state(mine),plain_state(theirs)
+    _check_alike(mine, theirs, path)
+    a,b = _plain_state(mine),_plain_state(theirs)
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
     if bad: _check_rows(path, *(o.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
     mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
     mine.loading = theirs.loading
-    if inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
+    if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
     return _comes_from(self, path)

@@ -4,6 +4,7 @@ import pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from fastformers import bundles
 from fastformers.adapters import *
+from fastformers.adapters import _plain_state
 from fastformers.adapters_files import load_adapters, save_adapters
 from fastformers.auxiliary import AuxiliaryLM
 from fastformers.bundles import read_bundle
@@ -20,7 +21,7 @@ from fastformers.ulmfit import ulmfit
 from test_adapters import learner, loud, methods, moved, needs_peft, no_biases, pred, weights
 
 odd = ['A fine film.', '', 'no', 'x '*200, '[SEP] \N{PILE OF POO} <pad>']
-few = ['bert', 'roberta', 'gpt2', 'deberta-v2', 'xlnet']
+few = ['bert', 'gpt2', 'deberta-v2', 'modernbert']                    # the last has no biases
 
 def adapted(method, family='bert', **kwargs):
     "A learner with something to lose: adapters that do something, and all that trains has moved"
@@ -35,19 +36,22 @@ def gap(a, b): return float((a-b).abs().max())
 # ---- in use, without fastai
 
 @pytest.mark.parametrize('method', methods)
-@pytest.mark.parametrize('family', few)
-def test_a_predictor_says_what_the_learner_says(family, method, tmp_path):
-    learn = adapted(method, family)
-    old,kept = weights(learn.model),{n for n,p in learn.model.named_parameters() if p.requires_grad}
-    path = learn.to_hf(tmp_path/'clf')
-    assert not moved(learn.model, old) and weights(learn.model).keys()==old.keys() and {n for n,p in learn.model.named_parameters() if p.requires_grad}==kept # the learner in hand
-    want = wanted(learn)
-    code = f"import sys, torch\nfrom fastformers.export import from_hf\np = from_hf({str(path)!r}, device='cpu')\n" \
-           f"torch.save(p.scores({odd!r}), {str(tmp_path/'scores.pt')!r})\nsys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
+def test_predictors_say_what_the_learners_say(method, tmp_path):
+    families,want = [o for o in few if method is not bitfit or o not in no_biases],{}
+    for o in families:
+        learn = adapted(method, o)
+        old,trains = weights(learn.model),{n for n,p in learn.model.named_parameters() if p.requires_grad}
+        path = learn.to_hf(tmp_path/o)
+        assert not moved(learn.model, old) and weights(learn.model).keys()==old.keys() and {n for n,p in learn.model.named_parameters() if p.requires_grad}==trains # the learner in hand
+        assert (path/ADAPTERS).is_file()==(method is add_adapters)
+        assert not AutoModel.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
+        want[o] = wanted(learn)
+        assert want[o].std(0).max()>1e-3                              # texts are told apart
+    code = "import sys, torch\nfrom fastformers.export import from_hf\n" \
+           f"torch.save({{o:from_hf({str(tmp_path)!r}+'/'+o, device='cpu').scores({odd!r}) for o in {families}}}, {str(tmp_path/'scores.pt')!r})\n" \
+           "sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code]).returncode==0
-    assert gap(torch.load(tmp_path/'scores.pt'), want)<1e-5
-    assert (path/ADAPTERS).is_file()==(method is add_adapters)
-    assert not AutoModel.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
+    for o,got in torch.load(tmp_path/'scores.pt').items(): assert gap(got, want[o])<1e-5, o
 
 @pytest.mark.parametrize('family', list(tiny_families))
 def test_bottlenecks_of_every_family_go_and_come(family, tmp_path):
@@ -62,9 +66,7 @@ def test_bottlenecks_of_every_family_go_and_come(family, tmp_path):
 def test_merging_while_writing_is_merging(family, tmp_path):
     if family=='squeezebert': return
     m = loud(add_lora(learner(family).model, r=2), .1)
-    want = plain_state(m.body)
-    for o in m.body.modules():
-        for p in getattr(o, 'lora_dropout', {}).values(): assert p.p==0 or not p.training or isinstance(p, torch.nn.Identity)
+    want = _plain_state(m.body)
     merged = merge_adapters(m).body.state_dict()
     assert list(merged)==list(want) and all(torch.equal(v, want[k]) for k,v in merged.items())
 
@@ -130,7 +132,7 @@ def test_another_task_gets_the_adapters_and_a_new_head(tmp_path):
 
 @pytest.mark.parametrize('first,then', [(None,'hf'), ('hf',None)])
 def test_adapters_go_from_one_kind_of_head_to_the_other(first, then, tmp_path, caplog):
-    AutoModel.from_pretrained                                        # a checkpoint without a pooler: the pooler of Hugging Face's head starts new, and trains
+    # a checkpoint without a pooler: the pooler of Hugging Face's head starts new, and trains
     AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path/'lm'); tiny_tok('bert').save_pretrained(tmp_path/'lm')
     for start in (tmp_path/'lm', None):
         a = adapted(add_adapters, head=first, **({'arch':start} if start else {}))
@@ -158,7 +160,7 @@ def test_callbacks_and_measures_that_open_a_directory(tmp_path):
     with_lm = classifier_learner(learn.dls, path, cbs=AuxiliaryLM())
     assert with_lm.model.lm.body is with_lm.model.body and not moved(with_lm.model.body, weights(learn.model.body))
     t = forgetting({'learner':learn, 'directory':path}, ['A fine film.', 'A dull one.'], head=lm)
-    assert gap(*torch.tensor(t.iloc[:,0].tolist()).double()[:,None])<1e-5 if t.iloc[:,0].dtype==float else False
+    assert gap(*torch.tensor(t.iloc[:,0].tolist()))<1e-5
 
 # ---- load_encoder
 
@@ -212,12 +214,19 @@ def test_a_language_model_with_bottlenecks_is_refused(tmp_path):
 
 # ---- what happens to directories
 
+@pytest.fixture(scope='module')
+def two(tmp_path_factory):
+    "A learner, written to 'a', and the directory of another one beside it"
+    d,a = tmp_path_factory.mktemp('two'),adapted(add_adapters)
+    a.save_encoder(d/'a')
+    return a,adapted(add_adapters, seed=1).save_encoder(d/'b')
+
 @pytest.mark.parametrize('spoil,match', [('missing','is missing.*add_adapters.*copy the whole'), ('cut','damaged'), ('empty','damaged'), ('other','another classifier'), ('stray','no part of the classifier'),
                                          ('description','no part of the classifier')])
 @pytest.mark.parametrize('opened', ['predictor','learner','own head','encoder'])
-def test_tampered_adapters_are_said(spoil, match, opened, tmp_path):
-    a,b = adapted(add_adapters),adapted(add_adapters, seed=1)
-    path,other = (o.save_encoder(tmp_path/k) for o,k in ((a,'a'), (b,'b')))
+def test_tampered_adapters_are_said(spoil, match, opened, two, tmp_path):
+    a,other = two
+    path = shutil.copytree(other.parent/'a', tmp_path/'a')
     f = path/ADAPTERS
     if spoil=='missing': f.unlink()
     if spoil=='cut': f.write_bytes(f.read_bytes()[:-9])
@@ -235,7 +244,7 @@ def test_tampered_adapters_are_said(spoil, match, opened, tmp_path):
         if opened=='encoder': learner().load_encoder(path)
     assert ADAPTERS in str(e.value)
 
-@pytest.mark.parametrize('what', ['save_adapters', 'save_plain'])
+@pytest.mark.parametrize('what', ['save_adapters', '_save_plain'])
 def test_a_killed_save_leaves_the_old_directory(what, tmp_path, monkeypatch):
     from fastformers import adapters_files
     learn = adapted(add_adapters)
