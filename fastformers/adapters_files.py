@@ -105,7 +105,8 @@ def load_adapters(
         if not done: remove_adapters(model)
         if old is not None: train_only(model, lambda n,p: n in old)
         raise
-    if facts['base']!=_base_hash(body): _log.warning(f"{path} was trained beside other weights of a {facts['family']} than these: what it adds may not make sense here")
+    rounded = any(there[k].dtype!=v.dtype for k,v in here.items()) # then the frozen weights are, too
+    if not rounded and facts['base']!=_base_hash(body): _log.warning(f"{path} was trained beside other weights of a {facts['family']} than these: what it adds may not make sense here")
     with torch.no_grad():
         for k,v in here.items(): v.copy_(there[k])
     if not heads and any(k.startswith('head.') for k in tensors): _log.info(f"{path} is of a {facts['model']}; this {type(model).__name__} keeps its own head")

@@ -274,7 +274,7 @@ def _body_of(path, kind, labels, hf):
 def load_encoder(self:Learner,
     path # Directory written by `save_encoder`, or any checkpoint of the same architecture
 ):
-    "Load the weights in `path` into this learner's language model or body, which becomes its parent; a classifier's head stays"
+    "Load the weights in `path` into this learner's language model or body, adapters beside them too; `path` becomes its parent, a classifier's head stays"
     mine,model = _hf_model(self,'load_encoder'),self.model
     if isinstance(model, LanguageModel): theirs = load_hf(objective_of(self.dls).auto_cls, path)
     else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))

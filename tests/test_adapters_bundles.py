@@ -66,7 +66,7 @@ def test_bottlenecks_of_every_family_go_and_come(family, tmp_path):
 def test_merging_while_writing_is_merging(family, tmp_path):
     if family=='squeezebert': return
     m = loud(add_lora(learner(family).model, r=2), .1)
-    want = _plain_state(m.body)
+    want = {k:v.clone() for k,v in _plain_state(m.body).items()} # merging is done in place
     merged = merge_adapters(m).body.state_dict()
     assert list(merged)==list(want) and all(torch.equal(v, want[k]) for k,v in merged.items())
 
@@ -109,6 +109,14 @@ def test_adapters_that_are_frozen_are_written_too(tmp_path):
     train_only(learn.model, lambda n,p: True)
     assert gap(from_hf(learn.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn))<1e-5
 
+def test_a_mix_of_layers_and_another_precision(tmp_path, caplog):
+    learn = adapted(add_adapters, layers='mix')
+    path,want = learn.save_encoder(tmp_path/'mix'),wanted(learn)
+    assert gap(from_hf(path, device='cpu').scores(odd), want)<1e-5
+    half = classifier_learner(learn.dls, path, layers='mix', dtype='bfloat16')
+    assert {p.dtype for p in half.model.body.parameters()}=={torch.bfloat16} and 0<gap(wanted(half), want)<.05 and 'other weights' not in caplog.text
+    assert gap(from_hf(half.save_encoder(tmp_path/'half'), device='cpu').scores(odd), wanted(half))<.02
+
 # ---- handed on
 
 def test_a_learner_goes_on_with_adapters_and_head(tmp_path, caplog):
@@ -142,6 +150,12 @@ def test_adapters_go_from_one_kind_of_head_to_the_other(first, then, tmp_path, c
         assert 'other weights' not in caplog.text and any('.adapter.' in k for k in new)
         assert all(torch.equal(new[k], old[k]) for k in new.keys()&old.keys()) and all('pooler' in k for k in new.keys()^old.keys())
 
+def test_what_has_no_place_and_was_not_dropped_is_refused(tmp_path):
+    a = learner(head='hf')
+    train_only(a.model, lambda n,p: 'pooler' in n)
+    path = save_adapters(a.model, tmp_path/'a.safetensors')
+    with pytest.raises(ValueError, match='body.pooler.dense.bias is .32,. there, missing here'): load_adapters(learner().model, path)
+
 def test_stages_go_on_or_say_why_not(tmp_path):
     df = tiny_df().iloc[:12].assign(is_valid=[False,False,False,True]*3)
     path = adapted(add_adapters).save_encoder(tmp_path/'o')
@@ -149,7 +163,8 @@ def test_stages_go_on_or_say_why_not(tmp_path):
     assert read_bundle(tmp_path/'next')['adapters']['method']=='add_adapters'
     assert gap(from_hf(tmp_path/'next', device='cpu').scores(odd), wanted(stage.learner))<1e-2   # trained in bfloat16 where that is faster
     for f in (lambda: fine_tune_lm(df.text.tolist(), path, tmp_path/'lm', epochs=1), lambda: ulmfit(df, arch=path, path=tmp_path/'run'),
-              lambda: lm_learner(lm_dls(df, path, bs=4, seq_len=32, device='cpu'), path), lambda: load_body(path)):
+              lambda: lm_learner(lm_dls(df, path, bs=4, seq_len=32, device='cpu'), path), lambda: load_body(path),
+              lambda: lm_learner(lm_dls(df, path, bs=4, seq_len=32, device='cpu'), tiny_arch('bert')).load_encoder(path)):
         with pytest.raises(ValueError, match='adapters it works with.*begin with the directory that this one began with.*load_adapters'): f()
     assert not (tmp_path/'lm').exists()
 
