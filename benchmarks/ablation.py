@@ -1,6 +1,6 @@
 """ULMFiT's parts one by one (Q5), MiniLM on TREC-6 and on a sample of IMDb: what does each buy? Validation only
 
-    FASTFORMERS_DATA=... python benchmarks/ablation.py --work DIR            # 2,500 training rows of each, 128 tokens, three seeds; the same command goes on after it was stopped
+    FASTFORMERS_DATA=... python benchmarks/ablation.py --work DIR            # 2,500 questions, 1,000 reviews, 128 tokens, three seeds; the same command goes on after it was stopped
 
 The whole is a pretrained body, masked LM on the domain's texts (TREC: the training questions, four passes; IMDb: 10,000 unlabelled reviews, one pass), gradual unfreezing by two groups, rates that fall by a factor of 1.4 a group (2.6 of the
 paper is for four groups; 1.4^7 is about 2.6^2.5), slanted triangular rates, concat pooling. Each row but the first takes one of them away, the last but one all but pretraining, the last all.
@@ -31,7 +31,7 @@ def trec():
     return few, few.text[~few.is_valid].tolist(), dict(epochs=4, seq_len=64)
 
 def reviews():
-    df,unsup,_ = imdb.load(n_train=2500)
+    df,unsup,_ = imdb.load()
     return df, [' '.join(o.split()[:95]) for o in unsup], dict(epochs=1, seq_len=128)
 
 def main():

@@ -148,7 +148,7 @@ class RDrop(Callback):
     "Run each batch twice; learn from both losses, and from how far the predictions are from each other (Liang, Wu et al. 2021, eq. 4)"
     order,run_valid,timed = _order,False,True
     def __init__(self,
-        alpha:float=1., # weight of the divergence; the paper tries 0.1 to 1 for classification
+        alpha:float=1., # weight of the divergence beside the sum of both losses, as in the paper
     ):
         check_strength(alpha=alpha)
         self.alpha,self.penalty = alpha,None
@@ -162,5 +162,5 @@ class RDrop(Callback):
     def after_loss(self):
         other = self.model(*self.xb).to(self.pred.dtype)
         apart = agreement(self.pred, other, self.loss_func.activation)
-        add_penalty(self, (self.loss_func(other, *self.yb)-self.loss)/2 + self.alpha*apart)
+        add_penalty(self, (self.loss_func(other, *self.yb)-self.loss + self.alpha*apart)/2)
         self.penalty = apart.detach()

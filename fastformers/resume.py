@@ -12,6 +12,7 @@ __all__ = ['Resume']
 import json, logging, shutil, time
 from contextlib import suppress
 from pathlib import Path
+from filelock import FileLock, Timeout
 from fastai.basics import Callback, CancelEpochException, CancelFitException, L
 from fastai.torch_core import num_distrib
 from .checkpoints import OPTIMIZER, _sync, data_facts, differences, fit_facts, get_objects, get_state, read_checkpoint, set_random, set_state, write_checkpoint
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 class Resume(Callback):
     "Save the state of training now and then; when the same script runs again, continue where it was stopped"
     order,run_valid,outside = 1000,False,True # after everyone's work on a batch; no part of what is saved
+    patience = 10 # seconds that another process has to end: workers of a killed one live on for some
     def __init__(self,
         path, # Directory for the checkpoints of one learner
         minutes:float=10, # Save when that many have passed since the last time
@@ -46,7 +48,23 @@ class Resume(Callback):
         if not hasattr(self.dls.train, 'seek'):
             raise TypeError(f"`Resume` needs a training loader that can begin in the middle, such as `TokensDL`; this is a {type(self.dls.train).__name__}. Build the dls with `lm_dls`, `classifier_dls` or `HFTextBlock`")
         if num_distrib()>1: raise NotImplementedError("`Resume` continues runs of one process; leave it out of distributed ones")
+        self._take()
+
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k!='_lock'} # a copy holds nothing
+
+    def _take(self):
+        "Keep other processes out of the directory: they would delete what this one writes"
         self._check_path()
+        self._lock = FileLock(self.path/'.lock', timeout=self.patience, is_singleton=True)
+        if self._lock.is_locked: return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout: raise BlockingIOError(f"another process, perhaps a notebook that was interrupted, trains with checkpoints in {self.path}: end that one, or give this run a `path` of its own") from None
+        except OSError as e: _log.warning(f"{self.path} cannot be locked ({e}): see that no other process writes there")
+
+    def _release(self):
+        if lock := vars(self).get('_lock'): lock.release(force=True)
 
     def _check_path(self):
         if self.path.exists() and not self.path.is_dir(): raise FileExistsError(f"{self.path} is a file; `Resume` needs a directory")
@@ -107,6 +125,7 @@ class Resume(Callback):
         if not self._in_fit: return
         if not self._over: self._save(0, done=True)
         self._fits[str(self.path)] = self._number+1
+        self._release()
 
     def _save(self, batch, done=False):
         own,weights,memory = get_state(self.learn, self._start)
@@ -154,7 +173,7 @@ class Resume(Callback):
         make, # Function without arguments; what it gives must fit into JSON
     ):
         "What `make()` gives; when the run was stopped and goes on: what it gave then"
-        self._check_path()
+        self._take()
         f,known = self.beside/'once.json',self._known_once()
         if old := known.get(name):
             if self.found: self._check_same(old['facts'], facts)
@@ -179,5 +198,9 @@ class Resume(Callback):
 
     def clear(self):
         "Delete all checkpoints and what `once` kept; the directory too, if nothing else is in it"
+        if not self.path.is_dir(): return
+        self._take()
         for o in (*self._names(), *self._names('.fit*.tmp'), self.beside): shutil.rmtree(o, ignore_errors=True)
+        self._release()
+        with suppress(OSError): (self.path/'.lock').unlink()
         with suppress(OSError): self.path.rmdir()

@@ -129,7 +129,7 @@ def test_rdrop_is_two_passes_by_hand(stages):
     a,b = learn.model(x),learn.model(x)
     p,q = a.log_softmax(-1),b.log_softmax(-1)
     kl = (F.kl_div(p, q, log_target=True, reduction='batchmean')+F.kl_div(q, p, log_target=True, reduction='batchmean'))/2
-    want = (F.cross_entropy(a, y)+F.cross_entropy(b, y))/2 + 3*kl
+    want = (F.cross_entropy(a, y)+F.cross_entropy(b, y) + 3*kl)/2 # half of eq. 4
     assert kl>1e-3 and not torch.allclose(a, b)
     torch.testing.assert_close(learn.loss_grad, want)
     torch.testing.assert_close(learn.loss, F.cross_entropy(a, y))

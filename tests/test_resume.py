@@ -195,10 +195,39 @@ def test_no_pickle_and_few_are_kept(whole, tmp_path):
     assert len(list(tmp_path.glob('fit*')))==3
     (tmp_path/'.fit000-00000001.tmp').mkdir()                                             # as a write that was killed leaves it
     same(fit(learner(tmp_path, every=1, keep=3)), whole)
-    assert not list(tmp_path.glob('.*'))
-    assert {o.suffix for o in tmp_path.rglob('*') if o.is_file()}=={'.json','.safetensors'}
+    assert not list(tmp_path.glob('.fit*'))
+    assert {o.suffix for o in tmp_path.rglob('*') if o.is_file() and o.name!='.lock'}=={'.json','.safetensors'}
 
 def test_other_loaders_are_refused(tmp_path):
     ds = torch.utils.data.TensorDataset(torch.randn(8,2), torch.randn(8,2))
     learn = Learner(DataLoaders.from_dsets(ds, ds, bs=4, num_workers=0, device='cpu'), torch.nn.Linear(2,2), loss_func=torch.nn.MSELoss(), cbs=Resume(tmp_path))
     with pytest.raises(TypeError, match='begin in the middle'): fit(learn)
+
+holder = """
+import sys, time
+from filelock import FileLock
+with FileLock(sys.argv[1]): print('held', flush=True); time.sleep(600)
+"""
+
+def test_another_process_is_kept_out(tmp_path, monkeypatch):
+    "Who would delete the checkpoints of a process that trains is told so, and goes on when that one was killed"
+    monkeypatch.setattr(Resume, 'patience', .2)
+    def learner(): return classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, seed=0), tiny_arch('bert'))
+    path = tmp_path/'ckpt'
+    learner().fit(1, cbs=Resume(path, every=2))
+    before = sorted(path.rglob('fit*'))
+    other = subprocess.Popen([sys.executable, '-c', holder, path/'.lock'], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline()=='held\n'
+        for f in (lambda: learner().fit(1, cbs=Resume(path)), lambda: Resume(path).once('a', {}, lambda: 1), Resume(path).clear):
+            with pytest.raises(BlockingIOError, match='another process'): f()
+        assert sorted(path.rglob('fit*'))==before
+    finally: other.kill(); other.wait()
+    learner().fit(1, cbs=Resume(path))
+    Resume(path).clear()
+    assert not path.exists()
+
+def test_a_learner_with_a_lock_can_be_exported(tmp_path):
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, seed=0), tiny_arch('bert'), cbs=Resume(tmp_path/'ckpt'))
+    learn.fit(1)
+    learn.export(tmp_path/'a.pkl')
