@@ -13,6 +13,7 @@ __all__ = ['train_only', 'Adapter', 'sublayers', 'add_adapters', 'add_lora', 'bi
 
 # %% ../nbs/07_adapters.ipynb #17eda23b
 import logging
+from functools import partial
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -85,6 +86,35 @@ def sublayers(
         res.append(tuple(two))
     return res
 
+# %% ../nbs/07_adapters.ipynb #399af7e5
+def _inside(model):
+    "How adapters or LoRA were put into the network of `model`, None for a plain one"
+    done = getattr(_body(model), 'adapted', None)
+    return done if done and done['method']!='bitfit' else None
+
+@torch.no_grad()
+def _plain_state(hf):
+    "The `state_dict()` of the Hugging Face model `hf` without bottlenecks, and with what LoRA learnt added to its weights; `hf` stays as it is"
+    mods = list(hf.named_modules(remove_duplicate=False))
+    out = tuple(f'{n}.' for n,m in mods if isinstance(m, Adapter))
+    state = {k.replace('.base_layer.', '.'):v for k,v in hf.state_dict().items() if not (k.startswith(out) or '.lora_' in k)}
+    for n,m in mods:
+        if hasattr(m, 'get_delta_weight') and not m.merged: state[f'{n}.weight'] = state[f'{n}.weight']+m.get_delta_weight('default')
+    return state
+
+def _save_plain(hf, path, **kwargs): type(hf).save_pretrained(hf, path, state_dict=_plain_state(hf), **kwargs)
+
+def _no_checkpoint(*args, **kwargs):
+    raise ValueError("a network with bottlenecks in it is no checkpoint that others could open. Of a classifier, `learn.save_encoder(path)` and `learn.to_hf(path)` write network and adapters side by side; of any other model, "
+                     "`save_adapters(model, path)` writes what was trained, for `load_adapters` into a model of the same network, and `remove_adapters(model)` makes it a checkpoint again")
+
+def _writers(model): return [o for o in (_body(model), getattr(model, 'hf', model)) if hasattr(o, 'save_pretrained')]
+
+def _note(model, method, settings):
+    "Note in the body of `model` how it was adapted, and how it is written"
+    _body(model).adapted = dict(method=method, settings=settings)
+    for o in _writers(model) if _inside(model) else (): o.save_pretrained = partial(_save_plain, o) if method=='add_lora' else _no_checkpoint
+
 # %% ../nbs/07_adapters.ipynb #9b0facf3
 def _plain(model):
     "The body of `model`, which has not been adapted"
@@ -93,16 +123,13 @@ def _plain(model):
         raise ValueError(f"this model went through `{done['method']}` before; take that back with `remove_adapters(model)`" + (", or keep it with `merge_adapters(model)`" if done['method']=='add_lora' else ''))
     return body
 
-def _no_checkpoint(*args, **kwargs):
-    raise ValueError("a network with adapters in it is no checkpoint that others could open; `save_adapters(model, path)` writes what was trained, "
-                     "`merge_adapters(model)` (LoRA) or `remove_adapters(model)` make it a checkpoint again")
-
-def _writers(model): return [o for o in (_body(model), getattr(model, 'hf', model)) if hasattr(o, 'save_pretrained')]
-
-def _note(model, method, settings, inside):
-    "Note in the body of `model` how it was adapted; with something `inside` it cannot be written as a checkpoint"
-    _body(model).adapted = dict(method=method, settings=settings)
-    for o in _writers(model) if inside else (): o.save_pretrained = _no_checkpoint
+def _check_alike(mine, theirs, path):
+    "Complain if weights of the model `theirs`, from `path`, have no place in `mine` because it went through something else"
+    here,there = getattr(_body(mine), 'adapted', None),_inside(theirs)
+    if here in (None, there) or there is None and not _inside(mine): return
+    came = f"went through `{there['method']}({there['settings']})`" if there else 'has no adapters'
+    raise ValueError(f"the network of this learner went through `{here['method']}({here['settings']})`, that in {path} {came}: take that back with `remove_adapters(learn.model)`, or keep it with `merge_adapters(learn.model)` (LoRA), "
+                     "then load, then adapt, with a new optimizer: learn.opt = None")
 
 def add_adapters(
     model, # A classifier, language model or body, changed in place
@@ -117,7 +144,7 @@ def add_adapters(
             m.adapter = Adapter(body.config.get_text_config().hidden_size, width).to(like).train(m.training)
             m.register_forward_hook(_adapt)
     norms = {id(p) for m in body.modules() if 'norm' in type(m).__name__.lower() for p in m.parameters(recurse=False)}
-    _note(model, 'add_adapters', dict(width=width), True)
+    _note(model, 'add_adapters', dict(width=width))
     return train_only(model, lambda n,p: '.adapter.' in n or id(p) in norms)
 
 # %% ../nbs/07_adapters.ipynb #1bad28cc
@@ -149,7 +176,7 @@ def add_lora(
     names,peft = _targets(body, target),_peft()
     is_conv = isinstance(body.get_submodule(names[0]), Conv1D) # GPT-2 keeps its matrices transposed
     peft.inject_adapter_in_model(peft.LoraConfig(r=r, lora_alpha=alpha, target_modules=names, fan_in_fan_out=is_conv), body)
-    _note(model, 'add_lora', dict(r=r, alpha=alpha, target=target), True)
+    _note(model, 'add_lora', dict(r=r, alpha=alpha, target=target))
     return train_only(model, lambda n,p: 'lora_' in n)
 
 # %% ../nbs/07_adapters.ipynb #fac572f2
@@ -159,7 +186,7 @@ def bitfit(
     "Only biases and the head train (Ben Zaken et al. 2022)"
     body = _plain(model)
     if not any(n.endswith('bias') for n,_ in body.named_parameters()): raise ValueError(f"{type(body).__name__} has no biases to train; use `add_adapters` or `add_lora`")
-    _note(model, 'bitfit', {}, False)
+    _note(model, 'bitfit', {})
     return train_only(model, lambda n,p: n.endswith('bias'))
 
 # %% ../nbs/07_adapters.ipynb #4f8867b2

@@ -40,7 +40,7 @@ def lm_on(
     body,report = model.body,model.loading
     if arch is None: arch = report.source if report.loaded else body.config
     p = next(body.parameters())
-    hf = load_hf(auto_cls, arch, dtype=p.dtype)
+    hf = load_hf(auto_cls, arch, dtype=p.dtype, adapters=lambda hf,f: hf) # its body is not kept
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
     _check_alike(hf, body, arch if isinstance(arch, str) else report.source)
     with quiet_hf():

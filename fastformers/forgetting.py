@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
+from .adapters_files import load_adapters
 from .core import TensorTokens
 from .data import tokenizer_of
 from .loaders import PadTokens
@@ -28,14 +29,14 @@ def _config(o): return o.model.config if isinstance(o, Learner) else load_config
 
 class _Body:
     "What `lm_on` needs to know of a body in a directory"
-    def __init__(self, path): self.body = load_body(path); self.loading,self.config = self.body.loading,self.body.config
+    def __init__(self, path): self.body = load_body(path, adapters=load_adapters); self.loading,self.config = self.body.loading,self.body.config
 
 def _as_lm(o, auto_cls, head):
     "The language model in `o`, a learner or a directory; its LM head from `head` if it has none of its own"
     if isinstance(o, Learner):
         if isinstance(o.model, LanguageModel): return o.model
         res = getattr(o.model, 'lm', None) or lm_on(o.model, auto_cls, head)
-    else: res = lm_on(_Body(o), auto_cls, head) if head is not None and Path(str(o), 'classifier.json').is_file() else LanguageModel(load_hf(auto_cls, o))
+    else: res = lm_on(_Body(o), auto_cls, head) if head is not None and Path(str(o), 'classifier.json').is_file() else LanguageModel(load_hf(auto_cls, o, adapters=load_adapters))
     if res.new_head or not res.loading.loaded:
         raise ValueError(f"{res.loading.source} has no LM head, so its language model cannot be measured; pass `head`, the directory of the language model it began with")
     return res

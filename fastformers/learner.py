@@ -24,6 +24,8 @@ from fastai.callback.core import Callback
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from transformers import PretrainedConfig
+from .adapters import _check_alike, _inside, _plain_state
+from .adapters_files import load_adapters
 from .bundles import HFClassifier, bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
 from .blocks import _evaluating
 from .checkpoints import data_hash
@@ -32,6 +34,7 @@ from .fast_cpu import FastCPU
 from .frozen import FrozenEval
 from .heads import PoolingHead, as_head
 from .layers import is_last
+from .loading import ADAPTERS
 from .models import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, layer_groups, max_length, is_causal
 from .objectives import Objective
 import fastformers.completion # `fill_mask`, `generate`
@@ -86,6 +89,7 @@ class PickleNote(Callback):
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
     learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), FrozenEval(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
+    if _inside(model): _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
     return _comes_from(learn, arch)
 
 def _comes_from(learn, arch):
@@ -157,13 +161,14 @@ def _say_kept(path):
 
 def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **kwargs):
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
-    body,path,n_out = load_body(arch, pretrained, drop_mult, **kwargs),_dir(arch),get_c(dls)
+    body,path,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),_dir(arch),get_c(dls)
+    facts = read_bundle(path) if pretrained else None
     if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
     model = TextClassifier(body, lambda nf: as_head(head, nf, n_out), layers)
     if isinstance(head, nn.Module): return model
     for m in model.head.modules():
         if isinstance(m, nn.Dropout): m.p = nn.Dropout(m.p*drop_mult).p # which complains about more than 1
-    there = read_bundle(path) if pretrained and (path/'head.safetensors').is_file() else None
+    there = facts if (path/'head.safetensors').is_file() else None
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head_module(model), str(path/'head.safetensors'))
         _say_kept(path)
@@ -192,7 +197,7 @@ def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
     (kind,labels,_),path = target_of(dls),_dir(arch)
     there = read_bundle(path)
     keep = there and _same_task(there, dls)
-    model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
+    model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, adapters=load_adapters, **kwargs)
     if pretrained and keep and there['head']['class']=='hf': _say_kept(path)
     return model
 
@@ -266,19 +271,26 @@ def _check_rows(path, here, there, pairs):
     raise ValueError(f"{path} has embeddings for {there} tokens, this learner for {here}; begin with that directory as `arch` instead, which adds rows for new tokens"
                      + (f", and build the dls with tok={str(path)!r}" if there>here else ''))
 
+def _body_of(path, kind, labels, hf):
+    "The body of the classifier in `path`, or with `hf` Hugging Face's whole, adapters with it"
+    read_bundle(_dir(path))
+    return hf_classifier(path, kind, labels, keep_head=False, adapters=load_adapters).hf if hf else load_body(path, adapters=load_adapters)
+
 @patch
 def load_encoder(self:Learner,
     path # Directory written by `save_encoder`, or any checkpoint of the same architecture
 ):
-    "Load the weights in `path` into this learner's language model or body, which becomes its parent; a classifier's head stays"
+    "Load the weights in `path` into this learner's language model or body, adapters beside them too; `path` becomes its parent, a classifier's head stays"
     mine,model = _hf_model(self,'load_encoder'),self.model
     if isinstance(model, LanguageModel): theirs = load_hf(objective_of(self.dls).auto_cls, path)
-    else: theirs = hf_classifier(path, *target_of(self.dls)[:2], keep_head=False).hf if isinstance(model, HFClassifier) else load_body(path)
-    a,b = mine.state_dict(),theirs.state_dict()
+    else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))
+    _check_alike(mine, theirs, path)
+    a,b = _plain_state(mine),_plain_state(theirs)
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
     if bad: _check_rows(path, *(o.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
-    mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}) # what is not there stays as it is
+    mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
     mine.loading = theirs.loading
+    if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
     return _comes_from(self, path)
