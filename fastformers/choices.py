@@ -22,7 +22,7 @@ from .adapters import _peft, add_adapters, add_lora, bitfit
 from .auxiliary import AuxiliaryLM, lm_objective
 from .layers import _listed
 from .learner import _dir, check_head, classifier_learner
-from .loading import load_config
+from .loading import ADAPTERS, load_config
 from .recipe import _layers
 
 # %% ../nbs/11ea_choices.ipynb #7b4fd834
@@ -69,7 +69,7 @@ def check_choices(
     "Raise now if something in these settings is unknown or cannot work together"
     layers,adapters = _read_layers(layers),_read_adapters(adapters)
     check_head(head, layers)
-    if adapters is not None and (f := _dir(arch)/'adapters.safetensors').is_file(): raise ValueError(_twice(arch, f"brings adapters along ({f.name})", adapters))
+    if adapters is not None and (f := _dir(arch)/ADAPTERS).is_file(): raise ValueError(_twice(arch, f"brings adapters along ({f.name})", adapters))
     if aux_lm is not None: _check_aux_lm(aux_lm, arch)
     return dict(layers=layers, adapters=adapters, aux_lm=aux_lm)
 

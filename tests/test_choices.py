@@ -69,6 +69,14 @@ def test_the_directory_of_all_three_opens_and_says_what_was_asked_for(start, tmp
     again = fine_tune_classifier(df, tmp_path/'c', adapters='bitfit', **quick)      # what bitfit left is a plain network
     assert again.settings==dict(adapters='bitfit') and 'classifier' in again.parent
 
+def test_a_directory_with_bottlenecks_goes_on_and_takes_no_second_ones(start, tmp_path):
+    first = fine_tune_classifier(df, start, tmp_path/'c', **{**all3, 'adapters':'bottleneck'}, **quick)
+    want = first.learner.get_preds(dl=first.learner.dls.test_dl(df.text.tolist()))[0].max(1).values
+    assert [o['score'] for o in from_hf(tmp_path/'c', device='cpu')(df.text.tolist())]==pytest.approx(want.tolist(), abs=1e-2)
+    with pytest.raises(ValueError, match='brings adapters along'): fine_tune_classifier(df, tmp_path/'c', adapters='bitfit', **quick)
+    again = fine_tune_classifier(df, tmp_path/'c', layers='mix', **quick)
+    assert again.learner.model.body.adapted['method']=='add_adapters' and again.settings==dict(layers='mix')
+
 def test_a_usual_stage_has_no_more_columns(start):
     stage = fine_tune_classifier(df, start, layers=[-1], **quick)
     assert stage.settings=={} and not {*all3} & {*stage.table()}
