@@ -2,8 +2,8 @@
 
     FASTFORMERS_DATA=... python benchmarks/ablation.py --work DIR            # 2,500 questions, 1,000 reviews, 128 tokens, three seeds; the same command goes on after it was stopped
 
-The whole is a pretrained body, masked LM on the domain's texts (TREC: the training questions, four passes; IMDb: 10,000 unlabelled reviews, one pass), gradual unfreezing by two groups, rates that fall by a factor of 1.4 a group (2.6 of the
-paper is for four groups; 1.4^7 is about 2.6^2.5), slanted triangular rates, concat pooling. Each row but the first takes one of them away, the last but one all but pretraining, the last all.
+The whole is a pretrained body, masked LM on the domain's texts (TREC: the training questions, four passes; IMDb: 10,000 unlabelled reviews, the first 95 words of each, one pass), gradual unfreezing by two groups, rates that fall by a factor of 1.4 a group (2.6 of the
+paper is for four groups; 1.4^7 is about 2.6^2.5), slanted triangular rates, concat pooling. Each row but the first takes one of them away, the last but one all but pretraining, at a rate for everything at once, the last pretraining too.
 """
 import numpy as np, pandas as pd
 import imdb, trec_adapt

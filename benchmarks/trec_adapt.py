@@ -54,7 +54,7 @@ def main():
     best = {arm:rate(arm) for arm in settings}
     chosen = min(sorted(settings, key=lambda arm: grid[arm][best[arm]])[:2], key=lambda arm: mean(arm, best[arm], 3))
     def table(part, of): return {f'{arm}, {best[arm]:g}':stat(of(arm)) | ({'reference':naacl[arm]} if arm in naacl else {}) for arm in (settings if part=='validation' else dict.fromkeys(sorted([*arms, chosen], key=slow.__eq__)))}
-    valid = table('validation', lambda arm: [o['validation'] for o in rows.all if 'validation' in o and (o['arm'],o['lr'])==(arm,best[arm])]) # of one seed or of three
+    valid = table('validation', lambda arm: [o['validation'] for o in rows.all if 'validation' in o and (o['arm'],o['lr'])==(arm,best[arm]) and o['seed'] in seeds]) # of one seed or of three
     print(f'\nvalidation error %, seed {seeds[0]}, by rate', *(f"  {arm:38} "+'  '.join(f'{lr:g}: {e:.2f}' for lr,e in o.items()) for arm,o in grid.items()), f'\nchosen on validation: {chosen}', sep='\n')
     test = {'test':{'test error %':table('test', lambda arm: [row(arm, best[arm], s, 'test')['test'] for s in seeds])}} if args.final else {}
     save('trec_adapt', args, dict(settings=settings, lrs=lrs, times=times, seeds=seeds), {'by rate':grid, 'chosen':chosen, 'minutes':round(sum(o['minutes'] for o in rows.all), 1), 'validation error %':valid, **test}, args.final)

@@ -45,6 +45,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'fastformers.adapters.merge_adapters': ('adapters.html#merge_adapters', 'fastformers/adapters.py'),
                                       'fastformers.adapters.reinit_layers': ('adapters.html#reinit_layers', 'fastformers/adapters.py'),
                                       'fastformers.adapters.remove_adapters': ('adapters.html#remove_adapters', 'fastformers/adapters.py'),
+                                      'fastformers.adapters.save_checkpoint': ('adapters.html#save_checkpoint', 'fastformers/adapters.py'),
                                       'fastformers.adapters.sublayers': ('adapters.html#sublayers', 'fastformers/adapters.py'),
                                       'fastformers.adapters.train_only': ('adapters.html#train_only', 'fastformers/adapters.py')},
             'fastformers.adapters_files': { 'fastformers.adapters_files._base_hash': ( 'adapters_files.html#_base_hash',

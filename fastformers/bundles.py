@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from safetensors.torch import save_model
 from transformers import AutoModelForSequenceClassification
-from .adapters import _inside
+from .adapters import _inside, save_checkpoint
 from .adapters_files import _save_apart
 from .heads import LSTMHead, PoolingHead, pools, concat_pool
 from .loading import ADAPTERS
@@ -177,7 +177,7 @@ def _apart(done): "Is that what stands beside a checkpoint, for it cannot be mer
 
 def write_checkpoint(path, hf, tok, apart=False):
     "Write the Hugging Face model `hf` and the `HFTokenizer` `tok`; `apart`: the bottlenecks in `hf` go into a file of their own"
-    with quiet_hf(): _save_apart(hf, path) if apart else hf.save_pretrained(path)
+    with quiet_hf(): _save_apart(hf, path) if apart else save_checkpoint(hf, path)
     tok.tok.save_pretrained(path)
 
 def write_bundle(

@@ -24,8 +24,9 @@ from .files import as_list, check_apart, columns_in
 from .fine_tuning import fine_tune_classifier, fine_tune_lm
 from .recipe import Recipe, read_recipe
 from .report import paired_bootstrap
-from .rows import check_columns, label_kind, split_rows
-from .stages import read_stage, write_text
+from .resume import Resume
+from .rows import label_kind, split_rows
+from .stages import content_hash, read_stage, write_text
 from .ulmfit import _check_same, _facts, lm_texts, stage_settings
 
 _log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ def label_curve(
     "Classifiers of several numbers of labels, with and without a language model of the domain, beside TF-IDF, on the same held-out rows"
     r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
     text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
-    arch = arch or r.model.arch
+    arch,sizes,seeds = arch or r.model.arch,[*map(int, sizes)],[*map(int, seeds)]
     of_lm,of_classifier = stage_settings(r)
     check_choices(arch, **of_classifier)
     if not isinstance(label_col, str) or label_kind(df, label_col)!='single': raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds something else")
@@ -153,7 +154,9 @@ def label_curve(
 
 def _stage_2(texts, arch, path, **kwargs):
     "The directory of the language model, trained now if it is not there"
-    if not read_stage(path): fine_tune_lm(texts, arch, path, resume=path.with_name('checkpoints'), **kwargs).learner = None
+    if not read_stage(path):
+        fine_tune_lm(texts, arch, path, resume=(kept := Resume(path.with_name('checkpoints'))), **kwargs).learner = None
+        kept.clear()
     return path
 
 def _run(df, train, valid, arms, sizes, seeds, root, text_col, label_col, min_steps, settings):
@@ -195,13 +198,16 @@ class Restarts:
         return ax
 
 def best_of(
-    fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch)`
+    fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch, valid_col='is_valid')`
     seeds=(42,43,44,45,46), # Of the runs, which must have the same validation rows: name them by `valid_col`
 ) -> Restarts:
     "Run `fit` for each of `seeds` and keep the learner of the best by validation"
-    best,scores = None,{}
+    best,scores,held = None,{},None
     for i,seed in enumerate(seeds):
         s = fit(seed=seed)
+        rows = content_hash(s.learner.dls.valid_ds.tls[0])
+        if held not in (None, rows): raise ValueError(f"the runs of seeds {seeds[0]} and {seed} held out different rows, so their scores say nothing of each other; name the rows: valid_col='is_valid'")
+        held = rows
         scores[seed] = float(np.average(s.score, weights=s.weight))
         if best is None or scores[seed]>scores[best.seed]: best,s = s,best
         if s is not None: s.learner = None # one network in memory, not all

@@ -76,8 +76,8 @@ def _listed(layers):
     if isinstance(layers, str) and layers=='mix': return layers
     try: res = tuple(map(operator.index, layers if isinstance(layers, (list,tuple)) else [layers]))
     except TypeError: res = ()
-    if res and not isinstance(layers, bool): return res
-    raise ValueError(f"`layers` is an index of a layer (0: embeddings, -1: the last), a list of indices whose states are put side by side, or 'mix' for a learned mean of all; got {layers!r}")
+    if res and not isinstance(layers, bool) and len({*res})==len(res): return res
+    raise ValueError(f"`layers` is an index of a layer (0: embeddings, -1: the last), a list of different indices whose states are put side by side, or 'mix' for a learned mean of all; got {layers!r}")
 
 def is_last(layers): "Does `layers` mean the last layer alone?"; return _listed(layers)==(-1,)
 

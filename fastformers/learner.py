@@ -172,6 +172,7 @@ def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **kwarg
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head_module(model), str(path/'head.safetensors'))
         _say_kept(path)
+    elif there: _log.warning(f"the head in {path} is for other labels or of another form: it is not used, a new one starts random")
     return model
 
 def _check_head(model, n_out):

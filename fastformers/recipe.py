@@ -150,7 +150,7 @@ def _changed(name, old, new):
 
 def _implied(name, old, new):
     "`new` and what follows from it for other keys of the section"
-    if name=='data' and old.source=='docs' and new.get('source','docs')!='docs': return {'rows':0, 'unlabelled':'', 'unlabelled_rows':0, **new}
+    if name=='data' and old.source=='docs' and new.get('source','docs')!='docs': return {**{k:v for k,v in dict(rows=0, unlabelled='', unlabelled_rows=0).items() if getattr(old,k)==getattr(_Data(),k)}, **new}
     if name!='lm': return new
     for a,b in (('epochs','minutes'),('minutes','epochs')):
         if new.get(a) is not None and b not in new: new = {**new, b:None}

@@ -35,7 +35,9 @@ def loaded_weights(model):
     res = set()
     for m in model.modules():
         report = vars(m).get('loading') # on what `load_hf` gives
-        if isinstance(report, LoadReport) and report.loaded: res |= {p for k,p in m.named_parameters(remove_duplicate=False) if k not in report.new and not _added.search(k)}
+        if not isinstance(report, LoadReport) or not report.loaded: continue
+        other = {p for o in m.modules() if o is not m and 'loading' in vars(o) for p in o.parameters()} # of which there is another report
+        res |= {p for k,p in m.named_parameters(remove_duplicate=False) if k not in report.new and p not in other and not _added.search(k)}
     return res
 
 def keep_start(cb, params):

@@ -55,13 +55,13 @@ class Resume(Callback):
     def _take(self):
         "Keep other processes out of the directory: they would delete what this one writes"
         self._check_path()
-        self._lock = FileLock(self.path/'.lock', timeout=self.patience, is_singleton=True)
+        self._lock = FileLock(self.path/'.lock', timeout=self.patience, is_singleton=True, fallback_to_soft=False) # a mark without a lock would outlive its process
         if self._lock.is_locked: return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout: raise BlockingIOError(f"another process, perhaps a notebook that was interrupted, trains with checkpoints in {self.path}: end that one, or give this run a `path` of its own") from None
-        except OSError as e: _log.warning(f"{self.path} cannot be locked ({e}): see that no other process writes there")
+        except (OSError,NotImplementedError) as e: _log.warning(f"{self.path} cannot be locked ({e}): see that no other process writes there")
 
     def _release(self):
         if lock := vars(self).get('_lock'): lock.release(force=True)

@@ -289,3 +289,14 @@ def test_a_stopped_stage_with_adapters_goes_on(tmp_path):
     assert not (tmp_path/'b').exists()
     assert not moved(stage('b').model, whole)
     assert (tmp_path/'a'/ADAPTERS).read_bytes()==(tmp_path/'b'/ADAPTERS).read_bytes()
+
+@pytest.mark.parametrize('method', [pytest.param(add_lora, marks=needs_peft), add_adapters])
+def test_a_body_that_was_adapted_alone_is_written_like_the_whole(method, tmp_path):
+    "Who is written does not matter: bottlenecks are refused, LoRA is merged"
+    learn = lm_learner(lm_dls(tiny_df(), tiny_tok('bert'), seq_len=32, bs=8), tiny_arch('bert'))
+    loud(method(learn.model.body), .1)
+    if method is add_adapters:
+        with pytest.raises(ValueError, match='bottlenecks in it is no checkpoint'): learn.save_encoder(tmp_path/'a')
+        return
+    report = lm_learner(learn.dls, learn.save_encoder(tmp_path/'a')).model.hf.loading
+    assert not report.new and not report.dropped

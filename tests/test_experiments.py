@@ -2,6 +2,7 @@
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from fastformers import experiments
+from types import SimpleNamespace as NS
 from fastformers.experiments import LabelCurve, best_of, drawn, label_curve, tfidf_hits
 from fastformers.learner import lm_learner
 from fastformers.data import lm_dls
@@ -121,12 +122,13 @@ def test_gains_are_those_of_the_rows():
     assert (g.gain,g.low,g.high,g.says)==(1.,1.,1.,'better')
 
 def test_best_of_keeps_one_learner_and_all_scores():
-    made = {}
-    def fit(seed):
-        made[seed] = Stage('classifier', seed, score=np.full(10, [.2,.9,.5][seed]), weight=np.ones(10), learner=object(), score_name='accuracy')
+    made,held = {},lambda *texts: NS(dls=NS(valid_ds=NS(tls=[texts])))
+    def fit(seed, texts=('a','b')):
+        made[seed] = Stage('classifier', seed, score=np.full(10, [.2,.9,.5][seed]), weight=np.ones(10), learner=held(*texts), score_name='accuracy')
         return made[seed]
     runs = best_of(fit, range(3))
     assert runs.best is made[1] and [made[i].learner is not None for i in range(3)]==[False,True,False]
+    with pytest.raises(ValueError, match='different rows'): best_of(lambda seed: fit(seed, ('a',str(seed))), range(3))
     assert runs.table.seed.tolist()==[1,2,0] and 'best of 3: seed 1' in repr(runs) and '0.533' in repr(runs)
 
 def test_drawn_is_an_order():

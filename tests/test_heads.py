@@ -201,7 +201,7 @@ def test_a_head_that_does_not_fit_is_refused_at_once():
     with pytest.raises(ValueError, match='called with .nf, n_out.*`pool`'): make(head='mean')
     with pytest.raises(ValueError, match="Hugging Face's own head is fed by the last layer"): make(head='hf', layers='mix')
     with pytest.raises(ValueError, match='4 is no layer of this network; it has 0'): make(layers=4)
-    for o in ('all', [], True, 1.5):
+    for o in ([-1,-1], 'all', [], True, 1.5):
         with pytest.raises(ValueError, match="or 'mix' for a learned mean"): make(layers=o)
     with pytest.raises(ValueError, match='dropout probability'): make(drop_mult=6.)
     make(head=Weighted(32, 5), loss_func=lambda pred,y: pred.mean()) # who brings the loss knows what it takes

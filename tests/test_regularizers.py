@@ -471,3 +471,13 @@ def test_forgetting_needs_no_luck(stages):
     assert forgetting(learn, 'one text 😀').shape==(2,5)
     with pytest.raises(ValueError, match='random weights'): forgetting(classifier(tiny_arch('bert')), ['a'])
     with pytest.raises(TypeError, match='a learner or a dictionary'): forgetting([learn], ['a'])
+
+def test_a_new_block_below_an_auxiliary_head_is_not_kept_near_its_luck(stages):
+    "What `reinit_layers` drew anew was not loaded, whoever else holds the body"
+    from fastformers.adapters import reinit_layers
+    for cbs in ([], [AuxiliaryLM(.5)]):
+        learn = classifier(stages['bert'], *cbs)
+        reinit_layers(learn.model, 1)
+        known = loaded_weights(learn.model)
+        last = [p for p in learn.model.body.encoder.layer[-1].parameters()]
+        assert not any(p in known for p in last) and learn.model.body.get_input_embeddings().weight in known

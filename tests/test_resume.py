@@ -231,3 +231,10 @@ def test_a_learner_with_a_lock_can_be_exported(tmp_path):
     learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, seed=0), tiny_arch('bert'), cbs=Resume(tmp_path/'ckpt'))
     learn.fit(1)
     learn.export(tmp_path/'a.pkl')
+
+@pytest.mark.parametrize('error', [OSError(37, 'No locks available'), NotImplementedError('no flock here')])
+def test_no_locks_on_this_disk(tmp_path, monkeypatch, caplog, error):
+    def acquire(*args, **kwargs): raise error
+    monkeypatch.setattr('fastformers.resume.FileLock.acquire', acquire)
+    learner(tmp_path/'ckpt', every=2).fit(1)
+    assert 'cannot be locked' in caplog.text and (tmp_path/'ckpt').is_dir()

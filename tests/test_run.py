@@ -172,3 +172,8 @@ def test_a_separator_that_is_missing_is_named_as_a_flag(tmp_path, capsys, verb):
         assert main([verb, str(tmp_path/'semi.csv'), '--output', str(tmp_path/'never')])==2
         err = capsys.readouterr().err
         assert "--sep ';'" in err and 'Traceback' not in err and 'sep=' not in err
+
+def test_a_file_as_source_keeps_what_was_asked_for():
+    "Other defaults of a file do not take the place of settings"
+    own,usual = (Recipe().replace(data=o).replace(data=dict(source='a.csv')).data for o in (dict(rows=50, unlabelled='more.txt'), {}))
+    assert (own.rows, own.unlabelled, own.unlabelled_rows)==(50, 'more.txt', 0) and (usual.rows, usual.unlabelled, usual.unlabelled_rows)==(0, '', 0)
