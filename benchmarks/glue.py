@@ -33,7 +33,7 @@ def load(name, full):
     if name=='goemotions': # labels that are there to be learnt
         known = set(';'.join(df.labels).split(';'))
         test = test[[set(o.split(';'))<=known for o in test.labels]]
-    return df.assign(is_valid=df.index>=len(df)-min(500, len(df)//4)), test.reset_index(drop=True)
+    return df.assign(is_valid=df.index>=len(df)-min(500, len(df)//3)), test.reset_index(drop=True)
 
 def score(name, pred, y):
     "`pred` `(rows, outputs)` and `y`, class numbers, numbers or 0 and 1 `(rows, labels)`, as a score in %"
