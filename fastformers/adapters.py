@@ -110,8 +110,10 @@ def _no_checkpoint(*args, **kwargs):
 
 def save_checkpoint(hf, path):
     "Write the Hugging Face model `hf` for others, however it was adapted, and whoever holds it"
-    if (done := _inside(hf)) and done['method']=='add_adapters': _no_checkpoint()
-    type(hf).save_pretrained(hf, path, **({'state_dict':_plain_state(hf)} if done else {}))
+    done = _inside(hf)
+    if done and done['method']=='add_adapters': _no_checkpoint()
+    if done: type(hf).save_pretrained(hf, path, state_dict=_plain_state(hf))
+    else: hf.save_pretrained(path)
 
 def _writers(model): return [o for o in (_body(model), getattr(model, 'hf', model)) if hasattr(o, 'save_pretrained')]
 

@@ -117,7 +117,7 @@ def test_a_disk_without_room_for_a_store(disk, tmp_path, small_chunks):
 def test_a_disk_without_room_for_a_checkpoint_or_a_stage(disk, tmp_path):
     whole = fit(learner(tmp_path/'whole'))
     with pytest.raises(OSError, match='cannot write checkpoint .*No space left.*earlier checkpoints are as they were. Make room'): fit(learner(disk('900k')/'c'))
-    assert [o.name for o in (disk('900k')/'c').iterdir()]==['fit000-00000002']
+    assert sorted(os.listdir(disk('900k')/'c'))==['.lock','fit000-00000002']
     same(fit(learner(disk('9m')/'c')), whole)
     shutil.rmtree(disk('9m')/'c')
     whole.save_encoder(d := disk('9m')/'out')
