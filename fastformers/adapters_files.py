@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from .adapters import _body, _holder, _new, add_adapters, add_lora, bitfit, remove_adapters, _save_plain, train_only
+from .adapters import _body, _holder, _new, adapter_ways, remove_adapters, _save_plain, train_only
 from .families import block_modules
 from .loading import ADAPTERS
 
 _log = logging.getLogger(__name__)
 
 # %% ../nbs/07a_adapters_files.ipynb #f2ee76e3
-_methods = dict(add_adapters=add_adapters, add_lora=add_lora, bitfit=bitfit)
+_methods = {f.__name__:f for f in adapter_ways.values()}
 
 def _kept(body, n): "Is the weight `n` of `body` no part of the frozen network?"; return n in body.trained_names or '.adapter.' in n or '.lora_' in n
 

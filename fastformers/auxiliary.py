@@ -38,9 +38,10 @@ def lm_on(
 )->LanguageModel: # its body is `model.body` itself; True `new_head` if the checkpoint had no LM head
     "A language model that shares the body of `model`"
     body,report = model.body,model.loading
+    revision = report.revision if arch is None else 'main'
     if arch is None: arch = report.source if report.loaded else body.config
     p = next(body.parameters())
-    hf = load_hf(auto_cls, arch, dtype=p.dtype, adapters=lambda hf,f: hf) # its body is not kept
+    hf = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype, adapters=lambda hf,f: hf) # its body is not kept
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
     _check_alike(hf, body, arch if isinstance(arch, str) else report.source)
     with quiet_hf():

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from fastcore.meta import delegates
-from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from . import schedules
@@ -68,7 +67,7 @@ def _check_settings(path=None, arch=None, seed=0, **numbers):
 def _resume(o, path):
     "The `Resume` that `o` is, or whose directory it names"
     if o is None: return
-    res = o if isinstance(o, Callback) else Resume(o)
+    res = o if isinstance(o, Resume) else Resume(o)
     a,b = res.path.resolve(),None if path is None else Path(path).resolve()
     if b is not None and (a==b or a in b.parents or b in a.parents): raise ValueError(f"`resume` {res.path} and `path` {path}: one lies in the other; choose directories side by side")
     return res
@@ -167,7 +166,7 @@ def fine_tune_lm(
     objective = objective(tok, seed=seed) if isinstance(objective, type) else objective
     dls = lm_dls(data, tok, objective, text_col, valid_col, valid_pct, seq_len, bs, seed, packing)
     with _head_said(schedule): learn = lm_learner(dls, arch, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs), *L(resume)])
-    if schedule is None and learn.model.new_head and learn.parent: _log.info("the checkpoint has no LM head: a new one starts random, and learns alone at first")
+    if schedule is None and learn.model.new_head: _log.info("the checkpoint has no LM head: a new one starts random, and learns alone at first")
     if schedule is None: schedule = head_first if learn.model.new_head else full_tune
     stage = Stage(name, seed, _came_from(learn.parent), {**_sizes(dls), 'objective':type(objective_of(dls)).__name__})
     return _train(learn, stage, path, schedule, lr, epochs, minutes, resume, seq_len=seq_len, bs=bs, packing=packing, drop_mult=drop_mult)

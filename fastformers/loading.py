@@ -31,6 +31,7 @@ class LoadReport:
     loaded: int # Tensors read from the checkpoint
     new: list = field(default_factory=list) # Names of tensors that start random
     dropped: list = field(default_factory=list) # Names of tensors in the checkpoint that the model has no place for
+    revision: str = 'main' # Of a hub id
     def __str__(self):
         def some(o): return f"{len(o)} ({', '.join(o[:3])}{', ...' if len(o)>3 else ''})" if o else 'none'
         return f"{self.source}: {self.loaded} tensors loaded; new: {some(self.new)}; dropped: {some(self.dropped)}"
@@ -131,7 +132,7 @@ def load_hf(
     if random: hf.loading = LoadReport(f'random {cfg.model_type}', 0, names)
     else:
         new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
-        hf.loading = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']))
+        hf.loading = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision)
         (_log.warning if new else _log.info)(str(hf.loading))
     if beside: adapters(hf, beside)
     return hf

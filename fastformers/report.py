@@ -14,6 +14,7 @@ import io, json, math
 from pathlib import Path
 import numpy as np, pandas as pd
 from matplotlib.figure import Figure
+from .loading import ADAPTERS
 from .schedules import plot_schedule
 from .stages import _plain, versions, write_text
 
@@ -215,7 +216,7 @@ learn = classifier_learner(dls, '{dir}')   # body and head; `dls` with the same 
 learn.predict('a new text')
 
 from transformers import AutoModel, AutoTokenizer
-tok,body = AutoTokenizer.from_pretrained('{dir}'), AutoModel.from_pretrained('{dir}')   # the body alone, for any other use
+tok,body = AutoTokenizer.from_pretrained('{dir}'), AutoModel.from_pretrained('{dir}')   # the body alone{lacks}, for any other use
 ```"""
 
 def _caveats(r):
@@ -237,7 +238,7 @@ def _render(r, picture):
     if r.info: parts += ["## What was run", '\n'.join(f'- {k}: {v}' for k,v in _relative(_plain(r.info), r.path).items())]
     parts += ["## The stages", "Metrics are on validation rows, before → after training. Rows and tokens are training + validation.", _markdown(r.table())]
     if final.startswith(_with): parts += ["## Use the classifier", "It was not saved; `report.learner.save_encoder('my_classifier')` does." if d is None else
-                                          _use.format(dir=_relative(str(Path(d).absolute()), r.path))]
+                                          _use.format(dir=_relative(str(Path(d).absolute()), r.path), lacks=', without its adapters' if (Path(d)/ADAPTERS).is_file() else '')]
     parts += ["## Read with care", '\n'.join(f'- {o}' for o in _caveats(r)), "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
     return '\n\n'.join(filter(None, parts))+'\n'
 

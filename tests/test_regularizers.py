@@ -9,12 +9,14 @@ from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers.accumulate import TokenAccumulation
-from fastformers.auxiliary import AuxiliaryLM
+from fastformers import auxiliary
+from fastformers.auxiliary import AuxiliaryLM, lm_on
 from fastformers.core import as_tokens
 from fastformers.data import classifier_dls, lm_dls
 from fastformers.ewc import EWC, fisher_diagonal, load_fisher, save_fisher
 from fastformers.forgetting import forgetting
 from fastformers.learner import classifier_learner, lm_learner
+from fastformers.loading import load_hf
 from fastformers.models import layer_groups
 from fastformers.objectives import CLM, MLM
 from fastformers.regularizers import L2SP, Mixout, RDrop, agreement, loaded_weights
@@ -266,6 +268,15 @@ def test_auxiliary_head_learns_in_the_head_group_and_is_no_part_of_a_bundle(stag
     again = classifier(tmp_path/'a')
     x = again.dls.valid.one_batch()[0]
     assert torch.equal(again.model.eval()(x), learn.model.eval()(x)) and not hasattr(again.model, 'lm')
+
+def test_the_lm_head_comes_from_the_revision_of_the_body(stages, monkeypatch):
+    asked = []
+    monkeypatch.setattr(auxiliary, 'load_hf', lambda *args, revision, **kwargs: asked.append(revision) or load_hf(*args, **kwargs)) # a directory has no revisions
+    learn = classifier(stages['bert'])
+    assert learn.model.loading.revision=='main'
+    learn.model.loading.revision = 'v2'
+    for arch in (None, stages['bert']): lm_on(learn.model, MLM.auto_cls, arch)
+    assert asked==['v2','main'], 'one that is named beside is its own'
 
 def test_auxiliary_with_untied_head_another_head_and_grown_vocabulary(stages, tmp_path):
     tok = tiny_tok('bert')

@@ -96,6 +96,12 @@ def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
     assert f"{tmp_path/'start'} (target LM)"==report.stages[0].parent
     assert len(learn.dls.valid_ds)==int(df.held.sum())
 
+def test_a_report_says_what_automodel_leaves_out(tmp_path, run):
+    from fastformers.ulmfit import ulmfit
+    recipe = Recipe().replace(run=dict(compare=False), lm=dict(objective='none'), classifier=dict(epochs=.2, bs=8, adapters='bottleneck'))
+    ulmfit(tiny_df().iloc[:40], arch=str(run/'arch'), recipe=recipe, path=tmp_path/'run')
+    assert 'the body alone, without its adapters, for' in (tmp_path/'run'/'report.md').read_text() and 'the body alone, for' in (run/'out'/'report.md').read_text()
+
 def test_a_recipe_may_ask_for_the_head_of_hugging_face(tmp_path, run):
     from transformers import AutoModelForSequenceClassification
     from fastformers.ulmfit import ulmfit
