@@ -32,18 +32,21 @@ def last_only():
     return LastOnly()
 
 class Rows:
-    "Finished rows of a table in `work`/rows.jsonl"
-    def __init__(self, work):
-        self.path = Path(work)/'rows.jsonl'
+    "Finished rows of a table in `work`/rows.jsonl, each with the `settings` it was made with; those of other settings count as not there"
+    def __init__(self, work, **settings):
+        self.path,self.settings = Path(work)/'rows.jsonl',json.loads(json.dumps(settings, default=str))
         self.path.parent.mkdir(parents=True, exist_ok=True)
     @property
-    def all(self): return [json.loads(l) for l in self.path.read_text().splitlines()] if self.path.exists() else []
+    def all(self):
+        rows = [json.loads(l) for l in self.path.read_text().splitlines()] if self.path.exists() else []
+        return [o for o in rows if all(o.get(k)==v for k,v in self.settings.items())]
     def get(self, make, need='validation', **key):
         "The row of `key` with a figure `need`; made now if it is not there"
+        key = json.loads(json.dumps(key, default=str))
         for o in self.all:
-            if need in o and all(o[k]==v for k,v in key.items()): return o
+            if need in o and all(o.get(k)==v for k,v in key.items()): return o
         start = time.time()
-        o = {**key, **make(), 'minutes':round((time.time()-start)/60, 2)}
+        o = {**self.settings, **key, **make(), 'minutes':round((time.time()-start)/60, 2)}
         with self.path.open('a') as f: f.write(json.dumps(o)+'\n')
         print(o, flush=True)
         return o
