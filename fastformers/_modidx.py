@@ -1221,6 +1221,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'fastformers.rows.as_frame': ('rows.html#as_frame', 'fastformers/rows.py'),
                                   'fastformers.rows.check_classes': ('rows.html#check_classes', 'fastformers/rows.py'),
                                   'fastformers.rows.check_columns': ('rows.html#check_columns', 'fastformers/rows.py'),
+                                  'fastformers.rows.check_spread': ('rows.html#check_spread', 'fastformers/rows.py'),
                                   'fastformers.rows.class_weights': ('rows.html#class_weights', 'fastformers/rows.py'),
                                   'fastformers.rows.label_kind': ('rows.html#label_kind', 'fastformers/rows.py'),
                                   'fastformers.rows.read_label': ('rows.html#read_label', 'fastformers/rows.py'),

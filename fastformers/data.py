@@ -25,7 +25,7 @@ from fastai.data.core import Datasets, DataLoaders
 from fastai.data.transforms import Categorize, MultiCategorize, RegressionSetup
 from .core import TensorTokens
 from .corpora import texts_from_csv, texts_from_folder
-from .rows import as_frame, check_classes, check_columns, class_weights, label_kind, read_label, read_labels, read_texts, split_rows, warn_leak
+from .rows import as_frame, check_classes, check_columns, check_spread, class_weights, label_kind, read_label, read_labels, read_texts, split_rows, warn_leak
 from .packing import pack_tokens, store_rows
 from .store import TokenStore
 from .tokens import HFTokenizer, not_a_text, tok_hash, pair_tokens
@@ -181,6 +181,7 @@ def classifier_dls(
     classes = kind in ('single','multi')
     splits = split_rows(df, valid_col, valid_pct, seed, labels if classes else None)
     if classes: _check_vocab(labels, splits, label_col, y_tfms[0])
+    elif kind=='regression': check_spread(labels, splits, label_col)
     warn_leak(texts, splits)
     ids = tok.encode_batch(texts)
     if (n := sum(len(o)==tok.max_len for o in ids)): _log.info(f"{n} of {len(ids)} texts fill `max_len` {tok.max_len}; what is longer was cut")

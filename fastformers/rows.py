@@ -8,7 +8,7 @@ probably not (a text that is in training and in validation, labels that differ b
 
 # %% auto #0
 __all__ = ['as_frame', 'check_columns', 'read_texts', 'warn_leak', 'split_rows', 'label_kind', 'read_label', 'read_labels',
-           'check_classes', 'class_weights']
+           'check_spread', 'check_classes', 'class_weights']
 
 # %% ../nbs/06b_rows.ipynb #c23c1a6b
 import logging
@@ -195,6 +195,12 @@ def _warn_alike(labels, c):
     for o in sorted(o for o in names if isinstance(o, str)): same.setdefault(' '.join(o.split()).casefold(), []).append(o)
     twins = [o for o in same.values() if len(o)>1]
     if twins: _warn(f"column {c!r} has labels that differ only by spaces or capitals: {', '.join(map(repr, twins[0]))}; if they are one class, clean them, e.g. df[{c!r}].str.strip()", labels)
+
+def check_spread(labels, splits, label_col):
+    "Raise if the numbers to predict are the same in all training rows; a warning says so of validation"
+    first = {part:np.unique(np.array([labels[i] for i in s]), axis=0).tolist() for part,s in zip(('training','validation'), splits) if len(s)>1}
+    if len(o := first.get('training', ()))==1: raise ValueError(f"column {label_col!r} is {o[0]} in all {len(splits[0])} rows in training, so there is nothing to learn; is it the right column?")
+    if len(o := first.get('validation', ()))==1: _warn(f"column {label_col!r} is {o[0]} in all {len(splits[1])} rows in validation: a correlation cannot be measured there", labels)
 
 def check_classes(labels, splits, label_col, vocab=None):
     "Raise unless training has two classes and all that validation has; where there is a `vocab`, unless it has all labels"
