@@ -89,7 +89,8 @@ def _unreadable(folder):
         except (SafetensorError,OSError) as e: yield f'{f} ({f.stat().st_size:,} bytes: {e})'
 
 def _from_pretrained(cls, arch, path, **kwargs):
-    try: return cls.from_pretrained(path, output_loading_info=True, **kwargs, **hub_args(path))
+    if local := hub_args(path): kwargs.update(local, adapter_kwargs=local) # where peft is installed, transformers looks for adapters too
+    try: return cls.from_pretrained(path, output_loading_info=True, **kwargs)
     except (OSError,SafetensorError) as e:
         broken = [*_unreadable(path)] if os.path.isdir(path) else []
         if broken: raise OSError(f"cannot read {'; '.join(broken)}: the file is cut short or damaged; copy or download it again") from e

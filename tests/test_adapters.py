@@ -3,13 +3,13 @@ import copy, importlib.util, json, pickle, subprocess, sys, warnings
 import pytest, torch
 from fastai.basics import Callback
 from fastai.callback.progress import ProgressCallback
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM
 from fastformers.adapters import *
 from fastformers.adapters_files import load_adapters, save_adapters
 from fastformers.data import classifier_dls, lm_dls
 from fastformers.families import block_modules, group_names, layer_groups
 from fastformers.learner import classifier_learner, lm_learner
-from fastformers.loading import load_body
+from fastformers.loading import _from_pretrained, load_body
 from fastformers.models import TextClassifier
 from fastformers.objectives import CLM, MLM
 from fastformers.resume import Resume
@@ -380,6 +380,13 @@ def test_targets_of_lora():
     m = add_lora(learner().model)
     for f in (add_adapters, add_lora):
         with pytest.raises(ValueError, match='merge_adapters'): f(m)
+
+@needs_peft
+def test_a_hub_that_is_not_there_is_not_asked_for_adapters(monkeypatch):
+    asked = []
+    monkeypatch.setattr('transformers.models.auto.auto_factory.find_adapter_config_file', lambda name, **kwargs: asked.append(kwargs['local_files_only']))
+    with pytest.raises(OSError, match='No weights for .nobody/nothing'): _from_pretrained(AutoModel, 'nobody/nothing', 'nobody/nothing', config=tiny_arch('bert'))
+    assert asked==[True]
 
 def test_without_peft_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'peft', None)
