@@ -3,7 +3,7 @@
     FASTFORMERS_DATA=... python benchmarks/trec_adapt.py --work DIR            # all that is decided, from the training questions
     FASTFORMERS_DATA=... python benchmarks/trec_adapt.py --work DIR --final    # and the 500 test questions: the four and the chosen one trained anew on all 5,452 questions, five seeds
 
-A rate is decided by 545 held-out questions: one seed each, then three for those less than a point behind the best and for the geometric mean of two such. The longer configurations differ by less than those questions can tell, so for them three of five folds are held out in turn, 3,271 questions; a question that occurs twice is in one fold.
+A rate is decided by 545 held-out questions: one seed each, then three for those less than a point behind the best and for the geometric mean of two such. The longer configurations differ by less than those questions can tell, so for them three of five folds are held out in turn, 3,271 questions; a question that occurs twice is in one fold. The folds also decide between rates of the same error.
 
 References are the errors of the NAACL 2019 tutorial on transfer learning (a transformer of its own, not MiniLM), whose settings these are: batches of 16, 3 epochs, adapters of width 32 at ten times the rate, the LM loss at half weight for
 6 epochs; the rate is the tutorial's 6.5e-5 or one of two higher ones, since MiniLM is a fifth of that model. With the LM loss, five times the work of the others, the highest rate is not tried, nor one in between, and one seed decides. `--work` keeps finished rows: the same command goes on after it was stopped.
@@ -54,14 +54,16 @@ def main():
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
     def row(arm, lr, seed, part='validation'): return rows.get(lambda: {part:train(df if part=='validation' else whole, seed, lr=lr, **settings[arm])}, part, arm=arm, lr=lr, seed=seed, **settings[arm])
-    def held_out(arm, k): return rows.get(lambda: {'held out':train(df.assign(is_valid=fold==k), seeds[0], lr=lrs[1], **longer[arm])}, 'held out', arm=arm, lr=lrs[1], seed=seeds[0], fold=k, **longer[arm])['held out']
+    def held_out(arm, lr): return [rows.get(lambda: {'held out':train(df.assign(is_valid=fold==k), seeds[0], lr=lr, **settings[arm])}, 'held out', arm=arm, lr=lr, seed=seeds[0], fold=k, **settings[arm])['held out'] for k in range(folds)]
     grid = {arm:{lr*times.get(arm, 1):row(arm, lr*times.get(arm, 1), seeds[0])['validation'] for lr in (lrs[:2] if arm==slow else lrs)} for arm in arms}
     def rate(arm):
         near = [lr for lr,e in grid[arm].items() if e<min(grid[arm].values())+1]
         if len(near)==1 or arm==slow: return min(near, key=grid[arm].get)
-        return min([*near, float(f'{np.prod(near)**(1/len(near)):.2g}')], key=lambda lr: np.mean([row(arm, lr, s)['validation'] for s in seeds[:3]]))
+        means = {lr:round(np.mean([row(arm, lr, s)['validation'] for s in seeds[:3]]), 3) for lr in (*near, float(f'{np.prod(near)**(1/len(near)):.2g}'))}
+        ties = [lr for lr,e in means.items() if e==min(means.values())]
+        return ties[0] if len(ties)==1 else min(ties, key=lambda lr: np.mean(held_out(arm, lr)))
     best = {arm:rate(arm) for arm in arms} | dict.fromkeys(longer, lrs[1])
-    out = {arm:[held_out(arm, k) for k in range(folds)] for arm in longer}
+    out = {arm:held_out(arm, lrs[1]) for arm in longer}
     chosen = min(longer, key=lambda arm: np.mean(out[arm]))
     def table(arms, of): return {f'{arm}, {best[arm]:g}':stat(of(arm)) | ({'reference':naacl[arm]} if arm in naacl else {}) for arm in arms}
     def seen(arm): return [o['validation'] for o in rows.all if 'validation' in o and (o['arm'],o['lr'])==(arm,best[arm]) and o['seed'] in seeds[:3]] # of one seed or of three
