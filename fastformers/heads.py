@@ -108,6 +108,14 @@ class PoolingHead(nn.Module):
         for i,o,p in zip(szs, szs[1:], ps): layers += [*([norm(i)] if norm else []), nn.Dropout(p), nn.Linear(i,o), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1])  # no ReLU after the last
 
+    @torch.no_grad()
+    def start_at(self, y): # `(n_out,)`, before softmax or sigmoid
+        "Begin with `y` as the answer to any text, give or take what random weights say: it is the bias of the last layer"
+        y = torch.as_tensor(y, dtype=torch.float)
+        if self.y_range is not None: y = ((y-self.y_range[0])/(self.y_range[1]-self.y_range[0])).clamp(.01, .99).logit()
+        self.layers[-1].bias.copy_(y)
+        return self
+
     def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, n_out)`
         x = self.layers(self.pool(h, mask).to(self.layers[-1].weight.dtype))
         if self.y_range is None: return x
@@ -147,6 +155,7 @@ class LSTMHead(nn.Module):
         super().__init__()
         self.lstm = TokenLSTM(nf, width, n_layers, bidirectional=bidirectional, batch_first=True)
         self.head = PoolingHead(width*(1+bidirectional), n_out, pool=pool, **kwargs)
+    def start_at(self, y): "As of a `PoolingHead`"; self.head.start_at(y); return self
     def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, n_out)`
         return self.head(self.lstm(h, mask), mask)
 

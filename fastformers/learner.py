@@ -40,7 +40,7 @@ from .objectives import Objective
 import fastformers.completion # `fill_mask`, `generate`
 import fastformers.schedules # `fit_schedule`
 from .stages import new_dir, read_stage, versions, write_stage, write_text
-from .task import activation_of, columns_of, default_metrics, loss_for, target_of, threshold_of
+from .task import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
 from .tokens import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
 from .training import FreezeGrads, FusedAdam
 
@@ -159,7 +159,7 @@ def _say_kept(path):
     _log.warning(f"the head of {path} is kept, it is for the same labels in a column of the same name; if these data mean something else by them, "
                  f"start a new one: classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
 
-def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **kwargs):
+def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, **kwargs):
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
     body,path,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),_dir(arch),get_c(dls)
     facts = read_bundle(path) if pretrained else None
@@ -168,6 +168,7 @@ def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **kwarg
     if isinstance(head, nn.Module): return model
     for m in model.head.modules():
         if isinstance(m, nn.Dropout): m.p = nn.Dropout(m.p*drop_mult).p # which complains about more than 1
+    if start is not None and hasattr(model.head, 'start_at'): model.head.start_at(start)
     there = facts if (path/'head.safetensors').is_file() else None
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head_module(model), str(path/'head.safetensors'))
@@ -224,7 +225,7 @@ def classifier_learner(
     opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision)
     if head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
     else:
-        model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, **opts)
+        model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, answer_without_reading(dls) if loss_func is None else None, **opts)
         if head is not None: _check_head(model, get_c(dls) if loss_func is None else None)
     if metrics is None: metrics = default_metrics(dls)
     return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)
