@@ -3,6 +3,7 @@ import json, os, shutil, subprocess, sys
 from functools import partial
 from pathlib import Path
 import pytest
+from fastai.callback.core import Callback
 from safetensors.torch import load_file
 from transformers import AutoModel
 from fastformers import fine_tuning
@@ -158,7 +159,7 @@ def test_the_command_goes_on(here):
     assert facts(copy)==facts(here/'whole') and not (copy/'checkpoints').exists()
     assert '1.3 epochs' in (copy/'settings.ini').read_text() # what the budget was
 
-class Stop(fine_tuning.Callback):
+class Stop(Callback):
     order,outside = 2000,True
     def after_batch(self):
         if self.training and self.train_iter==6: raise KeyboardInterrupt
