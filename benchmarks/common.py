@@ -62,7 +62,7 @@ def save(name, args, config, figures, final=False):
         line = {k:facts[k] for k in ('date','commit','command')} | {'config':hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12], **figures.get('test',{})}
         with open(results/'test_reads.jsonl', 'a') as f: f.write(json.dumps(line, default=str)+'\n')
     for part,errors in (('validation',figures.get('validation error %')), *figures.get('test',{}).items()):
-        if isinstance(errors, dict): print(f'\n{part}', *(f'  {k:36} {v["mean"]} ± {v["sd"]}' if isinstance(v, dict) else f'  {k:36} {v}' for k,v in errors.items()), sep='\n')
+        if isinstance(errors, dict): print(f'\n{part}', *(f'  {k:36} {v["mean"]} ± {v["sd"]}' if isinstance(v, dict) and 'mean' in v else f'  {k:36} {v}' for k,v in errors.items()), sep='\n')
     for o in figures.get('gains', []): print(o['says'])
 
 def parser(doc):
