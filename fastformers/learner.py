@@ -168,12 +168,13 @@ def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, 
     if isinstance(head, nn.Module): return model
     for m in model.head.modules():
         if isinstance(m, nn.Dropout): m.p = nn.Dropout(m.p*drop_mult).p # which complains about more than 1
-    if start is not None and hasattr(model.head, 'start_at'): model.head.start_at(start)
     there = facts if (path/'head.safetensors').is_file() else None
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head_module(model), str(path/'head.safetensors'))
         _say_kept(path)
-    elif there: _log.warning(f"the head in {path} is for other labels or of another form: it is not used, a new one starts random")
+        return model
+    if there: _log.warning(f"the head in {path} is for other labels or of another form: it is not used, a new one starts random")
+    if start and hasattr(model.head, 'start_at') and (y := answer_without_reading(dls)) is not None: model.head.start_at(y)
     return model
 
 def _check_head(model, n_out):
@@ -225,7 +226,7 @@ def classifier_learner(
     opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision)
     if head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
     else:
-        model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, answer_without_reading(dls) if loss_func is None else None, **opts)
+        model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, loss_func is None, **opts)
         if head is not None: _check_head(model, get_c(dls) if loss_func is None else None)
     if metrics is None: metrics = default_metrics(dls)
     return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)

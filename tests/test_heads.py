@@ -262,6 +262,16 @@ def test_kept_states_feed_a_head_as_computed_ones(kw):
     assert gap(run(cache), run([]))<1e-4
     assert cache.store.found or kw!=dict(head=small)
 
+def test_a_new_head_begins_with_what_needs_no_reading(tmp_path):
+    dls,want = dls_of('bert', 'equal'),2.5+.5/18
+    def bias(**kwargs): return [o for o in classifier_learner(dls, tiny_arch('bert'), **kwargs).model.head.modules() if isinstance(o, torch.nn.Linear)][-1].bias.item()
+    assert len(dls.train_ds)==18 and bias()==pytest.approx(want) and bias(head=small)==pytest.approx(want)
+    assert abs(bias(loss_func=torch.nn.MSELoss()))<1, 'nobody knows what outputs mean to a loss of the user'
+    learn = quiet(classifier_learner(dls, tiny_arch('bert')))
+    with torch.no_grad(): learn.model.head.layers[-1].bias.fill_(7.)
+    learn.save_encoder(tmp_path/'o')
+    assert classifier_learner(dls, tmp_path/'o').model.head.layers[-1].bias.item()==7., 'a head that was trained stays'
+
 def test_numbers_of_which_one_differs_give_numbers():
     for kw in (dict(), dict(layers='mix'), dict(head=small), dict(head='hf')):
         learn = quiet(classifier_learner(dls_of('bert', 'equal'), tiny_arch('bert'), **kw))
