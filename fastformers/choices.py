@@ -18,7 +18,7 @@ from torch import nn
 from fastcore.foundation import L
 from fastcore.meta import delegates
 from fastai.learner import Learner
-from .adapters import _peft, adapter_ways, add_adapters, add_lora, bitfit
+from .adapters import _peft, adapter_ways, add_lora
 from .auxiliary import AuxiliaryLM, lm_objective
 from .layers import _listed
 from .learner import _dir, check_head, classifier_learner

@@ -198,9 +198,9 @@ def _warn_alike(labels, c):
 
 def check_spread(labels, splits, label_col):
     "Raise if the numbers to predict are the same in all training rows; a warning says so of validation"
-    first = {part:np.unique(np.array([labels[i] for i in s]), axis=0).tolist() for part,s in zip(('training','validation'), splits) if len(s)>1}
-    if len(o := first.get('training', ()))==1: raise ValueError(f"column {label_col!r} is {o[0]} in all {len(splits[0])} rows in training, so there is nothing to learn; is it the right column?")
-    if len(o := first.get('validation', ()))==1: _warn(f"column {label_col!r} is {o[0]} in all {len(splits[1])} rows in validation: a correlation cannot be measured there", labels)
+    seen = {part:np.unique(np.array([labels[i] for i in s]), axis=0).tolist() for part,s in zip(('training','validation'), splits) if len(s)>1}
+    if len(o := seen.get('training', ()))==1: raise ValueError(f"column {label_col!r} is {o[0]} in all {len(splits[0])} rows in training, so there is nothing to learn; is it the right column?")
+    if len(o := seen.get('validation', ()))==1: _warn(f"column {label_col!r} is {o[0]} in all {len(splits[1])} rows in validation: a correlation cannot be measured there", labels)
 
 def check_classes(labels, splits, label_col, vocab=None):
     "Raise unless training has two classes and all that validation has; where there is a `vocab`, unless it has all labels"
