@@ -52,7 +52,8 @@ def main():
         if not (work/'lm'/'stage.json').exists(): fine_tune_lm(texts, 'minilm', work/'lm', bs=32, lr=1e-3, drop_mult=0., valid_pct=.02, resume=str(work/'checkpoints'), **lm)
         def row(arm, seed):
             o = {**whole, **arms[arm]}
-            return rows.get(lambda: {'validation':train(df, seed, 'minilm' if not o.pop('stage_2', True) else work/'lm', **o)}, arm=arm, seed=seed)['validation']
+            start,settings = 'minilm' if not o.get('stage_2', True) else work/'lm',{k:v for k,v in o.items() if k!='stage_2'}
+            return rows.get(lambda: {'validation':train(df, seed, start, **settings)}, arm=arm, seed=seed, **o)['validation']
         table[name] = {arm:stat([row(arm, s) for s in seeds]) for arm in arms} | {'TF-IDF + logistic regression':stat([tfidf_error(df[~df.is_valid], df[df.is_valid])])}
         print(f'\n{name}, validation error %, {(~df.is_valid).sum()} and {df.is_valid.sum()} rows', *(f"  {k:44} {v['mean']:6.2f} ± {v['sd'] or 0:.2f}" for k,v in table[name].items()), sep='\n')
     save('ablation', args, dict(whole=whole, arms=arms, seeds=seeds), {'error % by data':table, "ULMFiT's own, IMDb and TREC-6, %":ulmfit})

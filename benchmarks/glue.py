@@ -94,13 +94,13 @@ def main():
     p.add_argument('--sets', default=','.join(sets), help='comma-separated')
     p.add_argument('--full', action='store_true', help='all rows, for a GPU')
     args = p.parse_args()
-    seeds,rows,res = [int(o) for o in args.seeds.split(',')],Rows(args.work),{}
+    seeds,rows,res = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, full=args.full),{}
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
     for name in args.sets.split(','):
         df,test = load(name, args.full)
         def row(who, lr, seed, final=False):
-            return rows.get(lambda: dict(ours=ours, trainer=trainer)[who](name, df, test if final else None, seed, lr), 'test' if final else 'validation', set=name, who=who, lr=lr, seed=seed, full=args.full)
+            return rows.get(lambda: dict(ours=ours, trainer=trainer)[who](name, df, test if final else None, seed, lr), 'test' if final else 'validation', set=name, who=who, lr=lr, seed=seed)
         best = {who:max(lrs, key=lambda lr: row(who, lr, seeds[0])['validation']) for who in ('ours','trainer')}
         got = {who:[row(who, best[who], s, args.final) for s in seeds] for who in best}
         res[name] = {part:{who:stat([o[part] for o in v]) for who,v in got.items()} | interval(*([o[part] for o in got[who]] for who in ('ours','trainer')))

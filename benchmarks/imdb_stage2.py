@@ -68,7 +68,7 @@ def main():
     p.add_argument('--lm-only', action='store_true', help='train the language model and stop')
     args = p.parse_args()
     quiet()
-    rows = Rows(args.work)
+    rows = Rows(args.work, words=words, lm=lm_settings, warm=warm, body=body, classifier=clf_settings, epochs=epochs)
     train,valid,test,texts,_ = load()
     if args.lm_only: adapt(args.work, texts); return
     seeds = [int(o) for o in args.seeds.split(',')]

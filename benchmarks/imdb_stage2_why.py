@@ -70,7 +70,7 @@ def main():
     work = args.work/'why'
     arms = {'as it came':lambda: 'minilm', 'all reviews':lambda: adapt(args.work, texts)}
     arms |= {k:(lambda k=k,o=o: train_lm(work/k.replace(' ', '_'), unsup, **{'tokens':args.tokens, **o})) for k,o in variants.items()}
-    rows = Rows(work)
+    rows = Rows(work, words=words, lm=lm_settings, warm=warm, body=body, tokens=args.tokens, probe_rows=probe_rows)
     def probed(make):
         arch = make()
         stage = json.loads((arch/'stage.json').read_text()) if isinstance(arch, Path) else {}

@@ -78,7 +78,7 @@ def main():
     p.add_argument('--work', type=Path, default=Path('runs/lr_sweep'), help='directory of finished rows')
     args = p.parse_args()
     quiet()
-    rows = Rows(args.work)
+    rows = Rows(args.work, n_valid=n_valid, bs=bs, epochs=epochs, discr=discr)
     def once(kind, name, seed, lr, f):
         "Do it unless it is done; its row"
         return rows.get(lambda: {'lr':lr, **f(learner(data[name], sets[name]['max_len'], seed))}, 'kind', kind=kind, set=name, seed=seed, **({'lr':lr} if kind=='rate' else {}))
