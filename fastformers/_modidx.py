@@ -718,6 +718,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'fastformers.hub': { 'fastformers.hub._answers': ('hub.html#_answers', 'fastformers/hub.py'),
                                  'fastformers.hub._sha256': ('hub.html#_sha256', 'fastformers/hub.py'),
                                  'fastformers.hub._tokenizer_class': ('hub.html#_tokenizer_class', 'fastformers/hub.py'),
+                                 'fastformers.hub._uploaded': ('hub.html#_uploaded', 'fastformers/hub.py'),
                                  'fastformers.hub.hub_args': ('hub.html#hub_args', 'fastformers/hub.py'),
                                  'fastformers.hub.hub_reached': ('hub.html#hub_reached', 'fastformers/hub.py'),
                                  'fastformers.hub.load_tokenizer': ('hub.html#load_tokenizer', 'fastformers/hub.py'),

@@ -163,7 +163,10 @@ def _checked_out(args):
     return out
 
 def _model_dir(path):
-    "`path`, which must be the directory of a model"
+    "`path`, which must be the directory of a model, or the hub id of one"
+    if not Path(path).expanduser().exists():
+        from fastformers.hub import resolve_arch # takes seconds to load
+        path = resolve_arch(str(path))
     path = _found(path)
     if (path/'config.json').is_file(): return path
     inside = sorted(o.name for o in path.iterdir() if (o/'config.json').is_file()) if path.is_dir() else []
@@ -244,7 +247,7 @@ def add_users(
 ):
     "The parsers of the two commands"
     p = verb('predict', predict, "Label texts with a classifier: texts on the command line, rows of a csv file, or lines of standard input")
-    p.add_argument('model', metavar='DIR', help="Directory of a classifier")
+    p.add_argument('model', metavar='DIR', help="Directory of a classifier, or its hub id")
     p.add_argument('texts', metavar='TEXT', nargs='*', help="Texts to label; - reads standard input, a text a line, and writes label, score and text with tabs between them")
     p.add_argument('--csv', metavar='FILE', help="csv or tsv file (.gz or not) whose rows to label; read as a stream, so it may be of any size")
     p.add_argument('--text-col', action='append', metavar='COL', help="Column of the texts in that file; a pair with a comma or by repeating the flag (default: text)")
@@ -252,6 +255,6 @@ def add_users(
     p.add_argument('--device', metavar='TEXT', help="cpu, cuda, ...; default: GPU if there is one")
     add_flags(p, 'export.Predictor.__call__'); format_flags(p)
     p = verb('export', export, "Write a classifier or language model as a directory for others: what is needed to use it, and a card")
-    p.add_argument('model', metavar='DIR', help="Directory of a stage")
+    p.add_argument('model', metavar='DIR', help="Directory of a stage, or its hub id")
     p.add_argument('out', metavar='OUT', help="Directory to write")
     p.add_argument('--half', action='store_true', help="Weights in half precision: half the size")

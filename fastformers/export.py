@@ -23,6 +23,7 @@ from .adapters_files import load_adapters
 from .core import TensorTokens
 from .bundles import HFClassifier, activations, build_head, head_module, problem_types, read_bundle
 from .heads import as_head
+from .hub import resolve_arch
 from .models import TextClassifier, load_body, load_config, load_hf, max_length
 from .tokens import HFTokenizer, is_pair, load_tokenizer, not_a_text
 
@@ -187,13 +188,14 @@ def _model(path, facts, head):
     return model
 
 def from_hf(
-    path, # A directory written by `learn.to_hf`, `learn.save_encoder` of a classifier, or any Hugging Face sequence classifier
+    path, # A directory written by `learn.to_hf`, `learn.save_encoder` of a classifier, or any Hugging Face sequence classifier; the hub id under which one of the first two was uploaded
     device=None, # Default: GPU if there is one
-    head=None # For weights that were written from a head of your own: a module like it, or the class or function that made it
+    head=None, # For weights that were written from a head of your own: a module like it, or the class or function that made it
+    revision='main' # Of a hub id
 ) -> Predictor:
     "Open a classifier, in float32, without fastai"
-    path = Path(path)
-    if not path.is_dir(): raise FileNotFoundError(f"{path} is not a directory; pass one that `learn.to_hf` wrote, or a downloaded checkpoint (huggingface_hub.snapshot_download)")
+    path = Path(resolve_arch(path, revision))
+    if not path.is_dir(): raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier of this library that can be reached; pass a directory that `learn.to_hf` wrote, or a downloaded checkpoint (huggingface_hub.snapshot_download)")
     facts = read_bundle(path)
     _need(path, 'config.json')
     if facts is None and (path/'head.safetensors').is_file(): _need(path, 'classifier.json')

@@ -113,10 +113,10 @@ def _train(learn, stage, path, schedule, lr, epochs, minutes, resume=None, discr
     _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {_num(v)}' for k,v in stage.metrics.items())} in {stage.seconds/60:.1f} minutes")
     return stage
 
-def _came_from(arch):
-    "`arch`, and the kind of stage if it is the directory of one"
-    kind = (read_stage(arch) or {}).get('stage') if Path(arch).is_dir() else None
-    return f'{arch} ({kind})' if kind else str(arch)
+def _came_from(learn):
+    "What `learn` began with, and the kind of stage if it is one"
+    kind = learn.lineage.get('stage') if isinstance(learn.lineage, dict) else None
+    return f'{learn.parent} ({kind})' if kind else learn.parent
 
 def _sizes(dls):
     "Rows and tokens of training and validation"
@@ -168,7 +168,7 @@ def fine_tune_lm(
     with _head_said(schedule): learn = lm_learner(dls, arch, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs), *L(resume)])
     if schedule is None and learn.model.new_head: _log.info("the checkpoint has no LM head: a new one starts random, and learns alone at first")
     if schedule is None: schedule = head_first if learn.model.new_head else full_tune
-    stage = Stage(name, seed, _came_from(learn.parent), {**_sizes(dls), 'objective':type(objective_of(dls)).__name__})
+    stage = Stage(name, seed, _came_from(learn), {**_sizes(dls), 'objective':type(objective_of(dls)).__name__})
     return _train(learn, stage, path, schedule, lr, epochs, minutes, resume, seq_len=seq_len, bs=bs, packing=packing, drop_mult=drop_mult)
 
 # %% ../nbs/11f_fine_tuning.ipynb #cdf38657
@@ -270,6 +270,6 @@ def fine_tune_classifier(
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, valid_pct, bs, seed=seed, max_len=max_len)
     if len(dls.valid_ds)<2 and not hasattr(dls, 'vocab'): raise ValueError("one row is held out; a correlation needs two or more: pass a larger `valid_pct`, or more rows")
     learn,words = chosen_learner(dls, arch, **choices, head=head, pool=pool, drop_mult=drop_mult, cbs=[cpu_bf16(), *L(cbs), *L(resume)]),in_words(**choices)
-    stage = Stage(name, seed, _came_from(learn.parent), _sizes(dls), settings=unusual(words))
+    stage = Stage(name, seed, _came_from(learn), _sizes(dls), settings=unusual(words))
     test_dl = None if test is None else _test_dl(dls, test, label_col)
     return _train(learn, stage, path, schedule, lr, epochs, minutes, resume, discr, test_dl, max_len=max_len, bs=bs, pool=pool, drop_mult=drop_mult, **words)

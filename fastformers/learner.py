@@ -47,9 +47,9 @@ from .training import FreezeGrads, FusedAdam
 _log = logging.getLogger(__name__)
 
 # %% ../nbs/11_learner.ipynb #95365524
-def _dir(arch):
-    "The directory of `arch`; a path that does not exist for a hub id or a config"
-    o = resolve_arch(arch)
+def _dir(arch, revision='main'):
+    "The directory of `arch`; a path that does not exist for a config, or a hub id that is no stage's"
+    o = resolve_arch(arch, revision)
     return Path(o) if isinstance(o, (str,Path)) else Path('no directory')
 
 def _own_tok(arch):
@@ -63,9 +63,9 @@ def _extends(new, old):
     same = all(a[k]==b[k] for k in ('normalizer','pre_tokenizer','decoder')) and a['model']['type']==b['model']['type']
     return same and old.get_vocab().items()<=new.get_vocab().items() and (a['post_processor']==b['post_processor'] or len(new)>len(old))
 
-def _check_tok(tok, vocab, arch):
+def _check_tok(tok, vocab, arch, revision):
     "Does the tokenizer belong to a model of `vocab` embeddings from `arch`?"
-    stage = read_stage(_dir(arch)) or {}
+    stage = read_stage(_dir(arch, revision)) or {}
     other = stage.get('tokenizer') not in (None, tok_hash(tok))
     if not other and len(tok)<=vocab or (own := _own_tok(arch)) is not None and _extends(tok, own): return
     if other: raise ValueError(f"{arch} was trained with another tokenizer than these data; build the dls with tok={str(arch)!r}")
@@ -76,7 +76,7 @@ def _fit_data(dls, model, arch):
     tok,n = tokenizer_of(dls).tok,max_length(model.body)
     longest = max(int(dl.lengths.max(initial=0)) if hasattr(dl,'lengths') else 0 for dl in dls.loaders)
     if n and longest>n: raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
-    _check_tok(tok, model.config.get_text_config().vocab_size, arch)
+    _check_tok(tok, model.config.get_text_config().vocab_size, arch, model.loading.revision)
     if fit_vocab(getattr(model,'hf',model.body), len(tok)): model.model_inputs = ModelInputs(model.body)
 
 class PickleNote(Callback):
@@ -95,7 +95,7 @@ def _learner(dls, model, arch, cbs, **kwargs):
 def _comes_from(learn, arch):
     "`learn` with its lineage, read now: the directory of `arch` may be another stage when this learner is saved"
     learn.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
-    learn.lineage = read_stage(_dir(arch)) or learn.parent
+    learn.lineage = read_stage(_dir(arch, learn.model.loading.revision)) or learn.parent
     return learn
 
 def _given(**kwargs): return {k:v for k,v in kwargs.items() if v is not None}
@@ -161,7 +161,8 @@ def _say_kept(path):
 
 def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, **kwargs):
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
-    body,path,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),_dir(arch),get_c(dls)
+    body,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),get_c(dls)
+    path = _dir(arch, body.loading.revision)
     facts = read_bundle(path) if pretrained else None
     if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
     model = TextClassifier(body, lambda nf: as_head(head, nf, n_out), layers)
@@ -197,7 +198,7 @@ def check_head(
     if isinstance(head, str) and not is_last(layers): raise ValueError(f"Hugging Face's own head is fed by the last layer, got layers={layers!r}; leave `layers` out, or `head`")
 
 def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
-    (kind,labels,_),path = target_of(dls),_dir(arch)
+    (kind,labels,_),path = target_of(dls),_dir(arch, kwargs.get('revision','main'))
     there = read_bundle(path)
     keep = there and _same_task(there, dls)
     model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, adapters=load_adapters, **kwargs)

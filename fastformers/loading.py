@@ -55,7 +55,7 @@ def load_config(arch, revision='main'):
     "The `PretrainedConfig` of `arch`, a hub id (at `revision`), a directory, a shipped name or a config"
     if not isinstance(arch, (str,os.PathLike,PretrainedConfig)):
         raise TypeError(f"`arch` is a hub id, a directory, a shipped name or a config, got {type(arch).__name__}")
-    path = resolve_arch(arch)
+    path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
     if os.path.isdir(path) and not Path(path, 'config.json').is_file(): raise OSError(not_found(arch, 'config.json'))
     try: return AutoConfig.from_pretrained(path, revision=revision, **hub_args(path))
@@ -120,7 +120,7 @@ def load_hf(
 ):
     "An `auto_cls` model of `arch` with its `LoadReport` as `.loading`"
     name,cfg,dtype = arch,copy.deepcopy(load_config(arch, revision)),_dtype(dtype)
-    arch = resolve_arch(arch)
+    arch = resolve_arch(arch, revision)
     random = isinstance(arch, PretrainedConfig) or not pretrained
     _check_encoder(auto_cls, cfg)
     beside = None if random else _adapters_of(arch, adapters)

@@ -1,0 +1,115 @@
+"A stage that was uploaded to the hub is opened by its id, whole: from a server that speaks the hub's protocol, then from the cache alone"
+import hashlib, json, os, subprocess, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+import pytest, torch
+from huggingface_hub import constants
+from fastformers import hub
+from fastformers.adapters import add_adapters
+from fastformers.export import from_hf
+from fastformers.hub import resolve_arch
+from fastformers.loading import ADAPTERS
+from test_adapters import learner
+from test_adapters_bundles import adapted, gap, odd, wanted
+
+sha = 'c0ffee'*6+'c0de'
+
+class Hub(BaseHTTPRequestHandler):
+    "Serves the folders of `repos` as repositories with one commit each"
+    repos,asked = {},[]
+    def log_message(self, *args): pass
+    def answer(self, status, body=b'', head=False, **headers):
+        self.send_response(status)
+        for k,v in {'X-Repo-Commit':sha, 'Content-Length':len(body), **headers}.items(): self.send_header(k.replace('_','-'), str(v))
+        self.end_headers()
+        if not head: self.wfile.write(body)
+    def do_HEAD(self): self.do_GET(head=True)
+    def do_GET(self, head=False):
+        path = unquote(urlparse(self.path).path).strip('/')
+        self.asked.append(path)
+        if not path: return self.answer(200, head=head)
+        if path.startswith('api/models/'):
+            name,kind = '/'.join(path.split('/')[2:4]),[*path.split('/'), ''][4]
+            if name not in self.repos: return self.answer(404, head=head, X_Error_Code='RepoNotFound')
+            files = [dict(type='file', path=o.name, size=o.stat().st_size, oid=self.tag(o)) for o in sorted(self.repos[name].iterdir())]
+            return self.answer(200, json.dumps(files if kind=='tree' else dict(id=name, sha=sha, siblings=[dict(rfilename=o['path']) for o in files])).encode(), head, Content_Type='application/json')
+        name,_,rest = path.partition('/resolve/')
+        if name not in self.repos: return self.answer(404, head=head, X_Error_Code='RepoNotFound')
+        f = self.repos[name]/rest.split('/', 1)[1]
+        if not f.is_file(): return self.answer(404, head=head, X_Error_Code='EntryNotFound')
+        self.answer(200, f.read_bytes(), head, ETag=f'"{self.tag(f)}"')
+    @staticmethod
+    def tag(f): return hashlib.sha1(f.read_bytes()).hexdigest()
+
+client = """import sys, torch
+from fastformers.data import classifier_dls
+from fastformers.export import from_hf
+from fastformers.learner import classifier_learner
+from fastformers.loading import load_body
+from fastformers.testing import tiny_df
+texts,out = torch.load(sys.argv[1]),{}
+out['from_hf'] = from_hf('me/reviews', device='cpu').scores(texts)
+out['revision'] = from_hf('me/reviews', device='cpu', revision=sys.argv[3]).scores(texts)
+learn = classifier_learner(classifier_dls(tiny_df(), 'me/reviews', bs=4, device='cpu'), 'me/reviews')
+out['learner'] = learn.get_preds(dl=learn.dls.test_dl(texts))[0]
+out['parent'],out['stage'] = learn.parent,learn.lineage['stage']
+try: load_body('me/reviews')
+except ValueError as e: out['refused'] = str(e)
+out['plain'] = load_body('me/plain').loading.loaded
+try: from_hf('me/plain')
+except FileNotFoundError as e: out['no stage'] = str(e)
+try: load_body('me/nobody')
+except OSError as e: out['nobody'] = str(e)
+torch.save(out, sys.argv[2])
+"""
+
+@pytest.fixture(scope='module')
+def uploaded(tmp_path_factory):
+    "(cache, what the client got, what the learner says)"
+    d = tmp_path_factory.mktemp('hub')
+    learn = adapted(add_adapters)
+    want = wanted(learn)
+    Hub.repos = {'me/reviews':learn.to_hf(d/'reviews'), 'me/plain':d/'plain'}
+    learner('bert').model.body.save_pretrained(d/'plain')
+    server = ThreadingHTTPServer(('localhost', 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    torch.save(odd, d/'texts')
+    env = {k:v for k,v in os.environ.items() if k!='HF_HUB_OFFLINE' and 'proxy' not in k.lower()} | dict(HF_ENDPOINT=f'http://localhost:{server.server_port}', HF_HOME=str(d/'home'), HF_HUB_DISABLE_XET='1')
+    try: res = subprocess.run([sys.executable, '-W', 'ignore', '-c', client, d/'texts', d/'out', sha], env=env, capture_output=True, text=True)
+    finally: server.shutdown()
+    assert res.returncode==0, res.stderr
+    return d/'home'/'hub', torch.load(d/'out'), want
+
+def test_the_hub_id_of_a_classifier_opens_it_whole(uploaded):
+    _,got,want = uploaded
+    assert gap(torch.as_tensor(got['from_hf']), want)<1e-5 and gap(torch.as_tensor(got['revision']), want)<1e-5
+
+def test_a_learner_from_a_hub_id_has_head_adapters_and_lineage(uploaded):
+    _,got,want = uploaded
+    assert gap(got['learner'], want)<1e-5 and (got['parent'],got['stage'])==('me/reviews','classifier')
+    assert ADAPTERS in got['refused']                                  # not a body without its adapters
+
+def test_other_repositories_are_as_they_were(uploaded):
+    _,got,_ = uploaded
+    assert got['plain']>10 and 'nor the hub id of a classifier' in got['no stage'] and 'not found on the model hub' in got['nobody']
+    fetched = [o for o in Hub.asked if o.startswith('me/plain')]
+    assert fetched.count('me/plain/resolve/main/stage.json')<=2       # asked, found missing, remembered
+
+def test_without_a_network_the_cache_serves(uploaded, monkeypatch):
+    cache,_,want = uploaded
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(cache))
+    hub._uploaded.cache_clear()
+    assert gap(torch.as_tensor(from_hf('me/reviews', device='cpu').scores(odd)), want)<1e-5
+    assert resolve_arch('me/plain')=='me/plain'
+
+def test_half_a_download_is_no_classifier(uploaded, monkeypatch):
+    cache,_,_ = uploaded
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(cache))
+    hub._uploaded.cache_clear()
+    f = Path(resolve_arch('me/reviews'))/ADAPTERS
+    kept = f.resolve().rename(f.resolve().with_suffix('.away'))
+    try:
+        hub._uploaded.cache_clear()
+        with pytest.raises(OSError, match='not fetched whole|missing'): from_hf('me/reviews', device='cpu')
+    finally: kept.rename(kept.with_suffix('')); hub._uploaded.cache_clear()
