@@ -123,7 +123,7 @@ def find_fall(runs, rates):
     i = max(np.flatnonzero(mean[:best]>level), default=0) # the last one before the lowest place
     part = np.clip((mean[i]-level)/(mean[i]-mean[i+1]), 0, 1) if mean[i]>mean[i+1] else 0.
     low,high = float(rates[i]*(rates[i+1]/rates[i])**part),float(rates[best])
-    return max(high/10, low), low, high
+    return max(high/8, low), low, high
 
 # %% ../nbs/10i_lr_sweep.ipynb #ee543eee
 def usual_lrs(model):

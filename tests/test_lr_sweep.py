@@ -302,7 +302,7 @@ def test_suggestion_follows_the_fall():
     rates = np.geomspace(1e-6, 1, 61)
     for lowest in (-2.4,-2,-1.5): # the suggestion goes where the fall is
         lr,low,high = find_fall([np.interp(np.log10(rates), [lowest-2,lowest,lowest+1], [2,1,1.5])], rates)
-        assert abs(np.log10(lr)-(lowest-1))<.1 and abs(np.log10(high)-lowest)<.11 and abs(np.log10(low)-(lowest-1.8))<.15
+        assert abs(np.log10(lr)-(lowest-np.log10(8)))<.1 and abs(np.log10(high)-lowest)<.11 and abs(np.log10(low)-(lowest-1.8))<.15
 
 def test_lr_find_is_still_fastais():
     learn = classifier()
