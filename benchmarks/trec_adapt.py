@@ -28,7 +28,6 @@ longer = { # at the middle rate only
     'layer decay, 8 epochs':dict(epochs=8, **decay),
     'layer decay, 8 epochs, mix of layers':dict(epochs=8, layers='mix', **decay),
     'layer decay, 6 epochs, R-Drop':dict(epochs=6, r_drop=2., **decay),
-    'layer decay, 6 epochs, R-Drop 5':dict(epochs=6, r_drop=5., **decay),
     'layer decay, 6 epochs, LM loss':dict(epochs=6, lm=.5, **decay),
 }
 settings = arms | longer
