@@ -49,7 +49,7 @@ def resolve_arch(
     revision='main' # Of a hub id
 ): # The directory of a shipped checkpoint, or the local copy of a stage on the hub; anything else as it came (a directory of that name in the current folder goes first)
     "Find the files of a shipped checkpoint, or of a stage that was uploaded to the model hub"
-    if not isinstance(arch, str) or Path(arch).is_dir(): return arch
+    if not isinstance(arch, str) or os.path.isdir(arch): return arch
     if arch not in shipped: return _uploaded(arch, revision, hub_reached(), int(time.time()//60)) or arch
     o = shipped[arch]
     how = f"pip install 'fastformers[{o['extra']}]'"
