@@ -93,7 +93,7 @@ def load_adapters(
     "Adapt `model` as the file says and load what was trained"
     (facts,tensors),body = _read(path),_body(model)
     if diff := [f'{k} is {facts[k]} there, {v} here' for k,v in _kind(model).items() if facts[k]!=v]: raise ValueError(f"{path} is for another network: {', '.join(diff)}")
-    done,old = getattr(body, 'adapted', None),getattr(body, 'trained_names', None)
+    done,was = getattr(body, 'adapted', None),(getattr(body, 'trained_names', None), [(p, p.requires_grad) for p in model.parameters()])
     if done and json.dumps(done)!=json.dumps({k:facts[k] for k in done}):
         raise ValueError(f"{path} is for {facts['method']}({facts['settings']}), this model went through {done['method']}({done['settings']}); `remove_adapters(model)` first")
     if not done and facts['method']: _methods[facts['method']](model, **facts['settings'])
@@ -103,7 +103,8 @@ def load_adapters(
         _fit(there, here, path)
     except ValueError:
         if not done: remove_adapters(model)
-        if old is not None: train_only(model, lambda n,p: n in old)
+        if was[0] is not None: train_only(model, lambda n,p: n in was[0])
+        for p,o in was[1]: p.requires_grad_(o)
         raise
     rounded = any(there[k].dtype!=v.dtype for k,v in here.items()) # then the frozen weights are, too
     if not rounded and facts['base']!=_base_hash(body): _log.warning(f"{path} was trained beside other weights of a {facts['family']} than these: what it adds may not make sense here")

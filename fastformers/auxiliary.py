@@ -41,7 +41,7 @@ def lm_on(
     revision = report.revision if arch is None else 'main'
     if arch is None: arch = report.source if report.loaded else body.config
     p = next(body.parameters())
-    hf = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype, adapters=lambda hf,f: hf) # its body is not kept
+    hf = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype, adapters=lambda hf,f: hf, attn_implementation=body.config._attn_implementation) # its body is not kept
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
     _check_alike(hf, body, arch if isinstance(arch, str) else report.source)
     with quiet_hf():
@@ -89,12 +89,17 @@ class AuxiliaryLM(Callback):
         if not in_fit(self): return
         if not hasattr(self.model, 'lm'):
             raise ValueError("the LM head has to be in the model before there is an optimizer: pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
+        if self.model.loading.loaded and not self.model.lm.loading.loaded:
+            _log.warning(f"the body was loaded from {self.model.loading.source} after the learner was made, the LM head starts random: name that directory as `arch` of `AuxiliaryLM` if it holds one")
         known = {p for ps in self.opt.param_lists for p in ps}
         if any(p.requires_grad and p not in known for p in self.model.lm.parameters()): # adapters freeze weights for good
             raise ValueError("the optimizer does not have all weights of the LM head; use the splitter `layer_groups`, or one that covers `model.lm` too")
 
     @property
-    def now(self): "The weight of the LM loss at this batch"; return self.weight*self.anneal**self.pct_train
+    def now(self):
+        "The weight of the LM loss at this batch"
+        runner = getattr(self.learn, 'schedule_runner', None) # its fit may end within an epoch
+        return self.weight*self.anneal**(self.pct_train if runner is None else min((self.epoch+self.iter/self.n_iter)/runner.schedule.total, 1))
 
     def after_loss(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text

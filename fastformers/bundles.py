@@ -47,10 +47,10 @@ class HFClassifier(nn.Module):
     def logits(self, x):
         "`forward` for a batch whose padding does no harm"
         inputs = self.model_inputs(x)
-        if not self.sums_up_last: return self.hf(**inputs).logits
+        if not self.sums_up_last: return self.hf(**inputs).logits.float()
         mask = inputs['attention_mask']
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
-        with states_at(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits
+        with states_at(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits.float()
 
 # %% ../nbs/10b_bundles.ipynb #be648e5d
 problem_types = dict(single='single_label_classification', multi='multi_label_classification', regression='regression')

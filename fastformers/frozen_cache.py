@@ -11,7 +11,7 @@ __all__ = ['row_keys', 'RowStates', 'KeptStates', 'keeping', 'find_prefix', 'fro
 
 # %% ../nbs/10hb_frozen_cache.ipynb #a263f92e
 import logging, shutil, tempfile, torch
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from hashlib import blake2b
 from numbers import Real
@@ -25,7 +25,7 @@ from .compute import while_fitting
 from .core import TensorTokens, as_tokens
 from .families import _meta, block_modules
 from .frozen import Prefix, computing, lowest_open, reader
-from .models import LanguageModel, padding_safe
+from .models import LanguageModel, TextClassifier, padding_safe
 from .ragged import _put
 from .schedules import in_fit
 
@@ -44,9 +44,6 @@ class RowStates:
     "Hidden states `(n, nf)` of rows, in memory or in a file of the directory `path`; at most `max_gb` of them"
     def __init__(self, max_gb, path=None):
         self.max_gb,self.path,self.file,self.found,self.missed = max_gb,None if path is None else Path(path).expanduser(),None,0,0
-        if self.path is not None:
-            if self.path.exists() and not self.path.is_dir(): raise FileExistsError(f"{self.path} is a file; `path` is a directory for states")
-            self.path.mkdir(parents=True, exist_ok=True)
         self.clear()
 
     def clear(self):
@@ -77,7 +74,9 @@ class RowStates:
     def _write(self, h):
         "Did `h` get to the end of the file?"
         try:
-            if self.file is None: self.file = tempfile.TemporaryFile(dir=self.path, buffering=0)
+            if self.file is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self.file = tempfile.TemporaryFile(dir=self.path, buffering=0)
             if shutil.disk_usage(self.path).free<_spare+h.nbytes: return self._stop('the disk is nearly full')
             self.file.seek(self.nbytes)
             _put(self.file, _raw(h).tobytes())
@@ -154,17 +153,18 @@ def keeping(
 
 # %% ../nbs/10hb_frozen_cache.ipynb #833da093
 def _try_prefix(model, prefix):
-    "Does `model` compute the same on top of kept states?"
+    "Does `model` compute the same on top of kept states, what its head is fed too?"
     n,sl = torch.tensor([9,7,5]),9
     half = max(model.model_inputs.vocab_sz//2, 1)
     ids = (torch.arange(3*sl).view(3, sl)*18)%half + half//2 # special ids are low or high
     device = next(model.parameters()).device
     def run(k):
-        "States and predictions for the rows, with `k` more places of padding"
+        "States of the body, those that the head is fed, and predictions for the rows, with `k` more places of padding"
         seen,mask = [],torch.arange(sl+k)<n[:,None]
         x = TensorTokens(torch.nn.functional.pad(ids, (0,k)), attention_mask=mask).to(device)
         def note(m, args, kwargs, out): seen.append(out[0][kwargs['attention_mask'].bool()].flatten())
-        with model.body.register_forward_hook(note, with_kwargs=True): pred = model(x)
+        def fed(m, args): seen.append(args[0][args[1]].flatten()) # a head that begins at zero says the same whatever it is fed
+        with model.body.register_forward_hook(note, with_kwargs=True), model.head.register_forward_pre_hook(fed) if isinstance(model, TextClassifier) else nullcontext(): pred = model(x)
         return torch.cat([*seen, pred.flatten()])
     with _evaluating(model), keeping(model, RowStates(1.)) as kept:
         padding_safe(model.body) # else the first run would ask, and its rows would be among ours
@@ -201,6 +201,7 @@ class FrozenCache(Callback):
     ):
         if not (isinstance(max_gb, Real) and max_gb>0): raise ValueError(f"`max_gb` is how many gigabytes of states to keep, more than 0; got {max_gb!r}")
         self.store = RowStates(max_gb, path)
+        if path is not None and self.store.path.exists() and not self.store.path.is_dir(): raise FileExistsError(f"{self.store.path} is a file; `path` is a directory for states")
 
     def before_fit(self):
         if not in_fit(self): return

@@ -162,14 +162,13 @@ def _say_kept(path):
 def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, **kwargs):
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
     body,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),get_c(dls)
-    path = _dir(arch, body.loading.revision)
-    facts = read_bundle(path) if pretrained else None
+    facts = read_bundle(path := _dir(arch, body.loading.revision)) if pretrained else None
     if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
     model = TextClassifier(body, lambda nf: as_head(head, nf, n_out), layers)
     if isinstance(head, nn.Module): return model
     for m in model.head.modules():
         if isinstance(m, nn.Dropout): m.p = nn.Dropout(m.p*drop_mult).p # which complains about more than 1
-    there = facts if (path/'head.safetensors').is_file() else None
+    there = facts if facts and (facts['head']['class']=='hf' or (path/'head.safetensors').is_file()) else None
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head_module(model), str(path/'head.safetensors'))
         _say_kept(path)
@@ -294,6 +293,7 @@ def load_encoder(self:Learner,
     if bad: _check_rows(path, *(o.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
+    _check_tok(tokenizer_of(self.dls).tok, theirs.config.get_text_config().vocab_size, path, theirs.loading.revision)
     mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
     mine.loading = theirs.loading
     if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)

@@ -410,3 +410,13 @@ def test_an_optimizer_from_before_adapters_were_removed_is_refused():
             with pytest.raises(ValueError, match='learn.opt = None'): learn.fit(1) # it would train a part only
         learn.opt = None
         learn.fit(1)
+
+def test_a_refused_file_leaves_frozen_what_was(tmp_path):
+    one = learner()
+    add_adapters(one.model, 4)
+    path = save_adapters(one.model, tmp_path/'a.safetensors')
+    other = classifier_learner(classifier_dls(tiny_df().iloc[:12].assign(label=list('ab')*6, is_valid=[False,False,False,True]*3), tiny_tok('bert'), bs=4, device='cpu'), tiny_arch('bert'))
+    other.freeze()
+    before = [p.requires_grad for p in other.model.parameters()]
+    with pytest.raises(ValueError): load_adapters(other.model, path)
+    assert [p.requires_grad for p in other.model.parameters()]==before and not all(before)

@@ -113,3 +113,18 @@ def test_a_trained_tokenizer_is_the_same_when_reloaded(kind, vocab_sz, tmp_path)
     a,b = HFTokenizer(tok),HFTokenizer(again)
     for t in odd+pairs: assert again(*([t] if isinstance(t, str) else t))==tok(*([t] if isinstance(t, str) else t)) and torch.equal(a(t).ids, b(t).ids)
     assert again.decode(again(texts[3]).input_ids)==tok.decode(tok(texts[3]).input_ids)
+
+def test_weights_of_another_vocabulary_are_refused_whoever_loads_them(tmp_path):
+    stage('bert', tmp_path/'lm')
+    own = tiny_tok('bert')
+    state = json.loads(own.backend_tokenizer.to_str())
+    words = [k for k,_ in sorted(state['model']['vocab'].items(), key=lambda o: o[1])]
+    special = set(own.all_special_tokens)
+    plain = [o for o in words if o not in special]
+    turned = dict(zip(plain, reversed(plain)))
+    state['model']['vocab'] = {turned.get(o, o):i for i,o in enumerate(words)} # as many tokens, other ids
+    other = tiny_tok('bert').__class__(tokenizer_object=type(own.backend_tokenizer).from_str(json.dumps(state)), **own.special_tokens_map)
+    learn = quiet(classifier_learner(classifier_dls(tiny_df().iloc[:16], other, bs=4), tiny_arch('bert')))
+    old = {k:v.clone() for k,v in learn.model.state_dict().items()}
+    with pytest.raises(ValueError, match='another tokenizer'): learn.load_encoder(tmp_path/'lm')
+    assert all(torch.equal(v, old[k]) for k,v in learn.model.state_dict().items())

@@ -392,7 +392,7 @@ def test_a_head_that_only_looks_like_ours_is_asked_for(tmp_path, name):
     assert gap(from_hf(path, device='cpu', head=odd_heads[name]()).scores(odd), wanted(learn, odd))<1e-5
 
 @pytest.mark.parametrize('kw', [dict(pool='concat'), dict(pool='concat', at='last'), dict(pool=partial(concat_pool, first=cls_pool)), dict(pool='attn'), dict(norm=None), dict(lin_ftrs=(), ps=(.1,), norm=None),
-                                dict(norm=torch.nn.BatchNorm1d, y_range=(0,5))], ids=str)
+                                dict(norm=torch.nn.BatchNorm1d, y_range=(0,5))], ids=['concat','concat last','concat cls','attn','no norm','no hidden layer','batch norm'])
 def test_a_head_that_is_ours_is_rebuilt(tmp_path, kw):
     learn = learner('bert', head=PoolingHead(32, 3, **kw))
     assert gap(from_hf(learn.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn, odd))<1e-5
@@ -505,3 +505,13 @@ def test_a_mask_is_filled_with_words_of_the_tokenizer():
     got = learn.fill_mask('a [MASK] film', n=3)[0]
     assert got[0]['token_str']==tok.convert_ids_to_tokens(piece)[2:] and all(o['token_str'] for o in got)
     assert len(learn.fill_mask('a [MASK] film', n=10**6)[0])==len(tok)
+
+def test_a_trained_hugging_face_head_is_not_left_without_a_word(tmp_path, caplog):
+    learn = learner('bert', head='hf')
+    path = learn.save_encoder(tmp_path/'hf')
+    classifier_learner(learn.dls, path); assert 'is not used, a new one starts random' in caplog.text
+
+@pytest.mark.parametrize('kind', ['single','multi','regression'])
+def test_hugging_faces_head_trains_in_half_precision(kind):
+    learn = learner('bert', kind, head='hf', dtype=torch.bfloat16)
+    learn.fit(1); assert all(o==o for o in learn.recorder.values[-1])

@@ -367,3 +367,26 @@ def test_errors(tmp_path):
         with pytest.raises(ValueError, match='more than 0'): FrozenCache(max_gb=o)
     (tmp_path/'f').touch()
     with pytest.raises(FileExistsError, match='is a file'): FrozenCache(path=tmp_path/'f')
+
+class SaysNothingYet(nn.Module):
+    "A head that begins at zero"
+    def __init__(self, nf, n_out):
+        super().__init__()
+        self.lin = nn.Linear(nf, n_out)
+        nn.init.zeros_(self.lin.weight); nn.init.zeros_(self.lin.bias)
+    def forward(self, h, mask): return self.lin((h*mask[...,None]).sum(1)/mask.sum(1, keepdim=True))
+
+@pytest.mark.parametrize('layers', [[1,-1], 'mix', -1])
+def test_a_head_that_begins_at_zero_hides_nothing(layers):
+    def head_alone_fast(o): o.freeze(); o.fit(2, 1e-1)
+    made = dict(arch=tiny_arch('bert', num_hidden_layers=3), head=SaysNothingYet, layers=layers)
+    plain,cached = (fit(classifier('bert', *cbs, **made), head_alone_fast) for cbs in ((), (FrozenCache(),)))
+    assert same_losses(plain, cached)
+
+def test_opening_a_pickle_makes_no_directory(tmp_path):
+    learn = fit(classifier('bert', FrozenCache(path=tmp_path/'states')), head_alone)
+    assert (tmp_path/'states').is_dir()
+    data = pickle.dumps(learn.frozen_cache.store)
+    shutil.rmtree(tmp_path/'states')
+    pickle.loads(data); assert not (tmp_path/'states').exists()
+    (tmp_path/'states').write_text('of somebody else'); pickle.loads(data)

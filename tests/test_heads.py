@@ -292,7 +292,7 @@ def grads(m, x):
     m(x).square().sum().backward()
     return {n:p.grad.clone() for n,p in m.named_parameters() if p.grad is not None}
 
-@pytest.mark.parametrize('how,family', [(checkpointing,'bert'), (checkpointing,'gpt2'), (checkpointing,'deberta-v2'), (partial(compiled, backend='aot_eager'),'bert')], ids=str)
+@pytest.mark.parametrize('how,family', [(checkpointing,'bert'), (checkpointing,'gpt2'), (checkpointing,'deberta-v2'), (partial(compiled, backend='aot_eager'),'bert')], ids=['checkpointing-bert','checkpointing-gpt2','checkpointing-deberta','compiled-bert'])
 def test_all_layers_when_blocks_are_run_another_way(how, family):
     m = model_of(family, 'mix').train()
     for o in m.modules():

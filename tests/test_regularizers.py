@@ -21,7 +21,7 @@ from fastformers.models import layer_groups
 from fastformers.objectives import CLM, MLM
 from fastformers.regularizers import L2SP, Mixout, RDrop, agreement, loaded_weights
 from fastformers.resume import Resume
-from fastformers.schedules import gradual_unfreeze
+from fastformers.schedules import full_tune, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.training import FusedAdam, cpu_bf16
 
@@ -492,3 +492,25 @@ def test_a_new_block_below_an_auxiliary_head_is_not_kept_near_its_luck(stages):
         known = loaded_weights(learn.model)
         last = [p for p in learn.model.body.encoder.layer[-1].parameters()]
         assert not any(p in known for p in last) and learn.model.body.get_input_embeddings().weight in known
+
+def test_the_body_keeps_its_attention(stages):
+    learn = classifier(stages['bert'], AuxiliaryLM(), attn_implementation='eager')
+    assert learn.model.body.config._attn_implementation=='eager'
+    quiet(learn, 1); assert learn.model.body.config._attn_implementation=='eager'
+
+@pytest.mark.parametrize('epochs', [1, .5, 1.25])
+def test_the_lm_loss_fades_to_the_end_of_a_fit(stages, epochs):
+    class Weights(Callback):
+        order = AuxiliaryLM.order+1
+        def after_loss(self):
+            if self.training: seen.append(self.learn.auxiliary_lm.now)
+    seen,learn = [],classifier(stages['bert'], AuxiliaryLM(.5, anneal=.01), bs=2)
+    quiet(learn, full_tune, epochs=epochs, lr=1e-4, verb='fit_schedule', cbs=Weights())
+    assert abs(seen[0]-.5)<1e-6 and .005<=seen[-1]<.005*.01**(-2/len(seen)) # within a step or two of the end
+
+def test_a_body_that_comes_later_is_not_taught_by_a_random_head_without_a_word(stages, caplog):
+    learn = classifier(stages['bert'], AuxiliaryLM(), pretrained=False).load_encoder(stages['bert'])
+    quiet(learn, 1); assert 'the LM head starts random' in caplog.text
+    caplog.clear()
+    learn = classifier(stages['bert'], AuxiliaryLM(arch=stages['bert']), pretrained=False).load_encoder(stages['bert'])
+    quiet(learn, 1); assert 'starts random' not in caplog.text
