@@ -612,6 +612,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fastformers.forgetting._began': ('forgetting.html#_began', 'fastformers/forgetting.py'),
                                         'fastformers.forgetting._config': ('forgetting.html#_config', 'fastformers/forgetting.py'),
                                         'fastformers.forgetting._interval': ('forgetting.html#_interval', 'fastformers/forgetting.py'),
+                                        'fastformers.forgetting._place': ('forgetting.html#_place', 'fastformers/forgetting.py'),
                                         'fastformers.forgetting._shared_objective': ( 'forgetting.html#_shared_objective',
                                                                                       'fastformers/forgetting.py'),
                                         'fastformers.forgetting._table': ('forgetting.html#_table', 'fastformers/forgetting.py'),

@@ -11,6 +11,7 @@ __all__ = ['as_cells', 'new_columns', 'labelled', 'predict_csv', 'predict', 'exp
 # %% ../nbs/14d_cli_predict.ipynb #c887b918
 import codecs, json, logging, os, re, shlex, sys, time
 from collections import Counter, deque
+from pathlib import Path
 import pandas as pd
 from .cli_args import add_flags
 from .cli_csv import RowWriter, checked_csv, open_new

@@ -16,27 +16,34 @@ from fastai.learner import Learner
 from .adapters_files import load_adapters
 from .core import TensorTokens
 from .data import tokenizer_of
+from .hub import resolve_arch
 from .loaders import PadTokens
+from .loading import LoadReport
 from .models import LanguageModel, is_causal, load_body, load_config, load_hf, max_length, _evaluating
 from .objectives import CLM, MLM
 from .auxiliary import lm_on
 from .tokens import HFTokenizer, load_tokenizer, tok_hash
 
 # %% ../nbs/09c_forgetting.ipynb #c6ef9b0e
-def _tok(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(o)
+def _place(o): "(directory or hub id, revision) of a stage or of a `LoadReport`"; return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
 
-def _config(o): return o.model.config if isinstance(o, Learner) else load_config(o)
+def _tok(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(_place(o)[0])
+
+def _config(o): return o.model.config if isinstance(o, Learner) else load_config(*_place(o))
 
 class _Body:
     "What `lm_on` needs to know of a body in a directory"
-    def __init__(self, path): self.body = load_body(path, adapters=load_adapters); self.loading,self.config = self.body.loading,self.body.config
+    def __init__(self, path, revision): self.body = load_body(path, revision=revision, adapters=load_adapters); self.loading,self.config = self.body.loading,self.body.config
 
 def _as_lm(o, auto_cls, head):
     "The language model in `o`, a learner or a directory; its LM head from `head` if it has none of its own"
     if isinstance(o, Learner):
         if isinstance(o.model, LanguageModel): return o.model
         res = getattr(o.model, 'lm', None) or lm_on(o.model, auto_cls, head)
-    else: res = lm_on(_Body(o), auto_cls, head) if head is not None and Path(str(o), 'classifier.json').is_file() else LanguageModel(load_hf(auto_cls, o, adapters=load_adapters))
+    else:
+        path,revision = _place(o)
+        there = head is not None and Path(resolve_arch(str(path), revision), 'classifier.json').is_file()
+        res = lm_on(_Body(path, revision), auto_cls, head) if there else LanguageModel(load_hf(auto_cls, path, revision=revision, adapters=load_adapters))
     if res.new_head or not res.loading.loaded:
         raise ValueError(f"{res.loading.source} has no LM head, so its language model cannot be measured; pass `head`, the directory of the language model it began with")
     return res
@@ -85,10 +92,10 @@ def forgetting(
     return _table(res)
 
 def _began(learn):
-    "The directory or hub id whose weights `learn` began with"
+    "The `LoadReport` of the weights that `learn` began with"
     report = learn.model.loading
     if not report.loaded: raise ValueError("this learner began with random weights, which hold nothing that could be forgotten; pass a dictionary of stages")
-    return report.source
+    return report
 
 def _shared_objective(stages, seed):
     "The objective for all `stages`, which must share a tokenizer"

@@ -11,7 +11,7 @@ __all__ = ['Kept', 'loaded_weights', 'keep_start', 'check_strength', 'add_penalt
            'RDrop']
 
 # %% ../nbs/09_regularizers.ipynb #d01d8604
-import math
+import logging, math
 from contextlib import ExitStack
 from numbers import Real
 import re, torch
@@ -22,6 +22,8 @@ from transformers.pytorch_utils import Conv1D
 from .loading import LoadReport
 from .models import LanguageModel
 from .schedules import in_fit
+
+_log = logging.getLogger(__name__)
 
 # %% ../nbs/09_regularizers.ipynb #52e38170
 class Kept(dict):
@@ -125,6 +127,8 @@ class Mixout(Callback):
         loaded = loaded_weights(self.model)
         layers = [m for m in self.model.body.modules() if isinstance(m, (nn.Linear,Conv1D)) and m.weight in loaded] if loaded else []
         self.start = keep_start(self, (m.weight for m in layers))
+        if hasattr(self.model.body, 'trained_names') and not any(m.weight.requires_grad for m in layers):
+            _log.warning("`Mixout` has no part in this fit: it mixes loaded weights of linear layers, and beside adapters or biases alone these are frozen for good")
         for m in layers:
             for h in (m.register_forward_pre_hook(self._mix), m.register_forward_hook(_unmix, always_call=True)): self._hooks.callback(h.remove)
 

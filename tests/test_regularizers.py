@@ -9,6 +9,7 @@ from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers.accumulate import TokenAccumulation
+from fastformers.adapters import add_adapters
 from fastformers import auxiliary
 from fastformers.auxiliary import AuxiliaryLM, lm_on
 from fastformers.core import as_tokens
@@ -514,3 +515,18 @@ def test_a_body_that_comes_later_is_not_taught_by_a_random_head_without_a_word(s
     caplog.clear()
     learn = classifier(stages['bert'], AuxiliaryLM(arch=stages['bert']), pretrained=False).load_encoder(stages['bert'])
     quiet(learn, 1); assert 'starts random' not in caplog.text
+
+def test_forgetting_compares_with_the_revision_it_began_with(stages, monkeypatch):
+    from fastformers import forgetting as page
+    learn,asked = classifier(stages['bert']),[]
+    def seen(cls, arch, revision='main', **kwargs): asked.append(revision); return load_hf(cls, arch, **kwargs)
+    monkeypatch.setattr(page, 'load_hf', seen)
+    learn.model.loading.revision = 'v2'
+    forgetting(learn, list(df.text[:4])); assert asked[0]=='v2'
+
+def test_mixout_says_when_it_has_nothing_to_mix(stages, caplog):
+    learn = classifier(stages['bert'], Mixout(.5))
+    add_adapters(learn.model, 4)
+    quiet(learn, 1); assert 'has no part in this fit' in caplog.text
+    caplog.clear()
+    quiet(classifier(stages['bert'], Mixout(.5)), 1); assert 'no part' not in caplog.text
