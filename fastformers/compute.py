@@ -20,24 +20,35 @@ from .models import padding_safe
 from .schedules import in_fit
 
 # %% ../nbs/10g_compute.ipynb #627683d3
+class _Fit:
+    "In the place of a learner's `_with_events`, for one fit: enters what it waits with, and leaves it"
+    def __init__(self, learn): self.learn,self.inner,self.waiting,self.entered = learn,learn._with_events,[],ExitStack()
+    def __getstate__(self): return {**vars(self), 'waiting':[]} # a fit that did not begin keeps no learner from being pickled
+
+    def __call__(self, f, event, *args):
+        if event=='fit' and self.waiting: self.leave() # the fit before this one did not begin
+        if event!='epoch': return self.inner(f, event, *args) # what comes out of a batch may end the epoch alone
+        def begin(): # after `before_epoch`, in which a run that is continued finds its callbacks again
+            while self.waiting: self.entered.enter_context(self.waiting.pop(0))
+            f()
+        try: self.inner(begin, event, *args)
+        except BaseException: self.leave(); raise
+        if self.learn.epoch+1>=self.learn.n_epoch: self.leave()
+
+    def leave(self):
+        if vars(self.learn).get('_with_events') is self: del self.learn._with_events
+        self.entered.close()
+
 def while_fitting(
-    cb, # A callback, to call this last in its `before_fit`; does nothing where that is only a validation
+    cb, # A callback, to call this in its `before_fit`; does nothing where that is only a validation
     what # A context manager
 ):
-    "Enter `what`, and leave it after the last epoch or when an exception ends the fit"
+    "Enter `what` when the first epoch begins, and leave it after the last or when an exception ends the fit"
     learn = cb.learn
     if not in_fit(cb) or not getattr(learn, 'n_epoch', 0): return
-    stack,inner = ExitStack(),learn._with_events
-    def leave():
-        if learn.__dict__.get('_with_events') is events: del learn._with_events
-        stack.close()
-    def events(f, event, *args):
-        if event!='epoch': return inner(f, event, *args) # what comes out of a batch may end the epoch alone
-        try: inner(f, event, *args)
-        except BaseException: leave(); raise
-        if learn.epoch+1>=learn.n_epoch: leave()
-    stack.enter_context(what)
-    learn._with_events = events
+    fit = vars(learn).get('_with_events')
+    if not isinstance(fit, _Fit): fit = learn._with_events = _Fit(learn)
+    fit.waiting.append(what)
 
 # %% ../nbs/10g_compute.ipynb #7df77d5e
 def hf_inside(model):

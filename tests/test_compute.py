@@ -3,10 +3,11 @@ import io, json, logging, pickle, shutil
 from contextlib import nullcontext
 import pytest, torch
 from test_contracts_common import Power
-from fastai.basics import Callback, set_seed
+from fastai.basics import Callback, CancelEpochException, set_seed
 from fastformers.compute import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
 from fastformers.data import classifier_dls, lm_dls
 from fastformers.families import block_modules, layer_groups
+from fastformers.frozen_cache import FrozenCache
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.objectives import CLM, MLM
 from fastformers.resume import Resume
@@ -101,8 +102,43 @@ def test_families_without_checkpointing_are_refused(family):
 
 def test_a_model_of_another_kind_is_refused():
     learn = lm('bert', GradientCheckpointing())
-    learn.model,learn.n_epoch = torch.nn.Linear(2,2),1
-    with pytest.raises(TypeError, match='network of the transformers library'): learn('before_fit')
+    learn.model,learn.n_epoch,learn.epoch = torch.nn.Linear(2,2),1,0
+    learn('before_fit')
+    with pytest.raises(TypeError, match='network of the transformers library'): learn._with_events(lambda: None, 'epoch', CancelEpochException)
+    assert '_with_events' not in vars(learn)
+
+@pytest.mark.parametrize('family', without)
+def test_a_refusal_leaves_nothing_of_the_others_on(family):
+    learn = classifier(family, FrozenCache(), GradientCheckpointing())
+    forward,inputs = vars(learn.model.body).get('forward'),learn.model.model_inputs
+    with pytest.raises(ValueError, match='no gradient checkpointing'): fit(learn)
+    assert untouched(learn) and vars(learn.model.body).get('forward') is forward and learn.model.model_inputs is inputs
+
+class Refuse(Callback):
+    order = 3000
+    def before_fit(self): raise RuntimeError('refused')
+
+def test_a_fit_that_did_not_begin_changed_nothing():
+    learn = classifier('bert', FrozenCache(), GradientCheckpointing(), CompileBlocks('aot_eager'), Refuse())
+    with pytest.raises(RuntimeError, match='refused'): fit(learn)
+    assert not switched(learn) and 'forward' not in vars(learn.model.body)
+    learn.remove_cbs([o for o in learn.cbs if isinstance(o, (Refuse,Keep))])
+    pickle.dump(learn, io.BytesIO())
+    fit(learn)
+    assert untouched(learn)
+
+def test_a_refusal_while_a_run_is_continued(tmp_path):
+    "`Resume` leaves its callbacks out until the epoch it goes on in"
+    def make(*cbs): return classifier('mpnet', Resume(tmp_path, every=2), *cbs)
+    class Third(Callback):
+        order = 3000
+        def after_batch(self):
+            if self.train_iter==3: raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt): fit(make(Third()), lambda o: o.fit(2))
+    learn = make(GradientCheckpointing())
+    names = sorted(o.name for o in learn.cbs)
+    with pytest.raises(ValueError, match='no gradient checkpointing'): fit(learn, lambda o: o.fit(2))
+    assert sorted(o.name for o in learn.cbs)==names and untouched(learn)
 
 def test_switched_on_by_somebody_else_stays_on():
     learn = lm('bert', GradientCheckpointing())
@@ -148,7 +184,7 @@ def test_on_in_each_epoch_and_at_no_other_time():
     learn = lm('bert', GradientCheckpointing(), Look())
     with learn.no_bar(), learn.no_logging():
         learn.fit(3)
-        assert seen==[('fit',True), *[('epoch',True)]*3, ('end',False)]
+        assert seen==[('fit',False), *[('epoch',True)]*3, ('end',False)] # a callback after these may still refuse to begin
         seen.clear(); learn.validate(); learn.get_preds(); learn.fit(0)
     assert not any(o for _,o in seen) and untouched(learn)
 

@@ -84,10 +84,12 @@ def test_the_plain_run_is_random():
     assert not same_losses(a, fit(b))
 def same_losses(a, b): return bool((losses(a)-losses(b)).abs().max()<1e-5)
 
-def test_hugging_face_heads():
-    for family in ('bert','roberta','gpt2','xlnet'):
-        a,b = (fit(classifier(family, *o, head='hf')) for o in ((), (FrozenCache(),)))
-        assert same(a, b) and sum(b.ran.n)<sum(a.ran.n), family
+@pytest.mark.parametrize('family', ['bert','roberta','gpt2','xlnet'])
+def test_hugging_face_heads(family, caplog):
+    a,b = (fit(classifier(family, *o, head='hf')) for o in ((), (FrozenCache(),)))
+    assert same(a, b)
+    if family=='xlnet': assert 'xlnet cannot go on from their kept states' in caplog.text # its head reads the last place, padding or not
+    else: assert sum(b.ran.n[1:])<sum(a.ran.n[1:])                            # in the first epoch a family may be asked whether padding does harm
 
 def test_left_padding_and_single_rows():
     for family,bs in (('gpt2',1), ('xlnet',3), ('bert',1)):
