@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open, SafetensorError
 from safetensors.torch import save_file
 from fastai.basics import Callback
+from .audit import fingerprint
 from .core import as_tokens
 from .models import LanguageModel
 from .regularizers import Kept, add_penalty, check_strength, keep_start, loaded_weights, _order
@@ -110,12 +111,16 @@ class EWC(Callback):
         lam:float, # how strong
     ):
         check_strength(lam=lam)
-        self.fisher,self.lam = Kept(fisher) if isinstance(fisher, dict) else str(fisher),lam
+        if not fisher: raise ValueError("`fisher` is empty; pass what `fisher_diagonal` gave, or the file that `save_fisher` wrote")
+        self._measured = Kept(fisher) if isinstance(fisher, dict) else Kept()
+        self.fisher,self.lam = f'measured: {fingerprint(torch.cat([fisher[k].flatten().float() for k in sorted(fisher)]))}' if self._measured else str(fisher),lam
         self.start,self._by_weight,self.penalty = Kept(),Kept(),None
 
     def before_fit(self):
         if not in_fit(self): return
-        fisher = load_fisher(self.fisher) if isinstance(self.fisher, str) else self.fisher
+        if not self._measured and self.fisher.startswith('measured: '):
+            raise ValueError("the tensors that this `EWC` was given are no part of a pickled learner; pass them again, or the file of them: learn.remove_cb(EWC); learn.add_cb(EWC('lm.fisher.safetensors', lam))")
+        fisher = self._measured or load_fisher(self.fisher)
         ps,loaded = dict(self.model.body.named_parameters()),loaded_weights(self.model)
         if loaded: _check_match(fisher, ps, loaded)
         ps = {k:p for k,p in ps.items() if p in loaded}

@@ -20,7 +20,7 @@ def discriminative_lrs(
     n_groups:int,
     factor:float=2.6, # ratio of neighbours, the lower one gets less: above 1 its rate is that of the group above divided by this, below 1 multiplied
 )->np.ndarray: # `(n_groups,)`, 1 for the top group
-    "How much of the learning rate each group gets (ULMFiT, section 3.1)"
+    "How much of the learning rate each group gets (ULMFiT, section 3.2)"
     if n_groups<1: raise ValueError(f"`n_groups` must be at least 1, got {n_groups}")
     if not (isinstance(factor, Real) and 0<factor<math.inf):
         raise ValueError(f"`factor` is the ratio of the rates of neighbouring groups, a number above 0 such as 2.6 or 0.95; got {factor!r}. For rates that do not fall evenly pass a row: `discr=[...]`, or `lr=[...]`")

@@ -1,5 +1,5 @@
 "Callbacks that keep what pretraining learnt: by hand, and beside everything else that happens around a step"
-import copy, math
+import copy, math, pickle
 import pandas as pd, pytest, torch, torch.nn.functional as F
 from fastai.basics import Callback, CancelFitException, OptimWrapper
 from fastai.callback.fp16 import MixedPrecision
@@ -439,6 +439,20 @@ def test_fisher_of_another_architecture_and_damaged_files(stages, tmp_path):
     with pytest.raises(ValueError, match='damaged'): load_fisher(tmp_path/'bad')
     with pytest.raises(FileNotFoundError, match='write it after training'): quiet(classifier(stages['bert'], EWC(tmp_path/'none', 1.)), 1)
     with pytest.raises(TypeError, match='measures a language model'): fisher_diagonal(classifier(stages['bert']))
+
+def test_ewc_of_tensors_is_that_of_their_file(stages, tmp_path):
+    fisher = load_fisher(stages['fisher'])
+    a,b = (first_grads(stages['bert'], EWC(o, 1000.))[0] for o in (fisher, stages['fisher']))
+    assert a.keys()==b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    def run(o): quiet(classifier(stages['bert'], EWC(o, 1.), Resume(tmp_path/'x', every=2, minutes=None)), 1, 1e-3)
+    run(fisher)
+    run({k:fisher[k].clone() for k in reversed(fisher)})                      # the same measurement
+    with pytest.raises(ValueError, match='fisher=measured: '): run({k:2*v for k,v in fisher.items()})
+    learn = pickle.loads(pickle.dumps(classifier(stages['bert'], EWC(fisher, 1.))))
+    with pytest.raises(ValueError, match='no part of a pickled learner.*remove_cb'): quiet(learn, 1)
+    with pytest.raises(ValueError, match='is empty'): EWC({}, 1.)
+    learn.remove_cb(EWC); learn.add_cb(EWC(stages['fisher'], 1.))
+    quiet(learn, 1)
 
 def test_ewc_for_the_second_language_model(stages):
     "From general text to the target's: names in the body are the same"
