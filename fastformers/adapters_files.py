@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from .adapters import _body, _holder, _new, adapter_ways, remove_adapters, _save_plain, train_only
 from .families import block_modules
 from .loading import ADAPTERS
+from .models import LanguageModel
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,12 @@ def _kind(model):
     cfg = _body(model).config
     return {'family':cfg.model_type, 'blocks':len(block_modules(_body(model))), 'hidden size':cfg.get_text_config().hidden_size}
 
+def _labels(model):
+    "What the head of `model` tells apart, and how; None for a regression, or where there is no head or nobody named its labels"
+    cfg = _body(model).config
+    if isinstance(model, LanguageModel) or model is _body(model) or cfg.problem_type in (None,'regression'): return
+    return f"{cfg.problem_type.replace('_', ' ')}: {', '.join(cfg.id2label.values())}"
+
 def save_adapters(
     model, # As one of these functions left it
     path # File to write, such as 'reviews.safetensors'; one that is there is replaced when the new one is complete
@@ -52,7 +59,7 @@ def save_adapters(
     "Write what is trained in `model`, its head with it, and none of the frozen weights"
     body,path = _body(model),Path(path)
     if not hasattr(body, 'trained_names'): raise ValueError("all of this model trains, so there is no small part to write; use `add_adapters`, `add_lora`, `bitfit` or `train_only` first, or `learn.save_encoder` for the whole")
-    facts = dict(format=1, model=type(model).__name__, **_kind(model), **(getattr(body, 'adapted', None) or dict(method=None, settings={})), base=_base_hash(body))
+    facts = dict(format=1, model=type(model).__name__, **_kind(model), **(getattr(body, 'adapted', None) or dict(method=None, settings={})), base=_base_hash(body), head=_labels(model))
     tmp = path.with_name(f'.{path.name}.tmp')
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,19 +99,20 @@ def load_adapters(
 ): # `model`, with what the file holds, and frozen as it was there
     "Adapt `model` as the file says and load what was trained"
     (facts,tensors),body = _read(path),_body(model)
-    if diff := [f'{k} is {facts[k]} there, {v} here' for k,v in _kind(model).items() if facts[k]!=v]: raise ValueError(f"{path} is for another network: {', '.join(diff)}")
-    done,was = getattr(body, 'adapted', None),(getattr(body, 'trained_names', None), [(p, p.requires_grad) for p in model.parameters()])
+    heads = facts['model']==type(model).__name__
+    mine = {**_kind(model), 'head':_labels(model) if heads else None}
+    if diff := [f'{k} is {facts[k]} there, {v} here' for k,v in mine.items() if None not in (v, facts.get(k)) and facts[k]!=v]: raise ValueError(f"{path} is for another model: {', '.join(diff)}; build one like that, for data with the same labels in the same order")
+    done,old,was_open = getattr(body, 'adapted', None),getattr(body, 'trained_names', None),[(p, p.requires_grad) for p in model.parameters()]
     if done and json.dumps(done)!=json.dumps({k:facts[k] for k in done}):
         raise ValueError(f"{path} is for {facts['method']}({facts['settings']}), this model went through {done['method']}({done['settings']}); `remove_adapters(model)` first")
     if not done and facts['method']: _methods[facts['method']](model, **facts['settings'])
-    heads = facts['model']==type(model).__name__
     try:
         there,here = _both(train_only(model, lambda n,p: f'body.{n}' in tensors), tensors, heads)
         _fit(there, here, path)
     except ValueError:
         if not done: remove_adapters(model)
-        if was[0] is not None: train_only(model, lambda n,p: n in was[0])
-        for p,o in was[1]: p.requires_grad_(o)
+        if old is not None: train_only(model, lambda n,p: n in old)
+        for p,o in was_open: p.requires_grad_(o)
         raise
     rounded = any(there[k].dtype!=v.dtype for k,v in here.items()) # then the frozen weights are, too
     if not rounded and facts['base']!=_base_hash(body): _log.warning(f"{path} was trained beside other weights of a {facts['family']} than these: what it adds may not make sense here")

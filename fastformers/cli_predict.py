@@ -168,7 +168,10 @@ def _model_dir(path):
     if not Path(path).expanduser().exists():
         from fastformers.hub import resolve_arch # takes seconds to load
         path = resolve_arch(str(path))
-    path = _found(path)
+    try: path = _found(path)
+    except FileNotFoundError as e:
+        if not re.fullmatch(r'\w[\w.-]*/[\w.-]+', str(path)): raise
+        raise FileNotFoundError(f"{e}. Nor is it the hub id of a model of this library that can be reached; another checkpoint of the hub has to be downloaded first (huggingface_hub.snapshot_download)") from None
     if (path/'config.json').is_file(): return path
     inside = sorted(o.name for o in path.iterdir() if (o/'config.json').is_file()) if path.is_dir() else []
     raise FileNotFoundError(f"{path} holds no model: config.json is missing"+(f"; it has models in {', '.join(inside[:10])}" if inside else ''))

@@ -27,7 +27,7 @@ from .tokens import HFTokenizer, load_tokenizer, tok_hash
 # %% ../nbs/09c_forgetting.ipynb #c6ef9b0e
 def _place(o): "(directory or hub id, revision) of a stage or of a `LoadReport`"; return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
 
-def _tok(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(_place(o)[0])
+def _tok(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o))
 
 def _config(o): return o.model.config if isinstance(o, Learner) else load_config(*_place(o))
 

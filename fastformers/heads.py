@@ -163,7 +163,8 @@ class LSTMHead(nn.Module):
 def as_head(
     head, # A module, or a class or function that makes one
     nf:int, # Width of the hidden states
-    n_out:int # Width of the prediction
+    n_out:int, # Width of the prediction
+    drop_mult:float=1. # Multiplies each dropout probability of what is built here; a module keeps its own
 )->nn.Module:
     "`head`, built for states of width `nf` and `n_out` outputs if it is not built yet"
     if isinstance(head, nn.Module): return head
@@ -172,4 +173,7 @@ def as_head(
     try: new = head(nf, n_out)
     except (TypeError,AttributeError) as e: raise TypeError(f"{want}; {name}({nf}, {n_out}) failed: {e}") from e
     if not isinstance(new, nn.Module): raise TypeError(f"{want}; {name}({nf}, {n_out}) gave a {type(new).__name__}")
+    for m in new.modules():
+        k = 'dropout' if isinstance(m, (nn.RNNBase,nn.MultiheadAttention)) else 'p' if 'Dropout' in type(m).__name__ and hasattr(m, 'p') else None
+        if k: setattr(m, k, nn.Dropout(getattr(m, k)*drop_mult).p) # which complains about more than 1
     return new

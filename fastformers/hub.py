@@ -93,7 +93,8 @@ def _tokenizer_class(path):
     return PreTrainedTokenizerFast if saved==PreTrainedTokenizerFast.__name__ else AutoTokenizer
 
 def load_tokenizer(
-    arch # A fast Hugging Face tokenizer (returned as it is), an `HFTokenizer`, a hub id, a directory, or a name in `shipped`
+    arch, # A fast Hugging Face tokenizer (returned as it is), an `HFTokenizer`, a hub id, a directory, or a name in `shipped`
+    revision='main' # Of a hub id
 )->PreTrainedTokenizerBase: # A fast tokenizer
     "The tokenizer of `arch`"
     arch = getattr(arch, 'tok', arch) # an `HFTokenizer` holds one
@@ -104,7 +105,7 @@ def load_tokenizer(
     if not isinstance(arch, (str,os.PathLike)):
         raise TypeError(f"Expected a tokenizer, a hub id, a directory or one of {', '.join(shipped)}, got {type(arch).__name__}"
                         + ("; a config holds no tokenizer: pass the tokenizer too" if isinstance(arch, PretrainedConfig) else ''))
-    path = resolve_arch(arch)
-    try: tok = _tokenizer_class(path).from_pretrained(path, **hub_args(path))
+    path = resolve_arch(arch, revision)
+    try: tok = _tokenizer_class(path).from_pretrained(path, revision=revision, **hub_args(path))
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer', e)) from e
     return load_tokenizer(tok)

@@ -26,7 +26,7 @@ from fastai.learner import Learner
 from transformers import PretrainedConfig
 from .adapters import _check_alike, _inside, _plain_state
 from .adapters_files import load_adapters
-from .bundles import HFClassifier, bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, opened_by, read_bundle, write_bundle, write_checkpoint
+from .bundles import HFClassifier, bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
 from .blocks import _evaluating
 from .checkpoints import data_hash
 from .data import tokenizer_of
@@ -43,6 +43,7 @@ from .stages import new_dir, read_stage, versions, write_stage, write_text
 from .task import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
 from .tokens import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
 from .training import FreezeGrads, FusedAdam
+from .vocab import is_extension, moved_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -52,31 +53,32 @@ def _dir(arch, revision='main'):
     o = resolve_arch(arch, revision)
     return Path(o) if isinstance(o, (str,Path)) else Path('no directory')
 
-def _own_tok(arch):
-    "The tokenizer that came with `arch`, None when there is none"
-    try: return None if isinstance(arch, PretrainedConfig) else load_tokenizer(arch)
-    except OSError: return None
+def _own_tok(arch, revision):
+    "The tokenizer that came with `arch`, None when there is none; where files are missing transformers makes an empty one, or may want a package"
+    if isinstance(arch, PretrainedConfig): return
+    try: tok = load_tokenizer(arch, revision)
+    except (OSError,ImportError,TypeError,ValueError): return
+    return tok if len(tok)>load_config(arch, revision).get_text_config().vocab_size/2 else None
 
-def _extends(new, old):
-    "Is `new` the tokenizer `old`, perhaps with more tokens, and those in its template?"
-    a,b = (json.loads(o.backend_tokenizer.to_str()) for o in (new,old))
-    same = all(a[k]==b[k] for k in ('normalizer','pre_tokenizer','decoder')) and a['model']['type']==b['model']['type']
-    return same and old.get_vocab().items()<=new.get_vocab().items() and (a['post_processor']==b['post_processor'] or len(new)>len(old))
-
-def _check_tok(tok, vocab, arch, revision):
-    "Does the tokenizer belong to a model of `vocab` embeddings from `arch`?"
-    stage = read_stage(_dir(arch, revision)) or {}
-    other = stage.get('tokenizer') not in (None, tok_hash(tok))
-    if not other and len(tok)<=vocab or (own := _own_tok(arch)) is not None and _extends(tok, own): return
-    if other: raise ValueError(f"{arch} was trained with another tokenizer than these data; build the dls with tok={str(arch)!r}")
-    raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together; load both from one place")
+def _check_tok(tok, model, arch):
+    "Does the tokenizer belong to the embeddings of `model`, a Hugging Face model from `arch`?"
+    vocab,revision = model.config.get_text_config().vocab_size,model.loading.revision
+    hashed = (read_stage(_dir(arch, revision)) or {}).get('tokenizer')
+    loaded = model.loading.loaded # random weights belong to no tokenizer
+    other = loaded and hashed not in (None, tok_hash(tok))
+    if len(tok)<=vocab and not other and (hashed or not loaded or tok.name_or_path==str(resolve_arch(arch, revision))): return
+    own = _own_tok(arch, revision)
+    if (other or len(tok)>vocab) and (own is None or not is_extension(tok, own)):
+        raise ValueError(f"{arch} was trained with another tokenizer than these data; build the dls with tok={str(arch)!r}" if other else f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together; load both from one place")
+    if own is not None and (n := moved_tokens(tok, own))>len(tok)/2:
+        _log.warning(f"{n:,} of the tokenizer's {len(tok):,} tokens are others in the tokenizer of {arch}: to this network their embeddings mean other words; build the dls with tok={str(arch)!r}, unless they are to be learnt anew")
 
 def _fit_data(dls, model, arch):
     "Check that `dls` and `model` go together; tokens added to the model's own tokenizer get embeddings"
     tok,n = tokenizer_of(dls).tok,max_length(model.body)
     longest = max(int(dl.lengths.max(initial=0)) if hasattr(dl,'lengths') else 0 for dl in dls.loaders)
     if n and longest>n: raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
-    _check_tok(tok, model.config.get_text_config().vocab_size, arch, model.loading.revision)
+    _check_tok(tok, model, arch)
     if fit_vocab(getattr(model,'hf',model.body), len(tok)): model.model_inputs = ModelInputs(model.body)
 
 class PickleNote(Callback):
@@ -107,10 +109,10 @@ def objective_of(dls):
     if obj is None: raise TypeError("these dls have no objective; build them with `lm_dls`, or add one: dls.add_tfms([MLM(tok)], 'after_batch')")
     return obj
 
-def _built_for(obj, arch):
+def _built_for(obj, arch, revision):
     "`obj` with the tokenizer of `arch` where its own has more tokens: a model is built as it was, then its embeddings grow"
-    own = None if len(obj.tok)<=load_config(arch).get_text_config().vocab_size else _own_tok(arch)
-    if own is None or not _extends(obj.tok, own): return obj
+    own = None if len(obj.tok)<=load_config(arch, revision).get_text_config().vocab_size else _own_tok(arch, revision)
+    if own is None or not is_extension(obj.tok, own): return obj
     new = copy.copy(obj); new.tfm = HFTokenizer(own)
     return new
 
@@ -129,7 +131,7 @@ def lm_learner(
 ) -> Learner:
     "A `Learner` for a language model"
     obj = objective_of(dls)
-    model = _built_for(obj, arch).build(arch, pretrained, drop_mult=drop_mult, **_given(attn_implementation=attn_implementation, dtype=dtype, revision=revision))
+    model = _built_for(obj, arch, revision or 'main').build(arch, pretrained, drop_mult=drop_mult, **_given(attn_implementation=attn_implementation, dtype=dtype, revision=revision))
     if model.new_head: _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings; train it alone first, e.g. with `lp_ft`")
     return _learner(dls, model, arch, [*obj.callbacks, *L(cbs)], loss_func=obj.loss_func, metrics=obj.metrics if metrics is None else metrics,
                     opt_func=opt_func, splitter=splitter, **kwargs)
@@ -163,11 +165,10 @@ def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, 
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
     body,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),get_c(dls)
     facts = read_bundle(path := _dir(arch, body.loading.revision)) if pretrained else None
+    name_labels(body.config, *target_of(dls)[:2])
     if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
-    model = TextClassifier(body, lambda nf: as_head(head, nf, n_out), layers)
+    model = TextClassifier(body, lambda nf: as_head(head, nf, n_out, drop_mult), layers)
     if isinstance(head, nn.Module): return model
-    for m in model.head.modules():
-        if isinstance(m, nn.Dropout): m.p = nn.Dropout(m.p*drop_mult).p # which complains about more than 1
     there = facts if facts and (facts['head']['class']=='hf' or (path/'head.safetensors').is_file()) else None
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
         load_model(head_module(model), str(path/'head.safetensors'))
@@ -213,7 +214,7 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: accuracy, accuracy_multi, or rmse and Pearson's r, by the kind of label
     loss_func=None, # Default: fastai's for the kind of label; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    drop_mult=1., # Multiplies every dropout probability, the head's too
+    drop_mult=1., # Multiplies every dropout probability, the head's too unless it is a module
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
@@ -228,8 +229,7 @@ def classifier_learner(
     else:
         model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, loss_func is None, **opts)
         if head is not None: _check_head(model, get_c(dls) if loss_func is None else None)
-    if metrics is None: metrics = default_metrics(dls)
-    return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=metrics, opt_func=opt_func, splitter=splitter, **kwargs)
+    return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=default_metrics(dls) if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
 # %% ../nbs/11_learner.ipynb #26016744
 def _hf_model(learn, verb):
@@ -293,7 +293,7 @@ def load_encoder(self:Learner,
     if bad: _check_rows(path, *(o.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
-    _check_tok(tokenizer_of(self.dls).tok, theirs.config.get_text_config().vocab_size, path, theirs.loading.revision)
+    _check_tok(tokenizer_of(self.dls).tok, theirs, path)
     mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
     mine.loading = theirs.loading
     if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)

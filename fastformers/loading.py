@@ -130,7 +130,7 @@ def load_hf(
         else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, revision=revision, dtype=dtype, **kwargs)
     for k,v in old.items(): setattr(hf.config, k, v)
     names = list(hf.state_dict())
-    if random: hf.loading = LoadReport(f'random {cfg.model_type}', 0, names)
+    if random: hf.loading = LoadReport(f'random {cfg.model_type}', 0, names, revision=revision)
     else:
         new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
         hf.loading = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision)

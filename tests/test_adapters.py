@@ -322,10 +322,28 @@ def test_files_for_something_else_are_refused_and_change_nothing(tmp_path, caplo
     refused(bitfit(learner().model), 'went through bitfit')
     refused(add_adapters(learner().model, width=8), 'remove_adapters')
     two = classifier_learner(classifier_dls(tiny_df().query('label!="neutral"'), tiny_tok('bert'), bs=4), tiny_arch('bert')).model
-    refused(two, r'head.layers.6.weight is \(3, 50\) there, \(2, 50\) here|\(3, 50\) there')
+    refused(two, 'head is single label classification: negative, neutral, positive there, single label classification: negative, positive here')
+    other = tiny_df().assign(label=lambda o: o.label.map(dict(negative='z', neutral='b', positive='c'))) # as many, in another order too
+    refused(classifier_learner(classifier_dls(other, tiny_tok('bert'), bs=4), tiny_arch('bert')).model, 'single label classification: b, c, z here')
+    refused(classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), bs=4), tiny_arch('bert'), pool='mean').model, r'is \(96,\) there, \(32,\) here')
     assert 'other weights' not in caplog.text
     load_adapters(learner(seed=1).model, path)
     assert 'other weights' in caplog.text
+
+def test_the_labels_of_adapters_are_those_of_the_head(tmp_path):
+    "Whatever the checkpoint told apart, whoever made the loss, whatever the number is called"
+    def make(arch='bert', loss=None, **columns):
+        df = tiny_df().assign(**columns)
+        return classifier_learner(classifier_dls(df, tiny_tok('bert'), label_col=[*columns, 'label'][0], bs=4), tiny_arch('bert') if arch=='bert' else arch, loss_func=loss)
+    stage = make().save_encoder(tmp_path/'stage')
+    two = tiny_df().label.map(dict(negative='a', neutral='b', positive='b'))
+    a,b = (make(stage, loss, other=two) for loss in (None, torch.nn.CrossEntropyLoss()))
+    for x,y in ((a,b), (b,a)): load_adapters(y.model, save_adapters(add_adapters(x.model, width=4), tmp_path/'two')); remove_adapters(x.model); remove_adapters(y.model)
+    three = save_adapters(add_adapters(make().model, width=4), tmp_path/'three')
+    with pytest.raises(ValueError, match='single label classification: b, c, z here'):
+        load_adapters(make(stage, torch.nn.CrossEntropyLoss(), other=tiny_df().label.map(dict(negative='z', neutral='b', positive='c'))).model, three)
+    stars,rating = (make(**{k:tiny_df().text.str.len()/10}) for k in ('stars','rating'))
+    load_adapters(rating.model, save_adapters(add_adapters(stars.model, width=4), tmp_path/'stars'))
 
 @pytest.mark.parametrize('spoil', ['cut','empty','text','plain','format','missing','folder'])
 def test_damaged_files_are_said_in_a_sentence(spoil, tmp_path):

@@ -174,6 +174,7 @@ def test_only_what_the_command_made_is_removed(tmp_path):
     (['predict', 'classifier', '--csv', 'reviews.csv', '--encoding', 'klingon'], ['klingon']),
     (['predict', 'classifier', '--csv', 'reviews.csv', '--out', 'x.parquet'], ['.csv or .tsv']),
     (['predict', 'nowhere', 'x'], ['does not exist']),
+    (['predict', 'me/nobody', 'x'], ['me/nobody does not exist', 'Nor is it the hub id', 'snapshot_download']),
     (['predict', '.', 'x'], ['models in arch, classifier']),
     (['export', 'classifier', 'classifier', '--force'], ['holds more than the model']),
     (['run', 'empty.ini'], ['empty.ini holds no recipe']),

@@ -8,8 +8,9 @@ from huggingface_hub import constants
 from fastformers import hub
 from fastformers.adapters import add_adapters
 from fastformers.export import from_hf
-from fastformers.hub import resolve_arch
+from fastformers.hub import load_tokenizer, resolve_arch
 from fastformers.loading import ADAPTERS
+from fastformers.testing import tiny_tok
 from test_adapters import learner
 from test_adapters_bundles import adapted, gap, odd, wanted
 
@@ -94,7 +95,14 @@ def test_other_repositories_are_as_they_were(uploaded):
     _,got,_ = uploaded
     assert got['plain']>10 and 'nor the hub id of a classifier' in got['no stage'] and 'not found on the model hub' in got['nobody']
     fetched = [o for o in Hub.asked if o.startswith('me/plain')]
-    assert fetched.count('me/plain/resolve/main/stage.json')<=2       # asked, found missing, remembered
+    assert 1<=fetched.count('me/plain/resolve/main/stage.json')<=2       # asked, found missing, remembered
+
+def test_the_tokenizer_is_of_the_revision_that_is_asked_for(monkeypatch):
+    asked = []
+    def opened(path, revision=None, **kwargs): asked.append((path, revision)); return tiny_tok('bert')
+    monkeypatch.setattr(hub.AutoTokenizer, 'from_pretrained', opened)
+    load_tokenizer('me/other', revision='v2'); load_tokenizer('me/other')
+    assert asked==[('me/other','v2'), ('me/other','main')]
 
 def test_without_a_network_the_cache_serves(uploaded, monkeypatch):
     cache,_,want = uploaded
