@@ -25,6 +25,7 @@ Modules:
 - `fastformers.corpora`: Text that is always there, and small readers for the text that is yours
 - `fastformers.data`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.encoding`: Pieces of text to ids, here or in other processes, always in the same order
+- `fastformers.ensemble`: Ask several classifiers and take the mean: `Ensemble`
 - `fastformers.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.experiments`: What would more labels buy, and what did luck? `label_curve` and `best_of`
 - `fastformers.export`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out

@@ -47,6 +47,7 @@ from .frozen_cache import *
 from .lr_sweep import *
 from .bundles import *
 from .export import *
+from .ensemble import *
 from .task import *
 from .learner import *
 from .report import *

@@ -8,11 +8,13 @@ from fastai.losses import BCEWithLogitsLossFlat, LabelSmoothingCrossEntropyFlat
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from fastformers.bundles import HFClassifier, hf_classifier
 from fastformers.data import HFTextBlock, tokenizer_of
+from fastformers.ensemble import Ensemble
 from fastformers.export import from_hf
 from fastformers.learner import classifier_learner, lm_learner
 from fastformers.heads import cls_pool, concat_pool, mean_pool
-from fastformers.models import layer_groups
+from fastformers.models import layer_groups, load_body
 from fastformers.stages import read_stage
+from fastformers.tokens_train import train_tokenizer
 from test_contracts_common import *
 
 df = tiny_df()
@@ -352,6 +354,30 @@ def test_another_tokenizer_is_still_refused(old):
     with pytest.raises(ValueError, match='do not belong together|another tokenizer'): lm_learner(lm_dls(df.iloc[:16], extended('roberta', 200)), path)
     with pytest.raises(ValueError, match='do not belong together'): classifier_learner(classifier_dls(df, extended('bert')), tiny_arch('bert', vocab_size=50))
 
+def begin(tok, arch, **kwargs): return classifier_learner(classifier_dls(df, tok, device='cpu'), arch, **kwargs)
+
+def test_a_tokenizer_of_other_words_is_said(old, caplog, tmp_path):
+    "It fits in, and each id means something else"
+    learn,_ = old
+    plain,own = tmp_path/'plain',tiny_tok('bert')
+    learn.model.body.save_pretrained(plain); own.save_pretrained(plain)
+    small = train_tokenizer(df.text.tolist(), 'wordpiece', vocab_sz=len(own)//2)
+    def said(f): caplog.clear(); f(); return "embeddings mean other words; build the dls with tok='" in caplog.text
+    assert len(small)<len(own) and all(said(lambda: begin(small, plain, head=h)) for h in (None,'hf'))
+    same = tiny_tok('bert'); same.backend_tokenizer.normalizer = None          # reads otherwise, with the same ids
+    for f in (lambda: begin(small, plain, pretrained=False), lambda: begin(own, plain), lambda: begin(extended('bert', 3), plain), lambda: begin(same, plain)): assert not said(f)
+
+@pytest.mark.parametrize('family', [*rich, 't5', 'xlm', 'roformer'])
+def test_a_checkpoint_without_a_tokenizer_takes_any(family, caplog, tmp_path):
+    "Of no files transformers makes an empty tokenizer, or asks for a package"
+    load_body(tiny_arch(family)).save_pretrained(tmp_path)
+    learn = begin(tiny_tok(family), tmp_path)
+    assert learn.model.loading.loaded>10 and 'other words' not in caplog.text
+    if family=='bert': learn.load_encoder(tmp_path)
+    small = tmp_path/'small'
+    load_body(tiny_arch(family, vocab_size=50)).save_pretrained(small)
+    with pytest.raises(ValueError, match='do not belong together'): begin(tiny_tok(family), small)
+
 def test_a_padding_token_may_be_added(tmp_path):
     obj = objective('gpt2')
     path = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('gpt2', vocab_size=len(obj.tok))).save_encoder(tmp_path/'lm')
@@ -515,3 +541,38 @@ def test_a_trained_hugging_face_head_is_not_left_without_a_word(tmp_path, caplog
 def test_hugging_faces_head_trains_in_half_precision(kind):
     learn = learner('bert', kind, head='hf', dtype=torch.bfloat16)
     learn.fit(1); assert all(o==o for o in learn.recorder.values[-1])
+
+# ---- several as one
+
+@pytest.mark.parametrize('kind', ['single','multi','regression','pairs','integers'])
+def test_an_ensemble_is_the_mean_of_its_members(kind, tmp_path):
+    "Bodies, tokenizers and heads may differ"
+    learns = [learner(f, kind, head=h) for f,h in (('bert',None), ('gpt2',None), ('roberta','hf'))]
+    paths,o = [l.to_hf(tmp_path/str(i)) for i,l in enumerate(learns)],items(kind)
+    p = Ensemble(paths, device='cpu')
+    want = torch.stack([wanted(l, o) for l in learns]).mean(0)
+    assert gap(p.scores(o), want)<1e-5 and gap(p.scores(iter(o), bs=2, max_tokens=99), want)<1e-5
+    got = p(o, top_k=None)
+    assert list(p(iter(o), top_k=None))==got and len(got)==len(o)
+    if kind in ('single','integers','pairs'): assert [r['label'] for r in p(o)]==[p.labels[i] for i in want.argmax(1)]
+    if kind=='multi': assert [set(r['label']) for r in p(o, threshold=.4)]==[{v for v,s in zip(p.labels, w) if s>.4} for w in want.tolist()]
+    assert p([])==[] and p.scores([]).shape==(0,len(p.labels)) and repr(p).startswith('Ensemble of 3: Predictor(')
+    with pytest.raises(TypeError, match='expected a text|trained on'): p([None])
+
+def test_members_of_an_ensemble_must_predict_the_same(tmp_path):
+    path = learner('bert').to_hf(tmp_path/'clf')
+    plain = learner('bert', head='hf').to_hf(tmp_path/'hf')
+    (plain/'classifier.json').unlink()                                        # as from elsewhere: nobody knows whether it reads pairs
+    for members in ([path, plain], [plain, path], [plain, plain]): assert Ensemble(members, 'cpu').pairs is (None if members==[plain, plain] else False)
+    for other in ('multi','regression','pairs','integers'):
+        with pytest.raises(ValueError, match='the members of an ensemble predict the same.*`(kind|labels|pairs)`'): Ensemble([path, learner('bert', other).to_hf(tmp_path/'other')], 'cpu')
+    p = from_hf(path, device='cpu')
+    for few in ([], [path], path, str(path), p, iter([p])):
+        with pytest.raises(ValueError, match='two classifiers or more'): Ensemble(few)
+    with pytest.raises(FileNotFoundError, match='no/such/place is not a directory'): Ensemble([p, 'no/such/place'], 'cpu')
+    assert gap(Ensemble([p, path, p], 'cpu').scores(odd), p.scores(odd))<1e-6
+
+def test_the_threshold_of_an_ensemble_is_the_mean_of_theirs(tmp_path):
+    a,b = (from_hf(learner('bert', 'multi', loss_func=BCEWithLogitsLossFlat(thresh=t)).to_hf(tmp_path/str(t)), device='cpu') for t in (.3,.5))
+    p = Ensemble([a, b])
+    assert p.threshold==pytest.approx(.4) and p(odd)==p(odd, threshold=.4)!=p(odd, threshold=.05)
