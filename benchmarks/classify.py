@@ -2,8 +2,8 @@
 import json, time
 from pathlib import Path
 
-def train(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', layers=-1, pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None, r_drop=None):
-    "Error in % on the validation rows of `df`; `width` of adapters, weights `lm` of the auxiliary loss and `r_drop` of R-Drop's divergence"
+def trained(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', layers=-1, pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None, r_drop=None):
+    "The learner of a classifier; `width` of adapters, weights `lm` of the auxiliary loss and `r_drop` of R-Drop's divergence"
     from fastai.torch_core import set_seed
     from fastformers import schedules
     from fastformers.adapters import add_adapters
@@ -18,7 +18,11 @@ def train(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool=
                                cbs=[cpu_bf16(), last_only(), *([AuxiliaryLM(lm)] if lm else []), *([RDrop(r_drop)] if r_drop else [])])
     if width: add_adapters(learn.model, width)
     with learn.no_logging(): learn.fit_schedule(getattr(schedules, schedule), lr, epochs, discr=discr, shape=getattr(schedules, shape))
-    return 100*(1-float(learn.validate()[1]))
+    return learn
+
+def train(*args, **kwargs):
+    "Error in % on the validation rows of the DataFrame; arguments as for `trained`"
+    return 100*(1-float(trained(*args, **kwargs).validate()[1]))
 
 def last_only():
     "A callback that leaves out all validations of a fit but the last"
