@@ -1,6 +1,6 @@
-"""Six small sets (Q3): our fine-tuning beside Hugging Face's `Trainer`, the same body, rows, epochs, batch size and precision
+"""Eight small sets (Q3): our fine-tuning beside Hugging Face's `Trainer`, the same body, rows, epochs, batch size and precision
 
-    FASTFORMERS_DATA=... python benchmarks/glue.py --work DIR [--sets cola,rte]    # a rate for each contender and set, of three, on validation rows drawn from train (one seed); then three seeds
+    FASTFORMERS_DATA=... python benchmarks/glue.py --work DIR [--sets cola,rte]    # a rate for each contender and set, of three, on validation rows drawn from train (one seed); then the seeds
     FASTFORMERS_DATA=... python benchmarks/glue.py --work DIR --final              # and the test rows
 
 1,200 training rows and 500 validation rows of each set, up to 1,000 test rows, 128 tokens, 3 epochs, batches of 16, MiniLM; `--full` takes all rows. Ours is `fine_tune_classifier` as it comes (concat pooling, one-cycle, layer decay);
@@ -14,10 +14,12 @@ from common import *
 lrs,epochs,bs,max_len = (5e-5,1e-4,2e-4),3,16,128
 sets = { # training file, test file, texts, label, score
     'agnews':('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 'text', 'label', 'accuracy'),
+    'sst2':('sst2/train.csv.gz', 'sst2/dev.csv', 'text', 'label', 'accuracy'), # GLUE's own test rows have no labels
     'cola':('cola/train.csv', 'cola/dev_in_domain.csv', 'text', 'label', "Matthews' r"),
     'mrpc':('mrpc/train.csv', 'mrpc/test.csv', ['text_a','text_b'], 'label', 'accuracy'),
     'rte':('rte/train.csv', 'rte/test.csv', ['text_a','text_b'], 'label', 'accuracy'),
     'stsb':('stsb/train.csv', 'stsb/test.csv', ['text_a','text_b'], 'score', "Pearson's r"),
+    'sick':('sick/train.csv', 'sick/test.csv', ['text_a','text_b'], 'label', 'accuracy'),
     'goemotions':('goemotions/train.csv.gz', 'goemotions/test.csv', 'text', 'labels', 'LRAP'),
 }
 origin.update({f:f'{f.split("/")[0]}, as CSV; see the citations in this folder' for a,b,*_ in sets.values() for f in (a,b)})
