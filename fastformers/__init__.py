@@ -43,6 +43,7 @@ Modules:
 - `fastformers.loaders`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.loading`: A network from a checkpoint or a config, and what became of its weights
 - `fastformers.lr_sweep`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
+- `fastformers.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
 - `fastformers.measure`: A score for each validation row, so that two models, or one before and after training, are compared row by row
 - `fastformers.models`: A Hugging Face network as tokens -> prediction, its layers in order
 - `fastformers.objectives`: What the network is asked to predict: masked and causal language modelling

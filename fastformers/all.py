@@ -30,6 +30,7 @@ from .adapters_files import *
 from .rates import *
 from .schedules import *
 from .audit import *
+from .meanwhile import *
 from .regularizers import *
 from .ewc import *
 from .auxiliary import *

@@ -18,7 +18,7 @@ from fastai.basics import Callback
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from .compute import while_fitting
+from .meanwhile import computing, while_fitting
 from .models import quiet_hf
 
 # %% ../nbs/10ga_fast_cpu.ipynb #39917a9e
@@ -79,16 +79,14 @@ def fast_cpu(
     mods = list(model.modules())
     here = next(model.parameters()).device.type=='cpu' and not any(m._compiled_call_impl is not None for m in mods) # what is compiled has kernels of its own
     nets = [m for m in mods if here and isinstance(m, PreTrainedModel) and m.config._attn_implementation=='sdpa']
-    drops = [m for m in mods if here and type(m) is nn.Dropout and not m.inplace and 'forward' not in vars(m)]
+    drops = [m for m in mods if here and type(m) is nn.Dropout and not m.inplace and getattr(m.forward, '__func__', None) is nn.Dropout.forward]
     def attend(name):
         with quiet_hf(): # of families that cannot
             for m in nets: m.set_attn_implementation(name)
     attend('sdpa_cpu')
-    for m in drops: m.forward = partial(_forward, m)
-    try: yield
-    finally:
-        attend('sdpa')
-        for m in drops: del m.forward
+    try:
+        with computing({m:partial(_forward, m) for m in drops}): yield
+    finally: attend('sdpa')
 
 class FastCPU(Callback):
     "Train with `fast_cpu`: less time on a CPU, the same up to rounding and to which units dropout drops"

@@ -10,8 +10,8 @@ one callback more, `cbs=FrozenCache()`, losses and weights are those of the run 
 __all__ = ['row_keys', 'RowStates', 'KeptStates', 'keeping', 'find_prefix', 'frozen_hash', 'FrozenCache']
 
 # %% ../nbs/10hb_frozen_cache.ipynb #a263f92e
-import logging, shutil, tempfile, torch
-from contextlib import contextmanager, nullcontext
+import logging, math, os, shutil, tempfile, torch
+from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import blake2b
 from numbers import Real
@@ -21,11 +21,11 @@ from fastcore.basics import GetAttr
 from fastcore.foundation import first
 from fastai.basics import Callback
 from .blocks import _evaluating
-from .compute import while_fitting
 from .core import TensorTokens, as_tokens
 from .families import _meta, block_modules
-from .frozen import Prefix, computing, lowest_open, reader
-from .models import LanguageModel, TextClassifier, padding_safe
+from .frozen import Prefix, lowest_open, reader
+from .meanwhile import StandIn, computing, while_fitting
+from .models import LanguageModel, TextClassifier
 from .ragged import _put
 from .schedules import in_fit
 
@@ -53,6 +53,11 @@ class RowStates:
     def __reduce__(self): return type(self),(self.max_gb, self.path) # what can be computed again is not pickled or copied
     def __len__(self): return len(self.rows)
     def __repr__(self): return f"{len(self)} rows, {self.nbytes/1e9:.3g} of {self.max_gb:g} GB; found {self.found} times, missed {self.missed}"
+
+    def room(self):
+        "Gigabytes that there would be for states, those that are kept aside"
+        if self.path is None: return os.sysconf('SC_PHYS_PAGES')*os.sysconf('SC_PAGE_SIZE')/1e9 if hasattr(os, 'sysconf') else math.inf
+        return max((shutil.disk_usage(first(filter(os.path.exists, (self.path.absolute(), *self.path.absolute().parents)))).free+self.nbytes-_spare)/1e9, 0.)
 
     def find(self, key):
         "The states of `key` on the CPU, None if they are not kept"
@@ -100,12 +105,12 @@ class RowStates:
 def _raw(t): "The bytes of `t` as an array that shares its memory"; return t.reshape(-1).view(torch.uint8).numpy()
 
 # %% ../nbs/10hb_frozen_cache.ipynb #d2cb879c
-class _Noted(GetAttr):
-    "The `ModelInputs` `inputs`, the tokens `x` that they were given last, and the `ids` that they made of them"
-    _default = 'inputs'
-    def __init__(self, inputs): self.inputs,self.x,self.ids = inputs,None,None
+class _Noted(StandIn, GetAttr):
+    "In the place of `ModelInputs`: notes the tokens `x` that they were given last, and the `ids` that they made of them"
+    _default = 'was'
+    def __init__(self, inputs): super().__init__(inputs); self.x = self.ids = None
     def __call__(self, x):
-        res = self.inputs(x)
+        res = self.was(x)
         self.x,self.ids = as_tokens(x),res['input_ids']
         return res
 
@@ -113,7 +118,6 @@ class KeptStates:
     "`forward` of `model`'s body that takes what is in `store` for what its `prefix` would compute"
     def __init__(self, model, store):
         self.forward,self.inputs,self.store,self.prefix = model.body.forward,_Noted(model.model_inputs),store,None
-        self.__wrapped__ = self.forward # whoever asks for the signature gets the body's
 
     def __call__(self, *args, **kwargs):
         x,ids = self.inputs.x,kwargs.get('input_ids', *args[:1])
@@ -164,10 +168,10 @@ def _try_prefix(model, prefix):
         x = TensorTokens(torch.nn.functional.pad(ids, (0,k)), attention_mask=mask).to(device)
         def note(m, args, kwargs, out): seen.append(out[0][kwargs['attention_mask'].bool()].flatten())
         def fed(m, args): seen.append(args[0][args[1]].flatten()) # a head that begins at zero says the same whatever it is fed
-        with model.body.register_forward_hook(note, with_kwargs=True), model.head.register_forward_pre_hook(fed) if isinstance(model, TextClassifier) else nullcontext(): pred = model(x)
+        with model.head.register_forward_pre_hook(fed) if isinstance(model, TextClassifier) else model.body.register_forward_hook(note, with_kwargs=True): pred = model(x)
         return torch.cat([*seen, pred.flatten()])
-    with _evaluating(model), keeping(model, RowStates(1.)) as kept:
-        padding_safe(model.body) # else the first run would ask, and its rows would be among ours
+    with torch.random.fork_rng([]), _evaluating(model), keeping(model, RowStates(1.)) as kept:
+        run(0) # a first run asks whether padding is safe, and puts in what picks states
         want = run(0)
         kept.prefix = prefix
         return all((o-want).abs().max()<5e-5*want.std() for o in (run(0), run(3)))
@@ -179,10 +183,11 @@ def find_prefix(
     "The `Prefix` of `n` blocks of `model`, if the network computes the same on top of its states; found by trying"
     if _meta(model.body.config).padding is not None: return # it must not be tried
     exact = model if next(model.body.parameters()).dtype==torch.float32 else deepcopy(model).float() # half precision could not tell a small error from rounding
-    prefix = Prefix(exact.body, n)
+    layers = () if n is not None or (feed := getattr(model, 'feed', None)) is None else tuple(feed.layers) if feed.mix is None else tuple(range(-len(feed.mix.s), 0))
+    prefix = Prefix(exact.body, n, layers=layers)
     try: fits = _try_prefix(exact, prefix)
     except Exception: fits = False # each family refuses in its own way
-    return Prefix(model.body, n, prefix.form) if fits else None
+    return Prefix(model.body, n, prefix.form, layers) if fits else None
 
 # %% ../nbs/10hb_frozen_cache.ipynb #750c7f9d
 def frozen_hash(body):
@@ -192,11 +197,11 @@ def frozen_hash(body):
     return h.digest()
 
 class FrozenCache(Callback):
-    "Compute what is frozen from the bottom up once a text, and keep its states for the epochs and fits to come"
+    "Compute what is frozen from the bottom up once a text, and keep its states for the epochs and fits to come; weights that are written to through `.data` are noticed when the next pass begins"
     order,outside = 2000,True # after all who open and freeze; a run that is continued can do without
     kept,_seen,_stamp = None,None,None
     def __init__(self,
-        max_gb:float=2., # of states; a token has 4*nf bytes, so 1,000 texts of 256 tokens and width 384 have 0.4 GB
+        max_gb:float=2., # of states; a token has 4*nf bytes for each layer that feeds the head, so 1,000 texts of 256 tokens and width 384 have 0.4 GB
         path=None, # a directory: keep them on its disk, not in memory
     ):
         if not (isinstance(max_gb, Real) and max_gb>0): raise ValueError(f"`max_gb` is how many gigabytes of states to keep, more than 0; got {max_gb!r}")
@@ -208,7 +213,14 @@ class FrozenCache(Callback):
         model = reader(self.model)
         if model is None or isinstance(model, LanguageModel):
             raise TypeError(f"`FrozenCache` is for classifiers and regressors made by `classifier_learner`, whose texts come back in each epoch as they were; this learner holds a {type(self.model).__name__}")
+        if self.store.max_gb>(room := self.store.room()): _log.warning(f"`max_gb` is {self.store.max_gb:g}, more than the {room:.3g} GB "
+            + (f"that are free on the disk of {self.store.path}: what does not fit will be computed each time" if self.store.path else "of memory of this machine: pass less, or keep states on a disk, `path=`"))
         while_fitting(self, self._while_open(model))
+
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k not in ('kept','_seen','_prefixes','_reader')} # of this fit alone
+
+    def before_train(self): self._seen = None # look at all weights once a pass: `.data` tells nobody of a change
+    def before_validate(self): self._seen = None
 
     @contextmanager
     def _while_open(self, model):
@@ -222,7 +234,7 @@ class FrozenCache(Callback):
         ps = [*self._reader.body.parameters()]
         device = ps[0].device.type
         precision = torch.is_autocast_enabled(device) and str(torch.get_autocast_dtype(device))
-        now = precision,[None if p.requires_grad else p._version for p in ps]
+        now = precision,[None if p.requires_grad else (p._version, p.data_ptr()) for p in ps]
         if now!=self._seen: self._look(precision)
         self._seen = now
 

@@ -3,6 +3,7 @@ import copy, errno, logging, pickle, shutil
 import pytest, torch
 from fastai.basics import Callback, set_seed
 from fastai.callback.schedule import lr_find
+from fastai.learner import load_learner
 from torch import nn
 from fastformers.accumulate import TokenAccumulation
 from fastformers.auxiliary import AuxiliaryLM
@@ -392,3 +393,82 @@ def test_opening_a_pickle_makes_no_directory(tmp_path):
     shutil.rmtree(tmp_path/'states')
     pickle.loads(data); assert not (tmp_path/'states').exists()
     (tmp_path/'states').write_text('of somebody else'); pickle.loads(data)
+
+# --- what is made of the model in between, and what tells nobody of a change
+
+class Look(Callback):
+    "Asks the model something in the middle of an epoch, and puts all of it back into training mode"
+    def after_batch(self):
+        if self.training: self.model.eval(); torch.no_grad()(self.model)(self.xb[0]); self.model.train()
+
+def test_who_puts_all_into_training_mode_wakes_nobody():
+    plain = fit(classifier(), head_alone)
+    assert same(plain, fit(classifier('bert', Look()), head_alone)) and same(plain, fit(classifier('bert', Look(), FrozenCache()), head_alone))
+
+def test_weights_that_change_without_a_word_are_noticed():
+    class Swap(Callback):
+        "Averaged weights for validation, by `.data`, of which torch keeps no count"
+        def before_validate(self): w = self.model.body.embeddings.word_embeddings.weight; self.old = w.data.clone(); w.data.add_(torch.linspace(-1, 1, 32))
+        def after_validate(self): self.model.body.embeddings.word_embeddings.weight.data.copy_(self.old)
+    class Once(Callback):
+        def before_epoch(self):
+            if self.epoch==1: w = self.model.body.embeddings.word_embeddings.weight; w.data = w.data+torch.linspace(-1, 1, 32)
+    for cb in (Swap, Once): assert same(fit(classifier('bert', cb()), head_alone), fit(classifier('bert', cb(), FrozenCache()), head_alone))
+
+class Copies(Callback):
+    order = 5000
+    def __init__(self, tmp): self.tmp = tmp
+    def after_batch(self):
+        if self.training and not (self.tmp/'model.pt').exists(): self.copy = copy.deepcopy(self.learn.model); torch.save(self.learn.model, self.tmp/'model.pt')
+    def after_epoch(self): self.twin = copy.deepcopy(self.learn); self.learn.export(self.tmp/'learner.pkl')
+
+switches = dict(cache=lambda: [FrozenCache()], checkpointing=lambda: [FrozenCache(), GradientCheckpointing()], compiled=lambda: [FrozenCache(), CompileBlocks('aot_eager')], mixout=lambda: [Mixout()])
+
+@pytest.mark.parametrize('name', list(switches))
+def test_copies_made_in_a_fit_compute_on_their_own(name, tmp_path, body_dir):
+    made = Copies(tmp_path)
+    learn = classifier_learner(classifier_dls(small, tiny_tok(), bs=5, device='cpu'), body_dir, cbs=switches[name]())
+    fit(learn, lambda o: (o.freeze_to(-2), o.fit(2, 1e-3, cbs=made)))
+    x = learn.dls.valid.one_batch()[0]
+    for m in (made.copy, torch.load(tmp_path/'model.pt', weights_only=False), made.twin.model):
+        a = m.eval()(x)
+        with torch.no_grad(): m.body.embeddings.word_embeddings.weight.zero_()
+        assert (m(x)-a).abs().max()>1e-3, 'its own weights count'
+        m.requires_grad_(True); m.train(); m(x).sum().backward()
+        assert all(p.grad is not None for b in block_modules(m.body) for o in b for p in o.parameters())
+    fit(made.twin, lambda o: o.fit(1, 1e-3)); assert len(made.twin.recorder.values)==1 and 'forward' not in vars(learn.model.body)
+    assert load_learner(tmp_path/'learner.pkl').predict('good work')[0] in learn.dls.vocab
+
+@pytest.fixture(scope='module')
+def body_dir(tmp_path_factory):
+    set_seed(0)
+    return lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=8), tiny_arch('bert')).save_encoder(tmp_path_factory.mktemp('frozen')/'lm')
+
+@pytest.mark.parametrize('layers', ['mix', [-1,-2], -2, [0,2]], ids=str)
+def test_several_layers_of_a_frozen_body_are_kept(layers):
+    def how(o): o.freeze(); o.fit(3, 1e-2); o.unfreeze(); o.fit(1, 1e-3)
+    arch = tiny_arch('bert', num_hidden_layers=3)
+    plain,kept = (classifier('bert', *o, arch=arch, layers=layers) for o in ((), (FrozenCache(),)))
+    fit(kept, head_alone)
+    assert kept.ran.n[1:]==[0,0] and len(kept.frozen_cache.store)==len(small)
+    n = len(plain.model.feed.mix.s) if layers=='mix' else len(plain.model.feed.layers)
+    assert next(iter(kept.frozen_cache.store.rows.values())).shape[1]==32*n
+    assert same(fit(plain, how), fit(classifier('bert', FrozenCache(), arch=arch, layers=layers), how))
+
+def test_a_causal_family_s_own_head_is_kept_from_the_first_fit():
+    assert fit(classifier('gpt2', FrozenCache(), head='hf'), head_alone).ran.n[1:]==[0,0]
+
+def test_trying_draws_no_random_number():
+    class Random(nn.Module):
+        def __init__(self): super().__init__(); self.l = nn.Linear(32, 3)
+        def forward(self, h, mask): return nn.functional.dropout(self.l(h[:,0]), .3) # in eval mode too
+    a,b = (fit(classifier('bert', *o, head=lambda nf,n: Random()), lambda o: o.fit(1, 1e-3, cbs=[])) for o in ((), (FrozenCache(),)))
+    assert same(a, b)
+
+def test_more_than_there_is_room_for(tmp_path, caplog):
+    usage = shutil.disk_usage(tmp_path)
+    fit(classifier('bert', FrozenCache(max_gb=usage.total/1e9*100, path=tmp_path/'states')), head_alone)
+    assert 'are free on the disk' in caplog.text
+    caplog.clear(); fit(classifier('bert', FrozenCache(max_gb=1e9)), head_alone)
+    assert 'GB of memory of this machine: pass less' in caplog.text
+    caplog.clear(); fit(classifier('bert', FrozenCache()), head_alone); assert '`max_gb`' not in caplog.text
