@@ -11,6 +11,7 @@ __all__ = ['lm_on', 'lm_objective', 'AuxiliaryLM']
 # %% ../nbs/09b_auxiliary.ipynb #bab9acd9
 import logging
 from fastai.basics import Callback
+from .adapters import _plain_state
 from .core import as_tokens
 from .data import tokenizer_of
 from .models import LanguageModel, block_modules, fit_vocab, is_causal, load_hf, quiet_hf
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 def _check_alike(hf, body, source):
     "Raise unless the body of `hf` could be replaced by `body`"
     if hf.base_model is hf: raise ValueError(f"{type(hf).__name__} has no body apart from its head, so the head cannot be put on another one")
-    there,here = ({k:tuple(v.shape) for k,v in o.state_dict().items()} for o in (hf.base_model,body))
+    there,here = ({k:tuple(v.shape) for k,v in _plain_state(o).items()} for o in (hf.base_model,body))
     bad = [k for k in there if there[k]!=here.get(k)]
     if bad: raise ValueError(f"the language model of {source} has another architecture than this body: {bad[0]} is {there[bad[0]]} there and {here.get(bad[0],'missing')} here")
     n,k = len(block_modules(hf.base_model)),len(block_modules(body)) # a body may have more than that of a language model, such as a pooler, but no more blocks
@@ -47,7 +48,9 @@ def lm_on(
     with quiet_hf():
         setattr(hf, hf.base_model_prefix, body)
         hf.tie_weights()
-    return LanguageModel(hf).to(p.device)
+    lm = LanguageModel(hf).to(p.device)
+    lm.beside = report
+    return lm
 
 # %% ../nbs/09b_auxiliary.ipynb #11948e1c
 def lm_objective(
@@ -86,11 +89,12 @@ class AuxiliaryLM(Callback):
         return self.objective
 
     def before_fit(self):
-        if not in_fit(self): return
+        if not in_fit(self) or self.opt is None: return # fastai's `summary` fits without an optimizer
         if not hasattr(self.model, 'lm'):
             raise ValueError("the LM head has to be in the model before there is an optimizer: pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
-        if self.model.loading.loaded and not self.model.lm.loading.loaded:
-            _log.warning(f"the body was loaded from {self.model.loading.source} after the learner was made, the LM head starts random: name that directory as `arch` of `AuxiliaryLM` if it holds one")
+        if self.arch is None and self.model.loading is not self.model.lm.beside:
+            has = f'is still that of {self.model.lm.loading.source}' if self.model.lm.loading.loaded else 'starts random'
+            _log.warning(f"the body was loaded from {self.model.loading.source} after the learner was made, the LM head {has}: name that directory as `arch` of `AuxiliaryLM` if it holds one")
         known = {p for ps in self.opt.param_lists for p in ps}
         if any(p.requires_grad and p not in known for p in self.model.lm.parameters()): # adapters freeze weights for good
             raise ValueError("the optimizer does not have all weights of the LM head; use the splitter `layer_groups`, or one that covers `model.lm` too")

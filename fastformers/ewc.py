@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 import torch
 from safetensors import safe_open, SafetensorError
-from safetensors.torch import save_file
 from fastai.basics import Callback
+from .adapters import plain_name
+from .adapters_files import write_tensors
 from .audit import fingerprint
 from .core import as_tokens
 from .models import LanguageModel
-from .regularizers import Kept, add_penalty, check_strength, keep_start, loaded_weights, _order
+from .regularizers import Kept, add_penalty, check_strength, keep_start, loaded_weights, say_idle, _order
 from .schedules import in_fit
 
 # %% ../nbs/09a_ewc.ipynb #f016cecf
@@ -54,7 +55,7 @@ def fisher_diagonal(
     model = learn.model
     if not isinstance(model, LanguageModel): raise TypeError(f"`fisher_diagonal` measures a language model, as `lm_learner` makes it; this learner holds a {type(model).__name__}")
     if n<1: raise ValueError(f"`n` is how many rows to measure, at least 1; got {n}")
-    names,ps = zip(*model.body.named_parameters())
+    names,ps = zip(*((name,p) for k,p in model.body.named_parameters() if (name := plain_name(k))))
     total,count,gen = [torch.zeros_like(p, dtype=torch.float32, requires_grad=False) for p in ps],0,torch.Generator().manual_seed(seed)
     with _measuring(model):
         for x in _rows(learn.dls.valid if dl is None else dl, n):
@@ -81,9 +82,8 @@ def save_fisher(
 )->Path:
     "Write `fisher`, whole or not at all"
     path = Path(path)
-    tmp = path.with_name(f'.{path.name}.tmp')
-    save_file(fisher, tmp, metadata={'format':'1', 'kind':'fisher'})
-    return tmp.replace(path)
+    write_tensors(fisher, path, {'format':'1', 'kind':'fisher'})
+    return path
 
 def load_fisher(path)->dict:
     "What `save_fisher` wrote"
@@ -99,7 +99,7 @@ def load_fisher(path)->dict:
 def _check_match(fisher, ps, loaded):
     "Raise unless `fisher` has a tensor for each of the parameters `ps` that was loaded, and no other"
     def shape(o): return 'missing' if o is None else tuple(o.shape)
-    bad = [k for k in fisher if k not in ps or ps[k].shape!=fisher[k].shape] + [k for k,p in ps.items() if p in loaded and k not in fisher]
+    bad = [k for k in fisher if k not in ps or ps[k].shape!=fisher[k].shape] + [k for k,p in ps.items() if p in loaded and k not in fisher and not k.startswith('pooler.')] # which stands before some heads only
     if bad: raise ValueError(f"`fisher` was measured on another architecture or vocabulary: {bad[0]} is {shape(fisher.get(bad[0]))} there and {shape(ps.get(bad[0]))} in this body"
                              + (f", and {len(bad)-1} more differ" if len(bad)>1 else '') + "; measure it with `fisher_diagonal` on the language model that this one began with")
 
@@ -121,10 +121,11 @@ class EWC(Callback):
         if not self._measured and self.fisher.startswith('measured: '):
             raise ValueError("the tensors that this `EWC` was given are no part of a pickled learner; pass them again, or the file of them: learn.remove_cb(EWC); learn.add_cb(EWC('lm.fisher.safetensors', lam))")
         fisher = self._measured or load_fisher(self.fisher)
-        ps,loaded = dict(self.model.body.named_parameters()),loaded_weights(self.model)
+        ps,loaded = {name:p for k,p in self.model.body.named_parameters() if (name := plain_name(k))},loaded_weights(self.model)
         if loaded: _check_match(fisher, ps, loaded)
-        ps = {k:p for k,p in ps.items() if p in loaded}
+        ps = {k:p for k,p in ps.items() if p in loaded and k in fisher}
         self.start = keep_start(self, ps.values())
+        say_idle(self, ps.values(), 'draws loaded weights to where they began')
         self._by_weight = Kept((p, fisher[k].to(p.device)) for k,p in ps.items())
 
     def after_loss(self):

@@ -81,7 +81,9 @@ def forgetting(
     "LM loss of each stage on `texts`, and its change since the first with a 95 % interval; above 0 something was forgotten"
     if isinstance(stages, Learner): stages = {'before':_began(stages), 'now':stages}
     if not isinstance(stages, dict) or not stages: raise TypeError(f"`stages` is a learner or a dictionary from names to learners and directories, got {stages!r:.80}")
+    if hasattr(texts, 'columns'): raise TypeError(f"`texts` are strings, got a {type(texts).__name__}; pass a column: df['text']")
     texts = [texts] if isinstance(texts, str) else list(texts)
+    if bad := [o for o in texts if not isinstance(o, str)]: raise TypeError(f"`texts` are strings, got {bad[0]!r:.80} among them")
     if not texts: raise ValueError("`texts` is empty; pass some strings to measure the language model on")
     obj = _shared_objective(stages, seed)
     rows,res = None,{}

@@ -1,5 +1,5 @@
 "Callbacks that keep what pretraining learnt: by hand, and beside everything else that happens around a step"
-import copy, math, pickle
+import copy, importlib.util, math, pickle
 import pandas as pd, pytest, torch, torch.nn.functional as F
 from fastai.basics import Callback, CancelFitException, OptimWrapper
 from fastai.callback.fp16 import MixedPrecision
@@ -7,9 +7,10 @@ from fastai.callback.schedule import lr_find
 from fastai.learner import load_learner
 from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForPreTraining
 from fastformers.accumulate import TokenAccumulation
-from fastformers.adapters import add_adapters
+from fastformers.adapters import add_adapters, add_lora, reinit_layers
+from fastformers.adapters_files import load_adapters, save_adapters
 from fastformers import auxiliary
 from fastformers.auxiliary import AuxiliaryLM, lm_on
 from fastformers.core import as_tokens
@@ -17,10 +18,10 @@ from fastformers.data import classifier_dls, lm_dls
 from fastformers.ewc import EWC, fisher_diagonal, load_fisher, save_fisher
 from fastformers.forgetting import forgetting
 from fastformers.learner import classifier_learner, lm_learner
-from fastformers.loading import load_hf
+from fastformers.loading import load_config, load_hf
 from fastformers.models import layer_groups
 from fastformers.objectives import CLM, MLM
-from fastformers.regularizers import L2SP, Mixout, RDrop, agreement, loaded_weights
+from fastformers.regularizers import L2SP, Mixout, RDrop, agreement, loaded_weights, _mixing
 from fastformers.resume import Resume
 from fastformers.schedules import full_tune, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
@@ -179,34 +180,39 @@ def test_mixout_in_training_alone_and_plain_afterwards(stages):
     assert not any(m._forward_pre_hooks for m in learn.model.modules()) and not any('weight' in vars(m) for m in learn.model.modules())
     copy.deepcopy(learn.model)
 
+def mixing(learn):
+    "`Mixout` of `learn` at work, as in a fit"
+    learn.mixout.before_fit()
+    return _mixing([m for m in learn.model.body.modules() if getattr(m, 'weight', None) in learn.mixout.start], learn.mixout.start, learn.mixout.p)
+
 def test_mixout_expectation_and_gradient_through_the_model(stages):
     "A linear layer's output: its mean over draws is that of the plain layer, its gradient reaches kept entries alone"
     learn = classifier(stages['bert'], Mixout(.5), drop_mult=0.)
-    learn.mixout.before_fit()
     m = learn.model.body.encoder.layer[0].output.dense
     start = m.weight.detach().clone()
-    with torch.no_grad(): m.weight += torch.randn_like(m.weight)*.1
-    m.train(); x = torch.randn(3, m.in_features)
-    plain = F.linear(x, m.weight, m.bias)
-    draws = torch.stack([m(x).detach() for _ in range(4000)])
-    assert ((draws.mean(0)-plain).abs()<5*draws.std(0)/4000**.5+1e-6).float().mean()>.99
-    out = m(torch.eye(m.in_features)).T-m.bias[:,None]                            # the mixed weight itself
+    with mixing(learn):
+        with torch.no_grad(): m.weight += torch.randn_like(m.weight)*.1
+        m.train(); x = torch.randn(3, m.in_features)
+        plain = F.linear(x, m.weight, m.bias)
+        draws = torch.stack([m(x).detach() for _ in range(4000)])
+        assert ((draws.mean(0)-plain).abs()<5*draws.std(0)/4000**.5+1e-6).float().mean()>.99
+        out = m(torch.eye(m.in_features)).T-m.bias[:,None]                        # the mixed weight itself
     g, = torch.autograd.grad(out.sum(), m.weight)
     replaced = torch.isclose(out, start, atol=1e-6)
     assert .4<replaced.float().mean()<.6
     assert torch.equal(g, torch.where(replaced, 0., 2.))
     m.eval(); assert torch.equal(m(x), plain)
-    learn.mixout.after_fit()
+    m.train(); assert torch.equal(m(x), plain), 'off after the block'
 
 def test_mixout_leaves_frozen_weights_alone(stages):
     learn = classifier(stages['bert'], Mixout(.5), drop_mult=0.)
-    learn.freeze()
     x = learn.dls.valid.one_batch()[0].as_subclass(torch.Tensor)
-    learn.mixout.before_fit(); learn.model.train()
-    with torch.no_grad():
+    with torch.no_grad(), mixing(learn):
+        learn.model.train()
         for p in learn.model.body.parameters(): p += .1                           # as if trained before
-        assert torch.equal(learn.model.body(x&0xffff)[0], learn.model.body(x&0xffff)[0])
-    learn.mixout.after_fit()
+        def equal(): return torch.equal(learn.model.body(x&0xffff)[0], learn.model.body(x&0xffff)[0])
+        assert not equal()
+        learn.freeze(); assert equal()
 
 def test_mixout_cleans_up_after_an_error_and_ends_with_its_fit(stages):
     learn = classifier(stages['bert'])
@@ -544,3 +550,64 @@ def test_mixout_says_when_it_has_nothing_to_mix(stages, caplog):
     quiet(learn, 1); assert 'has no part in this fit' in caplog.text
     caplog.clear()
     quiet(classifier(stages['bert'], Mixout(.5)), 1); assert 'no part' not in caplog.text
+
+def penalty(learn, cls): return float(next(o for o in learn.cbs if isinstance(o, cls)).penalty)
+
+def test_the_start_is_that_of_the_weights_that_are_there(stages, tmp_path, caplog):
+    "It goes with a copy, is missed in a pickle, and begins anew with other weights"
+    other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
+    for make in (lambda: L2SP(alpha=10., beta=0.), lambda: EWC(stages['fisher'], 1e4)):
+        cls = type(make())
+        learn = quiet(quiet(classifier(stages['bert'], make(), drop_mult=0.), 2, 1e-3), 1, 0.)
+        before = penalty(learn, cls)
+        assert before>1e-3
+        assert abs(penalty(quiet(copy.deepcopy(learn), 1, 0.), cls)-before)<1e-3*before and 'pickled' not in caplog.text
+        new = pickle.loads(pickle.dumps(learn)); new.dls = learn.dls
+        assert penalty(quiet(new, 1, 0.), cls)==0 and 'are no part of a pickled learner' in caplog.text
+        learn.load_encoder(other)
+        assert penalty(quiet(learn, 1, 0.), cls)==0
+        caplog.clear()
+
+def test_an_lm_head_of_another_body_is_said(stages, tmp_path, caplog):
+    other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
+    learn = quiet(classifier(stages['bert'], AuxiliaryLM()), 1)
+    assert 'LM head is' not in caplog.text
+    quiet(learn.load_encoder(other), 1)
+    assert f'is still that of {stages["bert"]}' in caplog.text
+
+def test_a_summary_before_the_first_fit(stages, capsys):
+    for cbs in ([AuxiliaryLM()], [L2SP()], [EWC(stages['fisher'], 1.)], [Mixout()]): assert 'Total trainable params' in str(classifier(stages['bert'], *cbs).summary())
+
+@pytest.mark.skipif(importlib.util.find_spec('peft') is None, reason='peft is an extra')
+def test_lora_beside_and_below(stages, tmp_path, caplog):
+    learn = classifier(stages['bert'], EWC(stages['fisher'], 1.)); add_lora(learn.model)
+    def change(): return forgetting(learn, ['good work', 'a test of the tests']).change['now']
+    assert change()==0
+    quiet(learn, 1, 1e-2); assert '`EWC` has no part in this fit' in caplog.text
+    assert change()!=0
+    lm = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), stages['bert']); add_lora(lm.model)
+    quiet(lm, 1, 1e-2)
+    fisher = fisher_diagonal(lm, n=3)
+    assert fisher.keys()==load_fisher(stages['fisher']).keys()
+    assert penalty(quiet(classifier(lm.save_encoder(tmp_path/'lm'), EWC(fisher, 1.)), 1, 1e-3), EWC)>0
+    learn = classifier(stages['bert']); reinit_layers(learn.model, 1); add_lora(learn.model)
+    top = {n:p for n,p in learn.model.body.named_parameters() if '.layer.1.' in n}
+    assert top and all(p.requires_grad for p in top.values()), 'what began at random trains'
+    quiet(learn, 1, 1e-2); a = learn.get_preds()[0]
+    new = classifier(stages['bert'], seed=5)
+    load_adapters(new.model, save_adapters(learn.model, tmp_path/'a.safetensors')); new.opt = None
+    assert torch.equal(new.get_preds()[0], a)
+
+def test_ewc_leaves_a_pooler_alone(stages, tmp_path):
+    BertForPreTraining(load_config(stages['bert'])).save_pretrained(tmp_path/'p'); tiny_tok().save_pretrained(tmp_path/'p')
+    fisher = fisher_diagonal(lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tmp_path/'p'), n=3)
+    learn = classifier(tmp_path/'p', EWC(fisher, 1.), head='hf')
+    assert learn.model.body.pooler is not None and penalty(quiet(learn, 1, 1e-3), EWC)>0
+
+def test_forgetting_reads_strings(stages):
+    for bad,says in ((df, r"got a DataFrame; pass a column"), ([('a','b')], 'are strings'), ([None], 'are strings')):
+        with pytest.raises(TypeError, match=says): forgetting(classifier(stages['bert']), bad)
+
+def test_a_file_of_fisher_that_cannot_be_written(stages, tmp_path):
+    (tmp_path/'file').write_text('')
+    with pytest.raises(OSError, match='cannot write .*x.safetensors'): save_fisher(load_fisher(stages['fisher']), tmp_path/'file'/'x.safetensors')
