@@ -10,8 +10,10 @@ fit, keeps the best and shows how far the others fell, so that nobody takes the 
 __all__ = ['tfidf_hits', 'LabelCurve', 'label_curve', 'Restarts', 'best_of']
 
 # %% ../nbs/17_experiments.ipynb #a5e25974
-import json, logging, math, tempfile, time
+import json, logging, math, shutil, tempfile, time
+from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np, pandas as pd
@@ -26,7 +28,7 @@ from .recipe import Recipe, read_recipe
 from .report import paired_bootstrap
 from .resume import Resume
 from .rows import label_kind, split_rows
-from .stages import content_hash, read_stage, write_text
+from .stages import content_hash, read_stage, write_text, _replace
 from .ulmfit import _check_same, _facts, lm_texts, stage_settings
 
 _log = logging.getLogger(__name__)
@@ -120,6 +122,14 @@ def _kept(path):
 
 def _keep(path, rows): write_text(Path(path)/'rows.json', json.dumps([{**o, 'hits':''.join('01'[h] for h in o['hits'])} for o in rows]))
 
+def _whole(values, what):
+    "`values` as a list without repeats; raise unless they are whole numbers from 0 up, at least one"
+    try: res = [*dict.fromkeys(values)]
+    except TypeError: res = None
+    if not res and what=='seeds' and res is not None: raise ValueError("`seeds` is empty; pass one for each run")
+    if res is None or not all(isinstance(o, Integral) and o>=0 for o in res): raise ValueError(f"`{what}` is a list of whole numbers, such as (1, 2, 3); got {values!r:.80}")
+    return [*map(int, res)]
+
 def label_curve(
     df, # Labelled texts, a row each, one class a row
     sizes=(100,500,2000), # Numbers of labelled rows
@@ -134,7 +144,7 @@ def label_curve(
     "Classifiers of several numbers of labels, with and without a language model of the domain, beside TF-IDF, on the same held-out rows"
     r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
     text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
-    arch,sizes,seeds = arch or r.model.arch,[*map(int, sizes)],[*map(int, seeds)]
+    arch,sizes,seeds = arch or r.model.arch,_whole(sizes, 'sizes'),_whole(seeds, 'seeds')
     of_lm,of_classifier = stage_settings(r)
     check_choices(arch, **of_classifier)
     if not isinstance(label_col, str) or label_kind(df, label_col)!='single': raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds something else")
@@ -155,7 +165,7 @@ def label_curve(
 def _stage_2(texts, arch, path, **kwargs):
     "The directory of the language model, trained now if it is not there"
     if not read_stage(path):
-        fine_tune_lm(texts, arch, path, resume=(kept := Resume(path.with_name('checkpoints'))), **kwargs).learner = None
+        fine_tune_lm(texts, arch, path, resume=(kept := Resume(path.with_name('checkpoints'), required=False)), **kwargs).learner = None # nobody asked for checkpoints
         kept.clear()
     return path
 
@@ -197,20 +207,34 @@ class Restarts:
         ax.set(yticks=[], xlabel=f'{self.best.score_name}, validation', title=f'The best of {len(v)} is {v.max()-v.mean():.3f} above their mean')
         return ax
 
+@contextmanager
+def _aside(stage):
+    "In the block, the directory of `stage` has another name, which this gives, None where there is none; afterwards it is back, whatever is there by then, unless it was deleted"
+    if stage is None or stage.path is None or not stage.path.is_dir(): yield None; return
+    old = stage.path.with_name(f'.{stage.path.name}.best')
+    shutil.rmtree(old, ignore_errors=True)
+    stage.path.rename(old)
+    try: yield old
+    finally:
+        if old.exists(): _replace(old, stage.path)
+
 def best_of(
     fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch, valid_col='is_valid')`
     seeds=(42,43,44,45,46), # Of the runs, which must have the same validation rows: name them by `valid_col`
 ) -> Restarts:
-    "Run `fit` for each of `seeds` and keep the learner of the best by validation"
-    best,scores,held = None,{},None
+    "Run `fit` for each of `seeds` and keep the learner of the best by validation, and its directory if all write to one"
+    best,scores,held,seeds = None,{},None,_whole(seeds, 'seeds')
     for i,seed in enumerate(seeds):
-        s = fit(seed=seed)
-        rows = content_hash(s.learner.dls.valid_ds.tls[0])
-        if held not in (None, rows): raise ValueError(f"the runs of seeds {seeds[0]} and {seed} held out different rows, so their scores say nothing of each other; name the rows: valid_col='is_valid'")
-        held = rows
-        scores[seed] = float(np.average(s.score, weights=s.weight))
-        if best is None or scores[seed]>scores[best.seed]: best,s = s,best
+        with _aside(best) as old: # each run may write to the same directory
+            s = fit(seed=seed)
+            if getattr(s, 'learner', None) is None: raise TypeError(f"`fit` gives a `Stage` with its learner, as `fine_tune_classifier` does; got {s!r:.80}")
+            rows = content_hash(s.learner.dls.valid_ds.tls[0])
+            if held not in (None, rows): raise ValueError(f"the runs of seeds {seeds[0]} and {seed} held out different rows, so their scores say nothing of each other; name the rows: valid_col='is_valid'")
+            held = rows
+            scores[seed] = float(np.average(s.score, weights=s.weight))
+            if best is None or scores[seed]>scores[best.seed]:
+                best,s = s,best
+                if old and best.path==s.path: shutil.rmtree(old)
         if s is not None: s.learner = None # one network in memory, not all
         _log.info(f"seed {seed}: {best.score_name} {scores[seed]:.3f}, {i+1} of {len(seeds)} runs")
-    if best is None: raise ValueError("`seeds` is empty; pass one for each run")
     return Restarts(best, scores)

@@ -1,4 +1,5 @@
 "Label curves and restarts: which rows, what is kept when a run is stopped, who wins"
+import shutil
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from fastformers import experiments
@@ -130,6 +131,38 @@ def test_best_of_keeps_one_learner_and_all_scores():
     assert runs.best is made[1] and [made[i].learner is not None for i in range(3)]==[False,True,False]
     with pytest.raises(ValueError, match='different rows'): best_of(lambda seed: fit(seed, ('a',str(seed))), range(3))
     assert runs.table.seed.tolist()==[1,2,0] and 'best of 3: seed 1' in repr(runs) and '0.533' in repr(runs)
+
+def writes(tmp_path, same=True):
+    def fit(seed):
+        path = tmp_path/('run' if same else f'run{seed}')
+        shutil.rmtree(path, ignore_errors=True); path.mkdir(); (path/'seed').write_text(str(seed))
+        return Stage('classifier', seed, path=path, score=np.full(10, [.2,.9,.5,.95,.1][seed]), weight=np.ones(10), learner=NS(dls=NS(valid_ds=NS(tls=[('a',)]))), score_name='accuracy')
+    return fit
+
+@pytest.mark.parametrize('seeds, best', [((0,1,2), 1), ((1,0,2), 1), ((0,1,2,3), 3), ((1,), 1)])
+def test_the_directory_is_that_of_the_best(tmp_path, seeds, best):
+    runs = best_of(writes(tmp_path), seeds)
+    assert (runs.best.path/'seed').read_text()==str(best)==str(runs.best.seed) and [o.name for o in tmp_path.iterdir()]==['run']
+
+def test_directories_of_their_own_stay(tmp_path):
+    best_of(writes(tmp_path, False), (0,1,2))
+    assert sorted(o.name for o in tmp_path.iterdir())==['run0','run1','run2']
+
+def test_the_best_is_still_there_after_an_interrupted_run(tmp_path):
+    fit = writes(tmp_path)
+    def stops(seed):
+        if seed==2: raise KeyboardInterrupt
+        return fit(seed)
+    with pytest.raises(KeyboardInterrupt): best_of(stops, (1,0,2))
+    assert (tmp_path/'run'/'seed').read_text()=='1' and [o.name for o in tmp_path.iterdir()]==['run']
+
+@pytest.mark.parametrize('change', [dict(sizes=10), dict(seeds=1), dict(seeds=(-1,)), dict(sizes=(10.5,)), dict(sizes='12')])
+def test_numbers_are_whole(body, calls, change):
+    with pytest.raises(ValueError, match='is a list of whole numbers'): label_curve(**{**dict(df=df, arch=body), **few, **change})
+
+def test_repeats_are_one_run(body, calls):
+    twice,once = (label_curve(df, arch=body, sizes=(8,)*n, seeds=(1,)*n, min_steps=1) for n in (2,1))
+    assert len(twice.rows)==len(once.rows)
 
 def test_drawn_is_an_order():
     labels = np.repeat(list('aab'), 7)
