@@ -213,7 +213,9 @@ def read_bundle(path):
     if not f.is_file(): return None
     try: facts = json.loads(f.read_text(encoding='utf-8'))
     except ValueError as e: raise ValueError(f"{f} is damaged: {e}; copy it again, or write the directory anew with `learn.to_hf`") from e
+    if not isinstance(facts, dict): raise ValueError(f"{f} is damaged: expected an object, got a {type(facts).__name__}; copy it again, or write the directory anew with `learn.to_hf`")
     if facts.get('format')!=1: raise ValueError(f"{f} has format {facts.get('format')!r}; this version reads format 1")
+    if lacks := {'kind','labels','activation','pairs','truncation','head'}-{*facts}: raise ValueError(f"{f} is damaged: {', '.join(sorted(lacks))} is missing in it; copy it again, or write the directory anew with `learn.to_hf`")
     _check_adapters(Path(path)/ADAPTERS, facts.get('adapters'))
     return facts
 

@@ -21,7 +21,8 @@ from fastai.learner import Learner
 from .adapters import _peft, adapter_ways, add_lora
 from .auxiliary import AuxiliaryLM, lm_objective
 from .layers import _listed
-from .learner import _dir, check_head, classifier_learner
+from .heads import check_head
+from .learner import _dir, classifier_learner
 from .loading import ADAPTERS, load_config
 from .recipe import _layers
 

@@ -9,10 +9,13 @@ Two runs of one fit that differ in their seed alone are about as good as each ot
 __all__ = ['Ensemble']
 
 # %% ../nbs/10ca_ensemble.ipynb #5c83e1aa
+import logging
 from pathlib import Path
 import numpy as np, torch
 from torch import Tensor
 from .export import Predictor, from_hf
+
+_log = logging.getLogger(__name__)
 
 # %% ../nbs/10ca_ensemble.ipynb #3f6a90c2
 class Ensemble(Predictor):
@@ -22,6 +25,7 @@ class Ensemble(Predictor):
         device=None # Of those that are opened here; default: GPU if there is one
     ):
         if isinstance(members, (str,Path,Predictor)) or len(members := list(members))<2: raise ValueError(f"`members` are two classifiers or more, directories or `Predictor`s; got {members!r}")
+        if bad := [o for o in members if not isinstance(o, (str,Path,Predictor))]: raise TypeError(f"`members` are directories, hub ids or `Predictor`s; got {bad[0]!r:.80} among them")
         self.members = [o if isinstance(o, Predictor) else from_hf(o, device) for o in members]
         first,*rest = self.members
         for i,o in enumerate(rest, 1):
@@ -29,6 +33,9 @@ class Ensemble(Predictor):
                 a,b = getattr(first, k),getattr(o, k)
                 if a!=b and not (k=='pairs' and None in (a, b)): raise ValueError(f"the members of an ensemble predict the same, in the same order; `{k}` of {members[0]} is {a!r}, of {members[i]} {b!r}")
         self.kind,self.labels,self.activation,self.pairs = first.kind,first.labels,first.activation,next((o.pairs for o in self.members if o.pairs is not None), None)
+        cols = {o.target for o in self.members if o.target}
+        if len(cols)>1: _log.warning(f"the members learnt their labels from columns of different names ({', '.join(sorted(map(str, cols)))}): if these mean different things, so does their mean")
+        self.target = cols.pop() if len(cols)==1 else None
         self.threshold = float(np.mean([o.threshold for o in self.members]))
 
     def __repr__(self): return f"Ensemble of {len(self.members)}: {', '.join(map(repr, self.members))}"

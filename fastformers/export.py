@@ -63,7 +63,7 @@ class Predictor:
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok = model.to(self.device).eval(),tok
         self.kind,self.labels,self.activation,self.pairs = (facts[k] for k in ('kind','labels','activation','pairs'))
-        self.threshold = facts.get('threshold', .5)
+        self.threshold,self.target = facts.get('threshold', .5),facts.get('target') # the column
         model.config.use_cache = False # a decoder would keep keys and values for a next token that nobody asks for
 
     def __repr__(self): return f"Predictor({self.kind}: {', '.join(map(str, self.labels))}; {self.model.config.model_type} on {self.device}, texts of {f'up to {self.tok.max_len}' if self.tok.max_len else 'any number of'} tokens)"
@@ -109,6 +109,8 @@ class Predictor:
         ids = [o.as_subclass(Tensor) for o in self.tok.encode_batch(texts, progress=False)]
         rows = _cut([len(o) for o in ids], bs, max_tokens or self._budget)
         with torch.inference_mode(): out = _squash(torch.cat([self.model(self._batch([ids[i] for i in b])) for b in rows]), self.activation).cpu()
+        if out.ndim==1: out = out[:,None]
+        if out.ndim!=2 or out.shape[1]!=len(self.labels): raise ValueError(f"this classifier has {len(self.labels)} labels ({', '.join(map(str, self.labels[:8]))}) and its head gives {tuple(out.shape[1:])} numbers of a text, so they cannot be told apart; read `model` itself")
         res = torch.empty(out.shape)
         res[torch.tensor([i for b in rows for i in b])] = out
         return res

@@ -9,7 +9,7 @@ No fastai, so that a saved predictor starts without it."""
 
 # %% auto #0
 __all__ = ['pools', 'cls_pool', 'last_pool', 'mean_pool', 'max_pool', 'attn_pool', 'concat_pool', 'PoolingHead', 'TokenLSTM',
-           'LSTMHead', 'as_head', 'ScalarMix', 'plot_scalar_mix']
+           'LSTMHead', 'as_head', 'check_head', 'ScalarMix', 'plot_scalar_mix']
 
 # %% ../nbs/05_heads.ipynb #be690c41
 import torch
@@ -17,7 +17,7 @@ from functools import partial
 from fastcore.meta import delegates
 from torch import nn, Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from .layers import ScalarMix, plot_scalar_mix
+from .layers import ScalarMix, is_last, plot_scalar_mix
 
 _all_ = ['ScalarMix','plot_scalar_mix']
 
@@ -177,3 +177,11 @@ def as_head(
         k = 'dropout' if isinstance(m, (nn.RNNBase,nn.MultiheadAttention)) else 'p' if 'Dropout' in type(m).__name__ and hasattr(m, 'p') else None
         if k: setattr(m, k, nn.Dropout(getattr(m, k)*drop_mult).p) # which complains about more than 1
     return new
+
+def check_head(
+    head, layers, pool='concat' # As for `classifier_learner`
+):
+    "Raise for a name of a head that is none, for `layers` that Hugging Face's own head is not fed by, and for a `pool` that no head would use"
+    if head is not None and pool!='concat': raise ValueError(f"`pool` is how the default head pools; a `head` has its own way, so pool={pool!r} would do nothing: leave one of them out, or give it to the head: partial(LSTMHead, pool='max')")
+    if isinstance(head, str) and head!='hf': raise ValueError(f"`head` is a class or function called with (nf, n_out), a module, 'hf' or None, got {head!r}; how the default head pools is `pool`")
+    if isinstance(head, str) and not is_last(layers): raise ValueError(f"Hugging Face's own head is fed by the last layer, got layers={layers!r}; leave `layers` out, or `head`")

@@ -14,6 +14,7 @@ import math
 from collections import namedtuple
 from contextlib import contextmanager
 from copy import copy, deepcopy
+from types import SimpleNamespace
 import numpy as np, pandas as pd, torch
 import matplotlib.pyplot as plt
 from fastai.basics import Callback, CancelFitException, CancelValidException, Learner, TrainEvalCallback, noop, patch
@@ -144,10 +145,12 @@ def plot_lr_sweep(
     if found.usual: ax.axvspan(*found.usual[:2], color='grey', alpha=.2, lw=0, label=found.usual[2])
     ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label=f'one standard deviation of {found.curves.shape[1]} restarts')
     ax.plot(rates, mean)
-    ax.hlines(mean.min(), found.low, found.high, color='C2', lw=3, label='the loss falls')
-    ax.plot(found.lr, np.interp(np.log(found.lr), np.log(rates), mean), 'o', color='C1', label=f'suggested: {found.lr:.1e}')
-    depth = mean.iloc[0]-mean.min()
-    ax.set(xscale='log', xlabel='learning rate', ylabel='loss', ylim=(mean.min()-.3*depth, mean.iloc[0]+depth), title=f'The loss falls from {found.low:.0e} to {found.high:.0e}')
+    ax.set(xscale='log', xlabel='learning rate', ylabel='loss', title='No rate is suggested: the loss does not fall enough')
+    if found.lr is not None:
+        ax.hlines(mean.min(), found.low, found.high, color='C2', lw=3, label='the loss falls')
+        ax.plot(found.lr, np.interp(np.log(found.lr), np.log(rates), mean), 'o', color='C1', label=f'suggested: {found.lr:.1e}')
+        depth = mean.iloc[0]-mean.min()
+        ax.set(ylim=(mean.min()-.3*depth, mean.iloc[0]+depth), title=f'The loss falls from {found.low:.0e} to {found.high:.0e}')
     ax.legend(fontsize=8, loc='upper center', bbox_to_anchor=(.5,-.2), ncol=2)
     return ax
 
@@ -187,14 +190,19 @@ def lr_sweep(self:Learner,
     tick(0)
     with unmoved(self) as again:
         n = len(self.opt.param_lists)
-        row = (full_tune(n)*(1. if discr is None else discriminative_lrs(n, discr) if np.isscalar(discr) else discr)).factors[0]
+        row = (full_tune(n)*(1. if discr is None else discriminative_lrs(n, discr))).factors[0]
         self.cbs = self.cbs.filter(takes_part)
         for i in range(restarts):
             again()
             if i and hasattr(dl, 'passes'): dl.passes += num_it # further on than the run before it can have come
             runs.append(_run(self, SweepRates(rates, row, lambda j: tick(i*num_it+j))))
     tick(restarts*num_it)
-    found = SuggestedLRs(*(float(f'{o:.2g}') for o in find_fall(runs, rates)))
-    found.curves,found.usual = mean_curve(runs, rates),usual_lrs(self.model)
+    curves,usual = mean_curve(runs, rates),usual_lrs(self.model)
+    try: found = SuggestedLRs(*(float(f'{o:.2g}') for o in find_fall(runs, rates)))
+    except ValueError as e: # which one would like to see
+        e.curves = curves
+        if show_plot and len(curves)>1: plot_lr_sweep(SimpleNamespace(curves=curves, usual=usual, lr=None))
+        raise
+    found.curves,found.usual = curves,usual
     if show_plot: plot_lr_sweep(found)
     return found

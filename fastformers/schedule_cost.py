@@ -13,7 +13,7 @@ __all__ = ['schedule_cost']
 import numpy as np, pandas as pd
 from fastai.basics import CancelValidException, CastToTensor, L, Learner, TrainEvalCallback
 from fastai.callback.fp16 import MixedPrecision
-from .schedules import Schedule, open_groups, table_for
+from .schedules import Schedule, check_batches, open_groups, table_for
 from .training import _Stopwatch, _opt_seconds, _untouched, cpu_bf16
 
 # %% ../nbs/10hc_schedule_cost.ipynb #373143d4
@@ -46,6 +46,7 @@ def schedule_cost(
     if not n>=1: raise ValueError(f"`n` is how many batches are timed for each kind of step, at least 1; got {n}")
     table = table_for(schedule, len(learn.opt.param_lists if learn.opt else learn.splitter(learn.model)))
     if epochs is not None: table = table.rescale(epochs)
+    check_batches(table, len(learn.dls.train))
     keep,full = (TrainEvalCallback, CastToTensor, MixedPrecision, cpu_bf16, *L(keep)),(True,)*table.n_groups
     kinds = [tuple(o) for o in (table.factors>0).tolist()]
     secs = {o:_batch_seconds(learn, o, n, keep) for o in dict.fromkeys([full,*kinds])}

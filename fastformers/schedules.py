@@ -10,7 +10,7 @@ step, is the matter of `rates`, whose names are here too. One method of fastai's
 # %% auto #0
 __all__ = ['fit_schedule', 'Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfreeze', 'sequential_unfreeze',
            'lp_ft', 'chain_thaw', 'plot_schedule', 'in_fit', 'open_groups', 'drop_frozen_grads', 'ScheduleRunner',
-           'table_for', 'discriminative_lrs', 'linear_warmup', 'one_cycle', 'slanted_triangular']
+           'check_batches', 'table_for', 'discriminative_lrs', 'linear_warmup', 'one_cycle', 'slanted_triangular']
 
 # %% ../nbs/08_schedules.ipynb #111a5689
 import math
@@ -20,7 +20,7 @@ from matplotlib.colors import LogNorm
 from numbers import Integral, Real
 from operator import index
 from fastai.basics import Callback, CancelTrainException, L, Learner, patch
-from .rates import discriminative_lrs, group_lrs, linear_warmup, one_cycle, slanted_triangular
+from .rates import check_shape, discriminative_lrs, group_lrs, linear_warmup, one_cycle, slanted_triangular
 
 _all_ = ['discriminative_lrs','linear_warmup','one_cycle','slanted_triangular','fit_schedule']
 
@@ -222,7 +222,7 @@ class ScheduleRunner(Callback):
         shape=one_cycle, # how rates move: fraction -> multiplier
         restart:bool=True, # a new shape at each step, or one over the whole run
     ):
-        self.schedule,self.lrs,self.shape,self.restart = schedule,np.asarray(lrs),shape,restart
+        self.schedule,self.lrs,self.shape,self.restart = schedule,np.asarray(lrs),check_shape(shape),restart
 
     def before_fit(self): self.step,self.hps,self.cut = None,{'lr':[]},False
 
@@ -254,7 +254,7 @@ class ScheduleRunner(Callback):
         if hasattr(self.learn,'recorder'): self.recorder.hps = self.hps
 
 # %% ../nbs/08_schedules.ipynb #beab39d8
-def _check_batches(schedule, n_iter):
+def check_batches(schedule, n_iter):
     "Raise if a step of `schedule` gets no batch when an epoch has `n_iter`"
     if not n_iter: raise ValueError("an epoch has no batch, so no step can be trained; give more rows, or a smaller `bs` (the training loader leaves out what does not fill a batch)")
     starts = schedule.starts(n_iter)
@@ -290,9 +290,9 @@ def fit_schedule(self:Learner,
     if self.opt is None or reset_opt: self.create_opt()
     n = len(self.opt.param_lists)
     schedule,lrs = table_for(schedule, n),group_lrs(n, self.lr if lr is None else lr)
-    if discr is not None: schedule = schedule*(discriminative_lrs(n, discr) if np.isscalar(discr) else discr)
+    if discr is not None: schedule = schedule*discriminative_lrs(n, discr)
     if epochs is not None: schedule = schedule.rescale(epochs)
-    _check_batches(schedule, len(self.dls.train))
+    check_batches(schedule, len(self.dls.train))
     self.fit(math.ceil(schedule.total-_eps), lr=lrs.tolist(), wd=wd, cbs=[ScheduleRunner(schedule, lrs, shape, restart), *L(cbs)])
 
 fit_schedule = Learner.fit_schedule  # `fit_schedule(learn, ...)` is the same; `patch` would leave None behind

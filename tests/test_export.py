@@ -576,3 +576,18 @@ def test_the_threshold_of_an_ensemble_is_the_mean_of_theirs(tmp_path):
     a,b = (from_hf(learner('bert', 'multi', loss_func=BCEWithLogitsLossFlat(thresh=t)).to_hf(tmp_path/str(t)), device='cpu') for t in (.3,.5))
     p = Ensemble([a, b])
     assert p.threshold==pytest.approx(.4) and p(odd)==p(odd, threshold=.4)!=p(odd, threshold=.05)
+
+def test_an_ensemble_looks_at_columns_and_members(tmp_path, caplog):
+    def clf(col): return classifier_learner(classifier_dls(df.assign(**{col:df.label}), tiny_tok(), label_col=col, device='cpu'), tiny_arch('bert')).to_hf(tmp_path/col)
+    a,b = clf('label'),clf('mood')
+    assert Ensemble([a, a], 'cpu').target=='label' and 'columns of different names' not in caplog.text
+    assert Ensemble([a, b], 'cpu').target is None and 'columns of different names (label, mood)' in caplog.text
+    with pytest.raises(TypeError, match='got None among them'): Ensemble([a, None])
+
+@pytest.mark.parametrize('change, says', [(lambda o: {**o, 'labels':o['labels'][:2]}, 'has 2 labels'), (lambda o: {**o, 'labels':[*o['labels'],'x']}, 'has 4 labels'), (lambda o: [], 'damaged: expected an object, got a list'),
+                                          (lambda o: {k:v for k,v in o.items() if k!='head'}, 'damaged: head is missing')])
+def test_facts_that_do_not_fit(change, says, tmp_path):
+    path = learner('bert').to_hf(tmp_path/'clf')
+    f = path/'classifier.json'
+    f.write_text(json.dumps(change(json.loads(f.read_text()))))
+    with pytest.raises(ValueError, match=says): from_hf(path, device='cpu')(['good work'], top_k=None)

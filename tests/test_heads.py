@@ -357,3 +357,22 @@ def test_the_picture_says_what_was_learnt():
     for o in (learner('bert'), torch.nn.Linear(2, 2), 'mix'):
         with pytest.raises(ValueError, match="layers='mix'"): plot_scalar_mix(o)
     plt.close('all')
+
+class Shape(torch.nn.Module):
+    "A head that gives `f` of the states of `n` classes"
+    def __init__(self, f, n=3): super().__init__(); self.l,self.f = torch.nn.Linear(32, n),f
+    def forward(self, h, mask): return self.f(self.l(h))
+
+@pytest.mark.parametrize('f, says', [(lambda h: h, r'gives \(2, 16, 3\) for 2 texts'), (lambda h: h.mean((1,2)), r'gives \(2,\) for 2 texts'), (lambda h: h[0,0], r'gives \(3,\) for 2 texts'), (lambda h: h[:,0,:2], 'makes 2 numbers of a text')])
+def test_a_head_gives_a_row_a_text(f, says):
+    with pytest.raises(ValueError, match=f'the head Shape {says}, the data want 3'): classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=4), tiny_arch('bert'), head=Shape(f))
+    classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=4), tiny_arch('bert'), head=Shape(lambda h: h[:,0]))
+
+def test_one_number_may_have_no_column():
+    dls = classifier_dls(tiny_df().assign(label=lambda d: d.text.str.len()/10), tiny_tok(), bs=4)
+    classifier_learner(dls, tiny_arch('bert'), head=Shape(lambda h: h[:,0,0], 1)).fit(1)
+
+def test_a_pool_that_nobody_would_use():
+    dls = classifier_dls(tiny_df(), tiny_tok(), bs=4)
+    for kw in (dict(head=LSTMHead, pool='mean'), dict(head='hf', pool='avg')):
+        with pytest.raises(ValueError, match="`pool` is how the default head pools"): classifier_learner(dls, tiny_arch('bert'), **kw)

@@ -244,7 +244,7 @@ def test_wrong_learner():
     learn = Learner(DataLoaders(dl, dl), nn.Linear(2,1), loss_func=nn.MSELoss())
     with pytest.raises((TypeError,AttributeError), match='no texts tokenized'): learn.lr_sweep()
 
-@pytest.mark.parametrize('wrong,says', [(dict(start_lr=0.), 'start_lr'), (dict(start_lr=1., end_lr=.1), 'end_lr'), (dict(num_it=5), 'num_it'), (dict(restarts=0), 'restarts'), (dict(discr=[1.]*3), 'shape'), (dict(end_lr=float('inf')), 'end_lr')])
+@pytest.mark.parametrize('wrong,says', [(dict(start_lr=0.), 'start_lr'), (dict(start_lr=1., end_lr=.1), 'end_lr'), (dict(num_it=5), 'num_it'), (dict(restarts=0), 'restarts'), (dict(discr=[1.]*3), 'a row of 4 shares'), (dict(end_lr=float('inf')), 'end_lr')])
 def test_wrong_arguments(wrong, says):
     learn = classifier()
     before = everything(learn)
@@ -312,3 +312,20 @@ def test_usual_rates_by_size():
     class Model(nn.Module):
         def __init__(self, n): super().__init__(); self.config = tiny_arch('bert'); self.config.hidden_size = n
     assert usual_lrs(Model(768))[:2]==(2e-5,5e-5) and usual_lrs(Model(384))[:2]==(3e-5,3e-4) and usual_lrs(nn.Linear(1,1)) is None
+
+def test_what_suggests_nothing_is_drawn_too():
+    import matplotlib.pyplot as plt
+    plt.close('all')
+    learn = classifier(); learn.freeze()
+    with pytest.raises(ValueError, match='falls nowhere') as e: sweep(learn, start_lr=1e-9, end_lr=1e-8, show_plot=True)
+    assert e.value.curves.shape==(12,2) and len(plt.get_fignums())==1 and 'No rate is suggested' in plt.gca().get_title()
+    with pytest.raises(ValueError, match='lost after 0 of 12') as e: sweep(classifier(cbs=NaN(1)), show_plot=True)
+    assert not len(e.value.curves) and len(plt.get_fignums())==1
+    plt.close('all')
+
+def test_rates_of_groups_in_any_form():
+    learn = lm(drop_mult=0.)
+    want = sweep(learn, num_it=20, discr=2.6)
+    for o in (np.array(2.6), torch.tensor(2.6, dtype=torch.float64), (1/2.6)**np.arange(len(learn.opt.param_lists) if learn.opt else len(learn.splitter(learn.model)))[::-1]): assert sweep(learn, num_it=20, discr=o)==want
+    for bad in ([2.6], [1.,2.], float('nan')):
+        with pytest.raises(ValueError, match='pass a row of'): sweep(learn, discr=bad)

@@ -10,7 +10,7 @@ from fastformers.learner import classifier_learner, lm_learner
 from fastformers.resume import Resume
 from fastformers.schedule_cost import schedule_cost
 from fastformers.schedules import (Schedule, ScheduleRunner, chain_thaw, discriminative_lrs, fit_schedule, full_tune, gradual_unfreeze, head_only, linear_warmup, lp_ft,
-                                   plot_schedule, sequential_unfreeze, slanted_triangular, unfreeze_from, _check_batches)
+                                   plot_schedule, sequential_unfreeze, slanted_triangular, unfreeze_from, check_batches)
 from fastformers.training import BertAdam, FusedAdam
 
 ten = 'bert roberta albert distilbert electra deberta-v2 mpnet xlnet gpt2 opt'.split()
@@ -139,8 +139,8 @@ def test_refused_epochs_name_ones_that_work():
     for n_iter in (3, 7, 10):
         for f in (gradual_unfreeze, chain_thaw, partial(sequential_unfreeze, epochs=(1,2,5))):
             table = f(5)
-            with pytest.raises(ValueError, match='gets none') as e: _check_batches(table.rescale(1/n_iter), n_iter)
-            _check_batches(table.rescale(float(str(e.value).split('use epochs=')[1].split()[0])), n_iter)
+            with pytest.raises(ValueError, match='gets none') as e: check_batches(table.rescale(1/n_iter), n_iter)
+            check_batches(table.rescale(float(str(e.value).split('use epochs=')[1].split()[0])), n_iter)
 
 # BERT's own Adam
 
@@ -228,3 +228,15 @@ def test_what_cannot_be_trained_says_so(f, words):
     before = [p.clone() for p in trained('bert').model.parameters()]
     with pytest.raises(ValueError, match=words): trained('bert').fit_schedule(f(), lr=1e-3)
     assert all(map(torch.equal, before, trained('bert').model.parameters()))
+
+def test_numbers_of_any_kind_are_one_factor():
+    n = 5
+    for o in (2.6, np.float32(2.6), np.array(2.6), torch.tensor(2.6)): assert np.allclose(discriminative_lrs(n, o), 2.6**np.arange(-n+1., 1))
+    assert discriminative_lrs(n, [1,2,3,4,0]).tolist()==[1,2,3,4,0]
+    for bad in ([2.6], [[2.6]*n], [1.]*(n+1)):
+        with pytest.raises(ValueError, match='pass a row of 5'): discriminative_lrs(n, bad)
+
+@pytest.mark.parametrize('shape, ex', [('linear', TypeError), (lambda p: float('nan'), ValueError), (lambda p: -1., ValueError), (lambda p: None, ValueError), (lambda p: float('inf'), ValueError)])
+def test_a_shape_is_looked_at_before_it_is_used(shape, ex):
+    with pytest.raises(ex, match='`shape`'): ScheduleRunner(full_tune(2), [1.,1.], shape)
+    assert ScheduleRunner(full_tune(2), [1.,1.], lambda p: torch.tensor(.5))
