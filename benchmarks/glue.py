@@ -3,6 +3,8 @@
     FASTFORMERS_DATA=... python benchmarks/glue.py --work DIR [--sets cola,rte]    # a rate for each contender and set, of three, on validation rows drawn from train (one seed); then the seeds
     FASTFORMERS_DATA=... python benchmarks/glue.py --work DIR --final              # and the test rows
 
+Some of the sets go into a file of their own, results/glue_SETS.json.
+
 1,200 training rows and 500 validation rows of each set, up to 1,000 test rows, 128 tokens, 3 epochs, batches of 16, MiniLM; `--full` takes all rows. Ours is `fine_tune_classifier` as it comes (concat pooling, one-cycle, layer decay);
 the `Trainer` has its own defaults (first token, linear decay) with a tenth of warm-up. Scores: accuracy; CoLA Matthews' r; STS-B Pearson's r; GoEmotions label ranking average precision. Higher is better, in %.
 """
@@ -99,7 +101,7 @@ def main():
     seeds,rows,res = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, full=args.full),{}
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
-    for name in args.sets.split(','):
+    for name in (chosen := args.sets.split(',')):
         df,test = load(name, args.full)
         def row(who, lr, seed, final=False):
             return rows.get(lambda: dict(ours=ours, trainer=trainer)[who](name, df, test if final else None, seed, lr), 'test' if final else 'validation', set=name, who=who, lr=lr, seed=seed)
@@ -112,6 +114,7 @@ def main():
             print(f"{name:11} {part:10} {sets[name][4]:12} ours {o['ours']['mean']:6.2f} ± {o['ours']['sd']}, Trainer {o['trainer']['mean']:6.2f} ± {o['trainer']['sd']}; difference {o['difference']:+.2f} ({o['low']:+.2f} to {o['high']:+.2f})", flush=True)
     figures = {'scores %':{k:{a:b for a,b in o.items() if a!='test'} for k,o in res.items()}, **({'test':{'test scores %':{f'{k}, {who}':o['test'][who] for k,o in res.items() for who in ('ours','trainer')},
                                                                                                           'difference':{k:{a:o['test'][a] for a in ('difference','low','high')} for k,o in res.items()}}} if args.final else {})}
-    save('glue', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, full=args.full, seeds=seeds), figures, args.final)
+    few = '' if set(chosen)==set(sets) else '_'+'_'.join(chosen)
+    save(f'glue{few}', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, full=args.full, seeds=seeds), figures, args.final)
 
 if __name__=='__main__': main()

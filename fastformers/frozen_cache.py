@@ -117,11 +117,11 @@ class _Noted(StandIn, GetAttr):
 class KeptStates:
     "`forward` of `model`'s body that takes what is in `store` for what its `prefix` would compute"
     def __init__(self, model, store):
-        self.forward,self.inputs,self.store,self.prefix = model.body.forward,_Noted(model.model_inputs),store,None
+        self.forward,self.inputs,self.store,self.prefix,self.below = model.body.forward,_Noted(model.model_inputs),store,None,()
 
     def __call__(self, *args, **kwargs):
         x,ids = self.inputs.x,kwargs.get('input_ids', *args[:1])
-        if self.prefix is None or ids is None or ids is not self.inputs.ids or bool(x.starts.any()): return self.forward(*args, **kwargs)
+        if self.prefix is None or any(p.requires_grad for p in self.below) or ids is None or ids is not self.inputs.ids or bool(x.starts.any()): return self.forward(*args, **kwargs)
         keys = row_keys(x)
         rows = [self.store.find(k) for k in keys]
         if self.store.full and all(o is None for o in rows): return self.forward(*args, **kwargs)
@@ -246,6 +246,7 @@ class FrozenCache(Callback):
         stamp = prefix and (prefix.n, precision, frozen_hash(self._reader.body))
         if stamp!=self._stamp: self.store.clear()
         self._stamp,self.kept.prefix = stamp,prefix
+        self.kept.below = [p for p in self._reader.body.parameters() if not p.requires_grad] # one that is opened after this callback has looked wants a gradient
 
     def _find(self, k):
         body = self._reader.body

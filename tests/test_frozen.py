@@ -394,6 +394,13 @@ def test_opening_a_pickle_makes_no_directory(tmp_path):
     pickle.loads(data); assert not (tmp_path/'states').exists()
     (tmp_path/'states').write_text('of somebody else'); pickle.loads(data)
 
+def test_opened_by_a_callback_that_comes_later():
+    class Late(Callback):
+        order = 3000
+        def before_batch(self):
+            if self.training and self.train_iter==4: self.learn.unfreeze()
+    assert same(fit(classifier('bert', Late()), head_alone), fit(classifier('bert', Late(), FrozenCache()), head_alone))
+
 # --- what is made of the model in between, and what tells nobody of a change
 
 class Look(Callback):
