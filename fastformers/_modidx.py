@@ -705,6 +705,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fastformers/frozen_cache.py'),
                                           'fastformers.frozen_cache._Noted.__init__': ( 'frozen_cache.html#_noted.__init__',
                                                                                         'fastformers/frozen_cache.py'),
+                                          'fastformers.frozen_cache._frozen': ('frozen_cache.html#_frozen', 'fastformers/frozen_cache.py'),
+                                          'fastformers.frozen_cache._glance': ('frozen_cache.html#_glance', 'fastformers/frozen_cache.py'),
                                           'fastformers.frozen_cache._raw': ('frozen_cache.html#_raw', 'fastformers/frozen_cache.py'),
                                           'fastformers.frozen_cache._try_prefix': ( 'frozen_cache.html#_try_prefix',
                                                                                     'fastformers/frozen_cache.py'),

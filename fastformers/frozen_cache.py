@@ -190,16 +190,20 @@ def find_prefix(
     return Prefix(model.body, n, prefix.form, layers) if fits else None
 
 # %% ../nbs/10hb_frozen_cache.ipynb #750c7f9d
+def _frozen(body): return [o.detach() for o in (*(p for p in body.parameters() if not p.requires_grad), *body.buffers()) if o.numel()]
+
 def frozen_hash(body):
     "A hash of the frozen weights of `body`, and of its buffers"
     h = blake2b(digest_size=16)
-    for o in (*(p for p in body.parameters() if not p.requires_grad), *body.buffers()): h.update(_raw(o.detach().cpu()))
+    for o in _frozen(body): h.update(_raw(o.cpu()))
     return h.digest()
+
+def _glance(body): "Numbers that `frozen_hash` would hardly differ without, in a fraction of its time: for each tensor the exclusive or of its numbers, and their sum"; return [(torch.hash_tensor(o).item(), o.sum().item()) for o in _frozen(body)]
 
 class FrozenCache(Callback):
     "Compute what is frozen from the bottom up once a text, and keep its states for the epochs and fits to come; weights that are written to through `.data` are noticed when the next pass begins"
     order,outside = 2000,True # after all who open and freeze; a run that is continued can do without
-    kept,_seen,_stamp = None,None,None
+    kept,_seen,_stamp,_begins,_sums = None,None,None,False,None
     def __init__(self,
         max_gb:float=2., # of states; a token has 4*nf bytes for each layer that feeds the head, so 1,000 texts of 256 tokens and width 384 have 0.4 GB
         path=None, # a directory: keep them on its disk, not in memory
@@ -217,15 +221,15 @@ class FrozenCache(Callback):
             + (f"that are free on the disk of {self.store.path}: what does not fit will be computed each time" if self.store.path else "of memory of this machine: pass less, or keep states on a disk, `path=`"))
         while_fitting(self, self._while_open(model))
 
-    def __getstate__(self): return {k:v for k,v in vars(self).items() if k not in ('kept','_seen','_prefixes','_reader')} # of this fit alone
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k not in ('kept','_seen','_prefixes','_reader','_begins','_sums')} # of this fit alone
 
-    def before_train(self): self._seen = None # look at all weights once a pass: `.data` tells nobody of a change
-    def before_validate(self): self._seen = None
+    def before_train(self): self._begins = True # a pass, and `.data` tells nobody of a change
+    def before_validate(self): self._begins = True
 
     @contextmanager
     def _while_open(self, model):
         with keeping(model, self.store) as self.kept:
-            self._seen,self._prefixes,self._reader = None,{},model
+            self._seen,self._sums,self._prefixes,self._reader = None,None,{},model
             try: yield
             finally: self.kept = self._seen = self._prefixes = self._reader = None
 
@@ -235,6 +239,8 @@ class FrozenCache(Callback):
         device = ps[0].device.type
         precision = torch.is_autocast_enabled(device) and str(torch.get_autocast_dtype(device))
         now = precision,[None if p.requires_grad else (p._version, p.data_ptr()) for p in ps]
+        if self._begins and (sums := _glance(self._reader.body))!=self._sums: self._seen,self._sums = None,sums
+        self._begins = False
         if now!=self._seen: self._look(precision)
         self._seen = now
 
