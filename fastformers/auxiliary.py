@@ -92,7 +92,8 @@ class AuxiliaryLM(Callback):
         if not in_fit(self) or self.opt is None: return # fastai's `summary` fits without an optimizer
         if not hasattr(self.model, 'lm'):
             raise ValueError("the LM head has to be in the model before there is an optimizer: pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
-        if self.arch is None and self.model.loading is not self.model.lm.beside:
+        began,now = ((o.source, o.revision) for o in (getattr(self.model.lm, 'beside', self.model.loading), self.model.loading))
+        if self.arch is None and began!=now:
             has = f'is still that of {self.model.lm.loading.source}' if self.model.lm.loading.loaded else 'starts random'
             _log.warning(f"the body was loaded from {self.model.loading.source} after the learner was made, the LM head {has}: name that directory as `arch` of `AuxiliaryLM` if it holds one")
         known = {p for ps in self.opt.param_lists for p in ps}

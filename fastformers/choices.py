@@ -67,7 +67,7 @@ def check_choices(
 )->dict: # `layers`, `adapters` and `aux_lm` as `chosen_learner` takes them
     "Raise now if something in these settings is unknown or cannot work together"
     layers,adapters = _read_layers(layers),_read_adapters(adapters)
-    check_head(head, layers)
+    check_head(head, layers, others.get('pool', 'concat'))
     if adapters is not None and (f := _dir(arch)/ADAPTERS).is_file(): raise ValueError(_twice(arch, f"brings adapters along ({f.name})", adapters))
     if aux_lm is not None: _check_aux_lm(aux_lm, arch)
     return dict(layers=layers, adapters=adapters, aux_lm=aux_lm)

@@ -33,7 +33,7 @@ class Ensemble(Predictor):
                 a,b = getattr(first, k),getattr(o, k)
                 if a!=b and not (k=='pairs' and None in (a, b)): raise ValueError(f"the members of an ensemble predict the same, in the same order; `{k}` of {members[0]} is {a!r}, of {members[i]} {b!r}")
         self.kind,self.labels,self.activation,self.pairs = first.kind,first.labels,first.activation,next((o.pairs for o in self.members if o.pairs is not None), None)
-        cols = {o.target for o in self.members if o.target}
+        cols = {o.target for o in self.members if getattr(o, 'target', None)}
         if len(cols)>1: _log.warning(f"the members learnt their labels from columns of different names ({', '.join(sorted(map(str, cols)))}): if these mean different things, so does their mean")
         self.target = cols.pop() if len(cols)==1 else None
         self.threshold = float(np.mean([o.threshold for o in self.members]))

@@ -13,7 +13,7 @@ __all__ = ['tfidf_hits', 'LabelCurve', 'label_curve', 'Restarts', 'best_of']
 import json, logging, math, shutil, tempfile, time
 from contextlib import contextmanager
 from functools import partial
-from numbers import Integral
+from numbers import Real
 from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np, pandas as pd
@@ -127,7 +127,7 @@ def _whole(values, what):
     try: res = [*dict.fromkeys(values)]
     except TypeError: res = None
     if not res and what=='seeds' and res is not None: raise ValueError("`seeds` is empty; pass one for each run")
-    if res is None or not all(isinstance(o, Integral) and o>=0 for o in res): raise ValueError(f"`{what}` is a list of whole numbers, such as (1, 2, 3); got {values!r:.80}")
+    if res is None or not all(isinstance(o, Real) and o>=0 and float(o).is_integer() for o in res): raise ValueError(f"`{what}` is a list of whole numbers, such as (1, 2, 3); got {values!r:.80}")
     return [*map(int, res)]
 
 def label_curve(
@@ -210,13 +210,14 @@ class Restarts:
 @contextmanager
 def _aside(stage):
     "In the block, the directory of `stage` has another name, which this gives, None where there is none; afterwards it is back, whatever is there by then, unless it was deleted"
-    if stage is None or stage.path is None or not stage.path.is_dir(): yield None; return
-    old = stage.path.with_name(f'.{stage.path.name}.best')
+    if stage is None or stage.path is None or not Path(stage.path).is_dir(): yield None; return
+    path = Path(stage.path)
+    old = path.with_name(f'.{path.name}.best')
     shutil.rmtree(old, ignore_errors=True)
-    stage.path.rename(old)
+    path.rename(old)
     try: yield old
     finally:
-        if old.exists(): _replace(old, stage.path)
+        if old.exists(): _replace(old, path)
 
 def best_of(
     fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch, valid_col='is_valid')`

@@ -110,7 +110,6 @@ class Predictor:
         rows = _cut([len(o) for o in ids], bs, max_tokens or self._budget)
         with torch.inference_mode(): out = _squash(torch.cat([self.model(self._batch([ids[i] for i in b])) for b in rows]), self.activation).cpu()
         if out.ndim==1: out = out[:,None]
-        if out.ndim!=2 or out.shape[1]!=len(self.labels): raise ValueError(f"this classifier has {len(self.labels)} labels ({', '.join(map(str, self.labels[:8]))}) and its head gives {tuple(out.shape[1:])} numbers of a text, so they cannot be told apart; read `model` itself")
         res = torch.empty(out.shape)
         res[torch.tensor([i for b in rows for i in b])] = out
         return res
@@ -121,6 +120,7 @@ class Predictor:
 
     def _answers(self, scores, top_k, threshold):
         if self.kind=='regression': return [self._wrap(self._value(r), top_k) for r in scores.tolist()]
+        if scores.shape[1]!=len(self.labels): raise ValueError(f"this classifier has {len(self.labels)} labels ({', '.join(map(str, self.labels[:8]))}) and its head gives {scores.shape[1]} numbers of a text, so none of them can be named; `scores` gives the numbers")
         if self.kind=='multi' and top_k==1: return [self._above(r, threshold) for r in scores.tolist()]
         vals,at = scores.topk(min(top_k or len(self.labels), len(self.labels)), dim=1)
         ranked = ([{'label':self.labels[i], 'score':s} for s,i in zip(*r)] for r in zip(vals.tolist(), at.tolist()))

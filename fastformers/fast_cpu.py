@@ -18,7 +18,7 @@ from fastai.basics import Callback
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from .meanwhile import computing, while_fitting
+from .meanwhile import Named, computing, while_fitting
 from .models import quiet_hf
 
 # %% ../nbs/10ga_fast_cpu.ipynb #39917a9e
@@ -83,7 +83,7 @@ def fast_cpu(
     def attend(name):
         with quiet_hf(): # of families that cannot
             for m in nets: m.set_attn_implementation(name)
-    attend('sdpa_cpu')
+    attend(Named('sdpa_cpu', 'sdpa'))
     try:
         with computing({m:partial(_forward, m) for m in drops}): yield
     finally: attend('sdpa')

@@ -265,7 +265,7 @@ def fine_tune_classifier(
 ) -> Stage:
     "Put a head on the body of `arch` and train it on your labels"
     _check_settings(path, arch, seed, epochs=epochs, minutes=minutes, lr=lr, bs=bs, discr=discr, max_len=max_len)
-    schedule,resume,choices = _schedule(schedule),_resume(resume, path),check_choices(arch, head, layers, adapters, aux_lm)
+    schedule,resume,choices = _schedule(schedule),_resume(resume, path),check_choices(arch, head, layers, adapters, aux_lm, pool=pool)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, valid_pct, bs, seed=seed, max_len=max_len)
     if len(dls.valid_ds)<2 and not hasattr(dls, 'vocab'): raise ValueError("one row is held out; a correlation needs two or more: pass a larger `valid_pct`, or more rows")

@@ -186,8 +186,8 @@ def _check_head(model, n_out):
     except Exception as e: # of whatever kind, in the user's own code
         raise ValueError(f"the head {name} cannot take the hidden states of this {model.config.model_type}, (bs, sl, {model.nf}) of {str(p.dtype)[6:]}: {e}; build it for that width, "
                          f"or pass the class or a function, which is called with (nf, n_out): head={name}") from e
-    got = tuple(getattr(out, 'shape', ()))
-    if n_out is not None and got!=(2,n_out) and not (n_out==1 and got==(2,)):
+    got = tuple(getattr(out, 'shape', ())) # a callback may take its part of what is no tensor
+    if got and n_out is not None and got!=(2,n_out) and not (n_out==1 and got==(2,)):
         does = f'makes {got[1]} numbers of a text' if got[:1]==(2,) and len(got)==2 else f'gives {got} for 2 texts'
         raise ValueError(f"the head {name} {does}, the data want {n_out}; build it for {n_out}, or pass the class or a function, which is called with (nf, n_out): head={name}")
 

@@ -80,7 +80,9 @@ def check_shape(
     "Raise if `shape` is none, or if no rate can be multiplied by what it gives"
     if not callable(shape): raise TypeError(f"`shape` is a function of the fraction that has passed, such as one_cycle or slanted_triangular; got {shape!r:.60}")
     for pct in np.linspace(0, .99, 12).tolist():
-        try: fits = 0<=float(got := shape(pct))<math.inf
+        try: got = shape(pct)
+        except Exception as e: raise ValueError(f"`shape` at {pct:g} failed: {e}; it is called with the fraction that has passed alone") from e # whatever the user's own code raises
+        try: fits = 0<=float(got)<math.inf
         except (TypeError,ValueError): fits = False
         if not fits: raise ValueError(f"`shape` at {pct:g} is {got!r:.60}; what a rate is multiplied by is a number, finite and not negative")
     return shape

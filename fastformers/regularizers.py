@@ -14,6 +14,7 @@ __all__ = ['Kept', 'loaded_weights', 'keep_start', 'say_idle', 'check_strength',
 import logging, math
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
+from functools import partial
 from numbers import Real
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ from fastai.callback.fp16 import MixedPrecision
 from transformers.pytorch_utils import Conv1D
 from .adapters import plain_name
 from .loading import LoadReport
-from .meanwhile import while_fitting
+from .meanwhile import Hook, while_fitting
 from .models import LanguageModel
 from .schedules import in_fit
 
@@ -35,7 +36,7 @@ class Kept(dict):
     def __reduce__(self): return _lost,(bool(self) or self.lost,)
     def __deepcopy__(self, memo):
         new = type(self)((deepcopy(k, memo), deepcopy(v, memo)) for k,v in self.items())
-        new.reports = deepcopy(self.reports, memo)
+        new.reports,new.lost = deepcopy(self.reports, memo),self.lost
         return new
 
 def _lost(lost):
@@ -132,14 +133,10 @@ def mixout(
     "`w` with entries of `start`, corrected so that the mean over draws is `w` (Lee et al. 2020, section 3)"
     return (torch.where(torch.rand(w.shape, device=w.device)<p, start, w) - p*start)/(1-p)
 
-class _Mix:
-    "Hook that puts mixed weights into a module; a copy does nothing, for nobody would take it away"
-    def __init__(self, start, p): self.start,self.p = start,p
-    def __reduce__(self): return type(self),({}, self.p)
-    def __call__(self, module, args):
-        w = module._parameters['weight']
-        # an attribute of the instance comes before a parameter of the module
-        if w in self.start and module.training and w.requires_grad: vars(module)['weight'] = mixout(w, self.start[w].to(w.device), self.p)
+def _mix(start, p, module, args):
+    w = module._parameters['weight']
+    # an attribute of the instance comes before a parameter of the module
+    if module.training and w.requires_grad: vars(module)['weight'] = mixout(w, start[w].to(w.device), p)
 
 def _unmix(module, args, out): vars(module).pop('weight', None)
 
@@ -147,7 +144,7 @@ def _unmix(module, args, out): vars(module).pop('weight', None)
 def _mixing(layers, start, p):
     with ExitStack() as hooks:
         for m in layers:
-            for h in (m.register_forward_pre_hook(_Mix(start, p)), m.register_forward_hook(_unmix, always_call=True)): hooks.callback(h.remove)
+            for h in (m.register_forward_pre_hook(Hook(partial(_mix, start, p))), m.register_forward_hook(_unmix, always_call=True)): hooks.callback(h.remove)
         yield
 
 class Mixout(Callback):

@@ -30,11 +30,14 @@ class FreezeGrads(Callback):
     order,run_valid,adapted = MixedPrecision.order-1,False,False
     def before_step(self): drop_frozen_grads(self.model.parameters())
 
+    def before_backward(self):
+        if self.loss_grad.requires_grad: return
+        n = len(self.opt.param_lists)
+        raise ValueError(f"nothing is open, so nothing can be learnt: this learner has {n} groups, 0 (lowest) to {n-1}; call `unfreeze()`, or `freeze_to` with one of them, -1 for the top")
+
     def before_fit(self):
         "A network that was adapted under an optimizer would train what was frozen, and not what was added"
         if self.opt is None or not in_fit(self): return # fastai's `summary` fits without an optimizer
-        if not any(p.requires_grad for ps in self.opt.param_lists for p in ps):
-            raise ValueError(f"nothing is open, so nothing would be learnt: this learner has {len(self.opt.param_lists)} groups, 0 (lowest) to {len(self.opt.param_lists)-1}; call `unfreeze()`, or `freeze_to` with one of them, -1 for the top")
         held = {id(p) for ps in self.opt.param_lists for p in ps}
         late = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in held]
         now = hasattr(getattr(self.model, 'body', self.model), 'trained_names')

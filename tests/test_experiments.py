@@ -156,11 +156,12 @@ def test_the_best_is_still_there_after_an_interrupted_run(tmp_path):
     with pytest.raises(KeyboardInterrupt): best_of(stops, (1,0,2))
     assert (tmp_path/'run'/'seed').read_text()=='1' and [o.name for o in tmp_path.iterdir()]==['run']
 
-@pytest.mark.parametrize('change', [dict(sizes=10), dict(seeds=1), dict(seeds=(-1,)), dict(sizes=(10.5,)), dict(sizes='12')])
+@pytest.mark.parametrize('change', [dict(sizes=10), dict(seeds=1), dict(seeds=(-1,)), dict(sizes=(10.5,)), dict(sizes='12'), dict(sizes=(float('inf'),)), dict(sizes=(float('nan'),))])
 def test_numbers_are_whole(body, calls, change):
     with pytest.raises(ValueError, match='is a list of whole numbers'): label_curve(**{**dict(df=df, arch=body), **few, **change})
 
 def test_repeats_are_one_run(body, calls):
+    assert {o['size'] for o in label_curve(df, arch=body, sizes=(8.,), seeds=(1,), min_steps=1).rows}=={8}
     twice,once = (label_curve(df, arch=body, sizes=(8,)*n, seeds=(1,)*n, min_steps=1) for n in (2,1))
     assert len(twice.rows)==len(once.rows)
 

@@ -11,7 +11,7 @@ from fastformers.data import HFTextBlock, tokenizer_of
 from fastformers.ensemble import Ensemble
 from fastformers.export import from_hf
 from fastformers.learner import classifier_learner, lm_learner
-from fastformers.heads import cls_pool, concat_pool, mean_pool
+from fastformers.heads import PoolingHead, cls_pool, concat_pool, mean_pool
 from fastformers.models import layer_groups, load_body
 from fastformers.stages import read_stage
 from fastformers.tokens_train import train_tokenizer
@@ -591,3 +591,11 @@ def test_facts_that_do_not_fit(change, says, tmp_path):
     f = path/'classifier.json'
     f.write_text(json.dumps(change(json.loads(f.read_text()))))
     with pytest.raises(ValueError, match=says): from_hf(path, device='cpu')(['good work'], top_k=None)
+
+def test_a_regressor_may_say_more_than_its_label(tmp_path):
+    "A mean and the logarithm of a variance, say"
+    numbers = df.assign(label=df.text.str.len()/10)
+    def nll(pred, y): return (pred[:,1]+(pred[:,0]-y.flatten())**2/pred[:,1].exp()).mean()
+    learn = classifier_learner(classifier_dls(numbers, tiny_tok(), device='cpu'), tiny_arch('bert'), head=lambda nf,n: PoolingHead(nf, 2), loss_func=nll, metrics=[])
+    p = from_hf(learn.to_hf(tmp_path/'clf'), device='cpu')
+    assert p.scores(['good work']).shape==(1,2) and len(p('good work')[0]['score'])==2

@@ -1,5 +1,5 @@
 "Frozen layers in eval mode, their states kept: the same losses and weights as without, whatever else happens around a step"
-import copy, errno, logging, pickle, shutil
+import copy, errno, logging, pickle, shutil, subprocess, sys
 import pytest, torch
 from fastai.basics import Callback, set_seed
 from fastai.callback.schedule import lr_find
@@ -415,7 +415,7 @@ def test_who_puts_all_into_training_mode_wakes_nobody():
 def test_weights_that_change_without_a_word_are_noticed():
     class Swap(Callback):
         "Averaged weights for validation, by `.data`, of which torch keeps no count"
-        def before_validate(self): w = self.model.body.embeddings.word_embeddings.weight; self.old = w.data.clone(); w.data.add_(torch.linspace(-1, 1, 32))
+        def before_validate(self): w = self.model.body.embeddings.word_embeddings.weight; self.old = w.data.clone(); w.data.add_(torch.linspace(-1, 1, 32)*(1+self.epoch))
         def after_validate(self): self.model.body.embeddings.word_embeddings.weight.data.copy_(self.old)
     class Once(Callback):
         def before_epoch(self):
@@ -443,6 +443,16 @@ def test_copies_made_in_a_fit_compute_on_their_own(name, tmp_path, body_dir):
         assert (m(x)-a).abs().max()>1e-3, 'its own weights count'
         m.requires_grad_(True); m.train(); m(x).sum().backward()
         assert all(p.grad is not None for b in block_modules(m.body) for o in b for p in o.parameters())
+        assert not any(getattr(o, 'gradient_checkpointing', False) for o in m.modules()) and m.config._attn_implementation=='sdpa'
+        for o in m.modules():
+            if hasattr(o, 'p'): o.p = 0.
+            for h in o._forward_pre_hooks.values(): assert h(o, (), {}) is None   # a hook that is left does nothing
+        with torch.no_grad():
+            for p in m.body.parameters(): p.add_(.1)
+            assert torch.equal(m(x), m(x)), 'nothing is mixed in'
+    if hasattr(made.twin, 'frozen_cache'): assert made.twin.frozen_cache.kept is None
+    code = f"import torch; m = torch.load({str(tmp_path/'model.pt')!r}, weights_only=False).eval(); print(m(torch.arange(30, 50).view(2, 10)).shape)"
+    if name=='cache': assert 'torch.Size([2, 3])' in subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, check=True).stdout # who opens it has not heard of fits
     fit(made.twin, lambda o: o.fit(1, 1e-3)); assert len(made.twin.recorder.values)==1 and 'forward' not in vars(learn.model.body)
     assert load_learner(tmp_path/'learner.pkl').predict('good work')[0] in learn.dls.vocab
 
@@ -469,7 +479,7 @@ def test_trying_draws_no_random_number():
     class Random(nn.Module):
         def __init__(self): super().__init__(); self.l = nn.Linear(32, 3)
         def forward(self, h, mask): return nn.functional.dropout(self.l(h[:,0]), .3) # in eval mode too
-    a,b = (fit(classifier('bert', *o, head=lambda nf,n: Random()), lambda o: o.fit(1, 1e-3, cbs=[])) for o in ((), (FrozenCache(),)))
+    a,b = (fit(classifier('bert', *o, head=lambda nf,n: Random()), head_alone) for o in ((), (FrozenCache(),)))
     assert same(a, b)
 
 def test_more_than_there_is_room_for(tmp_path, caplog):

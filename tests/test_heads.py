@@ -376,3 +376,10 @@ def test_a_pool_that_nobody_would_use():
     dls = classifier_dls(tiny_df(), tiny_tok(), bs=4)
     for kw in (dict(head=LSTMHead, pool='mean'), dict(head='hf', pool='avg')):
         with pytest.raises(ValueError, match="`pool` is how the default head pools"): classifier_learner(dls, tiny_arch('bert'), **kw)
+
+def test_a_head_may_give_more_than_a_tensor():
+    "A callback takes the predictions, as fastai's for recurrent networks does"
+    class First(Callback):
+        def after_pred(self): self.learn.pred = self.pred[0]
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=4), tiny_arch('bert'), head=Shape(lambda h: (h[:,0], h)), cbs=First())
+    with learn.no_bar(), learn.no_logging(): learn.fit(1)

@@ -562,7 +562,7 @@ def test_the_start_is_that_of_the_weights_that_are_there(stages, tmp_path, caplo
         before = penalty(learn, cls)
         assert before>1e-3
         assert abs(penalty(quiet(copy.deepcopy(learn), 1, 0.), cls)-before)<1e-3*before and 'pickled' not in caplog.text
-        new = pickle.loads(pickle.dumps(learn)); new.dls = learn.dls
+        new = copy.deepcopy(pickle.loads(pickle.dumps(learn))); new.dls = learn.dls
         assert penalty(quiet(new, 1, 0.), cls)==0 and 'are no part of a pickled learner' in caplog.text
         learn.load_encoder(other)
         assert penalty(quiet(learn, 1, 0.), cls)==0
@@ -571,6 +571,8 @@ def test_the_start_is_that_of_the_weights_that_are_there(stages, tmp_path, caplo
 def test_an_lm_head_of_another_body_is_said(stages, tmp_path, caplog):
     other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
     learn = quiet(classifier(stages['bert'], AuxiliaryLM()), 1)
+    assert 'LM head is' not in caplog.text
+    quiet(learn.load_encoder(stages['bert']), 1)
     assert 'LM head is' not in caplog.text
     quiet(learn.load_encoder(other), 1)
     assert f'is still that of {stages["bert"]}' in caplog.text
@@ -593,6 +595,7 @@ def test_lora_beside_and_below(stages, tmp_path, caplog):
     learn = classifier(stages['bert']); reinit_layers(learn.model, 1); add_lora(learn.model)
     top = {n:p for n,p in learn.model.body.named_parameters() if '.layer.1.' in n}
     assert top and all(p.requires_grad for p in top.values()), 'what began at random trains'
+    assert not loaded_weights(learn.model)&{*top.values()}
     quiet(learn, 1, 1e-2); a = learn.get_preds()[0]
     new = classifier(stages['bert'], seed=5)
     load_adapters(new.model, save_adapters(learn.model, tmp_path/'a.safetensors')); new.opt = None

@@ -240,3 +240,16 @@ def test_numbers_of_any_kind_are_one_factor():
 def test_a_shape_is_looked_at_before_it_is_used(shape, ex):
     with pytest.raises(ex, match='`shape`'): ScheduleRunner(full_tune(2), [1.,1.], shape)
     assert ScheduleRunner(full_tune(2), [1.,1.], lambda p: torch.tensor(.5))
+
+def test_what_opens_later_may_begin_with_nothing_open():
+    def learn(): return classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert'))
+    l = learn(); l.model.requires_grad_(False); fit_schedule(l, head_only, 1e-3)
+    class Open(Callback):
+        def before_train(self): self.learn.freeze_to(-1)
+    l = learn(); l.model.requires_grad_(False); l.fit(1, 1e-3, cbs=Open())
+    l = learn(); l.create_opt(); l.freeze_to(len(l.opt.param_lists))
+    with pytest.raises(ValueError, match='nothing is open.*5 groups, 0 .lowest. to 4'): l.fit(1, 1e-3)
+    fit_schedule(l, full_tune, 1e-3)
+
+def test_a_cost_is_that_of_what_could_run():
+    with pytest.raises(ValueError, match='gets none'): schedule_cost(classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert')), chain_thaw, epochs=.01)
