@@ -16,7 +16,7 @@ from fastcore.foundation import first
 from fastai.basics import Callback
 from transformers import PreTrainedModel
 from .families import block_modules
-from .meanwhile import Hook, On, while_fitting
+from .meanwhile import PassingHook, On, while_fitting
 from .models import padding_safe
 
 # %% ../nbs/10g_compute.ipynb #7df77d5e
@@ -35,7 +35,7 @@ def _no_cache(hf):
     with ExitStack() as stack:
         for m in hf.modules(): # each: OPT's language model runs a part of its body only
             if isinstance(m, PreTrainedModel) and 'use_cache' in inspect.signature(m.forward).parameters:
-                stack.callback(m.register_forward_pre_hook(Hook(_without_cache), with_kwargs=True).remove)
+                stack.callback(m.register_forward_pre_hook(PassingHook(_without_cache), with_kwargs=True).remove)
         yield
 
 # %% ../nbs/10g_compute.ipynb #6438e462

@@ -23,7 +23,7 @@ from fastai.callback.fp16 import MixedPrecision
 from transformers.pytorch_utils import Conv1D
 from .adapters import plain_name
 from .loading import LoadReport
-from .meanwhile import Hook, while_fitting
+from .meanwhile import PassingHook, while_fitting
 from .models import LanguageModel
 from .schedules import in_fit
 
@@ -144,7 +144,7 @@ def _unmix(module, args, out): vars(module).pop('weight', None)
 def _mixing(layers, start, p):
     with ExitStack() as hooks:
         for m in layers:
-            for h in (m.register_forward_pre_hook(Hook(partial(_mix, start, p))), m.register_forward_hook(_unmix, always_call=True)): hooks.callback(h.remove)
+            for h in (m.register_forward_pre_hook(PassingHook(partial(_mix, start, p))), m.register_forward_hook(_unmix, always_call=True)): hooks.callback(h.remove)
         yield
 
 class Mixout(Callback):
