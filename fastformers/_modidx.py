@@ -754,6 +754,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fastformers.layers.LayerFeed.extra_repr': ( 'layers.html#layerfeed.extra_repr',
                                                                                  'fastformers/layers.py'),
                                     'fastformers.layers.LayerFeed.forward': ('layers.html#layerfeed.forward', 'fastformers/layers.py'),
+                                    'fastformers.layers.LayerFeed.reads': ('layers.html#layerfeed.reads', 'fastformers/layers.py'),
                                     'fastformers.layers.ScalarMix': ('layers.html#scalarmix', 'fastformers/layers.py'),
                                     'fastformers.layers.ScalarMix.__init__': ('layers.html#scalarmix.__init__', 'fastformers/layers.py'),
                                     'fastformers.layers.ScalarMix.forward': ('layers.html#scalarmix.forward', 'fastformers/layers.py'),

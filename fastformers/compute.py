@@ -54,7 +54,8 @@ def checkpointing(
     name = 'activation' if hasattr(hf, 'activation_checkpointing_enable') else 'gradient' # as it was called before
     getattr(hf, f'{name}_checkpointing_enable')({'use_reentrant':False})
     hf.disable_input_require_grads()
-    for m in flags: m.gradient_checkpointing = On() if m.gradient_checkpointing else m.gradient_checkpointing
+    for m in flags:
+        if m.gradient_checkpointing: m.gradient_checkpointing = On()
     try:
         with _no_cache(whole): yield
     finally:

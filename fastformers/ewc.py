@@ -118,7 +118,7 @@ class EWC(Callback):
 
     def before_fit(self):
         if not in_fit(self): return
-        if not self._measured and self.fisher.startswith('measured: '):
+        if self._measured.lost:
             raise ValueError("the tensors that this `EWC` was given are no part of a pickled learner; pass them again, or the file of them: learn.remove_cb(EWC); learn.add_cb(EWC('lm.fisher.safetensors', lam))")
         fisher = self._measured or load_fisher(self.fisher)
         ps,loaded = {name:p for k,p in self.model.body.named_parameters() if (name := plain_name(k))},loaded_weights(self.model)

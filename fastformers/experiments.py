@@ -123,10 +123,10 @@ def _kept(path):
 def _keep(path, rows): write_text(Path(path)/'rows.json', json.dumps([{**o, 'hits':''.join('01'[h] for h in o['hits'])} for o in rows]))
 
 def _whole(values, what):
-    "`values` as a list without repeats; raise unless they are whole numbers from 0 up, at least one"
+    "`values` as a list without repeats; raise unless they are whole numbers from 0 up, of seeds at least one"
     try: res = [*dict.fromkeys(values)]
     except TypeError: res = None
-    if not res and what=='seeds' and res is not None: raise ValueError("`seeds` is empty; pass one for each run")
+    if res==[] and what=='seeds': raise ValueError("`seeds` is empty; pass one for each run")
     if res is None or not all(isinstance(o, Real) and o>=0 and float(o).is_integer() for o in res): raise ValueError(f"`{what}` is a list of whole numbers, such as (1, 2, 3); got {values!r:.80}")
     return [*map(int, res)]
 

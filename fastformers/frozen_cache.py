@@ -183,7 +183,8 @@ def find_prefix(
     "The `Prefix` of `n` blocks of `model`, if the network computes the same on top of its states; found by trying"
     if _meta(model.body.config).padding is not None: return # it must not be tried
     exact = model if next(model.body.parameters()).dtype==torch.float32 else deepcopy(model).float() # half precision could not tell a small error from rounding
-    layers = () if n is not None or (feed := getattr(model, 'feed', None)) is None else tuple(feed.layers) if feed.mix is None else tuple(range(-len(feed.mix.s), 0))
+    feed = getattr(model, 'feed', None)
+    layers = feed.reads if feed is not None and n is None else ()
     prefix = Prefix(exact.body, n, layers=layers)
     try: fits = _try_prefix(exact, prefix)
     except Exception: fits = False # each family refuses in its own way
@@ -198,7 +199,7 @@ def frozen_hash(body):
     for o in _frozen(body): h.update(_raw(o.cpu()))
     return h.digest()
 
-def _glance(body): "Sums of the first and the last numbers of each frozen tensor: they change when whole tensors do, and take no time"; return [part.sum().item() for o in _frozen(body) for part in (o.flatten()[:2048], o.flatten()[-2048:])]
+def _glance(body): "Sums of the first and the last numbers of each frozen tensor: they change when whole tensors do, at a cost that does not grow with the model's width"; return [part.sum().item() for o in _frozen(body) for part in (o.flatten()[:2048], o.flatten()[-2048:])]
 
 class FrozenCache(Callback):
     "Compute what is frozen from the bottom up once a text, and keep its states for the epochs and fits to come; whole weights that are written to through `.data` are noticed when the next pass begins, rows of them when the next fit does"

@@ -96,6 +96,8 @@ class LayerFeed(nn.Module):
         if bad := [i for i in at if not -n<=i<n]: raise ValueError(f"`layers` {bad[0]} is no layer of this network; it has 0 (embeddings) to {n-1} (the last), or {-n} to -1 from the top")
         self.layers = [i%n-n for i in at] # counted from the top, so that one feed has one name
         self.nf = sum(widths[i] for i in at)
+    @property
+    def reads(self): "The layers whose states it takes, counted from the top"; return tuple(self.layers) if self.mix is None else tuple(range(-len(self.mix.s), 0))
     def extra_repr(self): return f'layers={self.layers!r}' # a run that goes on compares it
     def forward(self,
         hs # Of all layers, as from `hidden_states`
