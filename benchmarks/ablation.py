@@ -42,8 +42,8 @@ def main():
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
     from functools import partial
-    from fastformers import schedules
-    from fastformers.fine_tuning import fine_tune_lm
+    from fastformers.callback import schedule as schedules
+    from fastformers.ulmfit.stage import fine_tune_lm
     schedules.by_two = partial(schedules.gradual_unfreeze, by=2)
     for name,load in (('TREC-6',trec), ('IMDb',reviews)):
         df,texts,lm = load()

@@ -5,13 +5,13 @@ from pathlib import Path
 def trained(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', layers=-1, pretrained=True, schedule='full_tune', discr=1., shape='one_cycle', width=None, lm=None, r_drop=None):
     "The learner of a classifier; `width` of adapters, weights `lm` of the auxiliary loss and `r_drop` of R-Drop's divergence"
     from fastai.torch_core import set_seed
-    from fastformers import schedules
-    from fastformers.adapters import add_adapters
-    from fastformers.auxiliary import AuxiliaryLM
-    from fastformers.data import classifier_dls
-    from fastformers.learner import classifier_learner
-    from fastformers.regularizers import RDrop
-    from fastformers.training import cpu_bf16
+    from fastformers.callback import schedule as schedules
+    from fastformers.models.adapters import add_adapters
+    from fastformers.callback.auxiliary_lm import AuxiliaryLM
+    from fastformers.data.block import classifier_dls
+    from fastformers.learner.core import classifier_learner
+    from fastformers.callback.regularize import RDrop
+    from fastformers.callback.freeze import cpu_bf16
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=bs, seed=seed, max_len=max_len, device='cpu')
     learn = classifier_learner(dls, arch, pretrained=pretrained, pool=pool, layers=layers,

@@ -10,7 +10,7 @@ from common import *
 from predict import bundle, timed
 
 ours = """import sys
-from fastformers.export import from_hf
+from fastformers.inference.predictor import from_hf
 print(from_hf({path!r}, device='cpu')('a fine film')[0]['label'])
 assert 'fastai' not in sys.modules"""
 theirs = """import torch

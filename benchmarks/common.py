@@ -39,7 +39,7 @@ def read(path): return pd.read_csv(path, keep_default_na=False)
 
 def tfidf_error(train, valid):
     "Error of TF-IDF uni- and bigrams with logistic regression, in %"
-    from fastformers.experiments import tfidf_hits
+    from fastformers.ulmfit.experiments import tfidf_hits
     return 100*(1-tfidf_hits(train, valid).mean())
 
 def git(*args): return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()
@@ -47,7 +47,7 @@ def git(*args): return subprocess.run(['git', *args], capture_output=True, text=
 commit = git('rev-parse','--short','HEAD') # of the code that runs, not of what is committed meanwhile
 
 def circumstances(args):
-    from fastformers.stages import versions
+    from fastformers.files import versions
     cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
     return {'date':time.strftime('%Y-%m-%d'), 'commit':commit, 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *('DIR' if Path(o).is_absolute() else o for o in sys.argv[1:])]),
             'processor':cpu, 'cores':os.cpu_count(), 'versions':versions()}

@@ -26,8 +26,8 @@ def write_corpus(source, path, n_bytes):
 
 def build(path, out):
     "Build a store from `path`: MiB at the peak, and seconds"
-    from fastformers.store import TokenStore
-    from fastformers.tokens import HFTokenizer
+    from fastformers.text.store import TokenStore
+    from fastformers.text.tokenizer import HFTokenizer
     tok = HFTokenizer('minilm'); tok('a')
     base,start = rss_anon(),time.perf_counter()
     with Peak() as peak: store = TokenStore.build(path, tok, out, n_workers=0, progress=False)
@@ -38,10 +38,10 @@ def train(out, steps, threads):
     import torch
     from fastai.callback.core import Callback, CancelFitException
     from transformers import BertConfig
-    from fastformers.data import lm_dls
-    from fastformers.learner import lm_learner
-    from fastformers.store import TokenStore
-    from fastformers.tokens import HFTokenizer
+    from fastformers.data.block import lm_dls
+    from fastformers.learner.core import lm_learner
+    from fastformers.text.store import TokenStore
+    from fastformers.text.tokenizer import HFTokenizer
     torch.set_num_threads(threads)
     quiet()
     class Ticks(Callback):

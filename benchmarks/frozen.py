@@ -14,9 +14,9 @@ from common import data_files, quiet, read, save
 def learner(dls, open_blocks, precision, cache, drop_mult=1.):
     "MiniLM with its head and `open_blocks` blocks open, None: all of it"
     import torch
-    from fastformers.frozen_cache import FrozenCache
-    from fastformers.learner import classifier_learner
-    from fastformers.training import cpu_bf16
+    from fastformers.callback.frozen_cache import FrozenCache
+    from fastformers.learner.core import classifier_learner
+    from fastformers.callback.freeze import cpu_bf16
     torch.manual_seed(0)
     learn = classifier_learner(dls, 'minilm', drop_mult=drop_mult, cbs=[cpu_bf16(enabled=precision=='bf16'), *([FrozenCache()] if cache else [])])
     learn.create_opt()
@@ -55,7 +55,7 @@ def main():
     p.add_argument('--try', dest='trial', action='store_true', help='write no results: does it run at all?')
     args = p.parse_args()
     import torch
-    from fastformers.data import classifier_dls
+    from fastformers.data.block import classifier_dls
     torch.set_num_threads(args.threads)
     quiet()
     df = read(data_files('imdb/train.csv.gz')[0]).sample(args.rows+2, random_state=0)[['text','label']]

@@ -49,7 +49,7 @@ def score(name, pred, y):
     return 100*label_ranking_average_precision_score(y, pred)
 
 def ours(name, df, test, seed, lr):
-    from fastformers.fine_tuning import fine_tune_classifier
+    from fastformers.ulmfit.stage import fine_tune_classifier
     _,_,texts,label,_ = sets[name]
     learn = fine_tune_classifier(df, 'minilm', text_col=texts, label_col=label, valid_col='is_valid', max_len=max_len, bs=bs, epochs=epochs, lr=lr, seed=seed, cbs=last_only()).learner
     def of(dl):
@@ -61,7 +61,7 @@ def trainer(name, df, test, seed, lr):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.hub import resolve_arch
-    from fastformers.training import bf16_speedup
+    from fastformers.callback.freeze import bf16_speedup
     _,_,texts,label,what = sets[name]
     path = str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df[label] for l in str(o).split(';')})

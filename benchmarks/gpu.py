@@ -19,7 +19,7 @@ peak_tflops = { # half precision, dense, as the vendor gives it; the first name 
 def extras():
     "Rows beside the plain ones: name, precision, our callbacks, arguments of the `Trainer`"
     rows = [('fp16', 'fp16', lambda: [], {})]
-    # from fastformers.compute import CompileBlocks, GradientCheckpointing; rows += [('bf16, checkpointing', 'bf16', lambda: [GradientCheckpointing()], dict(gradient_checkpointing=True)), ('bf16, compiled', 'bf16', lambda: [CompileBlocks()], dict(torch_compile=True))]
+    # from fastformers.callback.compute import CompileBlocks, GradientCheckpointing; rows += [('bf16, checkpointing', 'bf16', lambda: [GradientCheckpointing()], dict(gradient_checkpointing=True)), ('bf16, compiled', 'bf16', lambda: [CompileBlocks()], dict(torch_compile=True))]
     return rows
 
 def configs(pad, tiny):
@@ -28,8 +28,8 @@ def configs(pad, tiny):
     return {'BERT-base, vocabulary 30,522':BertConfig(pad_token_id=pad, **small), 'RoBERTa-base, vocabulary 50,265':RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, pad_token_id=pad, **small)}
 
 def data(tok, args):
-    from fastformers.corpora import docs_corpus
-    from fastformers.data import lm_dls
+    from fastformers.text.corpora import docs_corpus
+    from fastformers.data.block import lm_dls
     return lm_dls(docs_corpus(300 if args.tiny else None), tok, valid_col='is_valid', seq_len=args.seq_len, bs=args.bs, packing='full-sentences', device=args.device)
 
 def with_memory(run, device):
@@ -73,8 +73,8 @@ def main():
     if args.peak_tflops is None: raise SystemExit(f'the peak of {device!r} is not in the table; give --peak-tflops')
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
-    from fastformers.corpora import docs_corpus
-    from fastformers.tokens_train import train_tokenizer
+    from fastformers.text.corpora import docs_corpus
+    from fastformers.text.train_tokenizer import train_tokenizer
     tok = train_tokenizer(docs_corpus(500).text, kind='wordpiece', vocab_sz=1000 if args.tiny else 8000)
     fig = {'device':device, 'peak TFLOPS':args.peak_tflops, 'measured':not args.tiny, 'rows':[]}
     for name,config in configs(tok.pad_token_id, args.tiny).items():

@@ -23,8 +23,8 @@ def load(n_train=1000, n_valid=1000, n_unsup=10_000, seed=0):
 def main():
     args = parser(__doc__.split('\n')[0]).parse_args()
     df,unlabelled,test = load()
-    from fastformers.recipe import read_recipe
-    from fastformers.ulmfit import ulmfit
+    from fastformers.ulmfit.recipe import read_recipe
+    from fastformers.ulmfit.run import ulmfit
     quiet()
     seeds = [int(o) for o in args.seeds.split(',')]
     recipe = read_recipe(here/'imdb.ini')

@@ -25,9 +25,9 @@ variants = {
 
 def train_lm(path, unsup, tokens, body=body, warm=warm, p=.15, words=words, **changed):
     "The directory of stage 2 with other settings, on `tokens` tokens or so"
-    from fastformers.objectives import MLM
-    from fastformers.tokens import HFTokenizer
-    from fastformers.ulmfit import fine_tune_lm
+    from fastformers.objectives.core import MLM
+    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.ulmfit.run import fine_tune_lm
     if not (path/'stage.json').exists():
         texts = [' '.join(o.split()[:words]) for o in unsup.sample(frac=1, random_state=0).text]
         n = np.searchsorted(np.cumsum([1.3*len(o.split()) for o in texts]), tokens)  # 1.3 tokens a word
@@ -40,9 +40,9 @@ def probe(arch, train, valid):
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from fastformers.loading import load_body
-    from fastformers.heads import mean_pool
-    from fastformers.tokens import load_tokenizer
+    from fastformers.models.load import load_body
+    from fastformers.models.heads import mean_pool
+    from fastformers.text.tokenizer import load_tokenizer
     net,tok = load_body(arch).eval(),load_tokenizer(arch)
     def features(df):
         order,res = np.argsort(df.text.str.len().to_numpy()),None

@@ -31,13 +31,13 @@ def files_in(d, but=()): return {str(o.relative_to(d)):sha(o.read_bytes()) for o
 
 def corpus(d, n_chars):
     "A csv file with `n_chars` characters of text, and a table of short texts with labels"
-    from fastformers.corpora import docs_corpus
+    from fastformers.text.corpora import docs_corpus
     df = docs_corpus()
     df[df.text.str.len().cumsum()<=n_chars].to_csv(d/'corpus.csv', index=False)
     df[df.text.str.len()<300][:600].to_csv(d/'labels.csv', index=False)
 
 def build(d, src, say, n_workers=0):
-    from fastformers.store import RaggedWriter, TokenStore
+    from fastformers.text.store import RaggedWriter, TokenStore
     was = RaggedWriter.add
     def add(self, *args): # the first chunk that is new
         print(f'{self.done} chunks were there', flush=True)
@@ -52,7 +52,7 @@ def build(d, src, say, n_workers=0):
 def _train(d, say, learn, **kwargs):
     "`fit_schedule` and `save_encoder`"
     from fastai.callback.core import Callback
-    from fastformers.resume import Resume
+    from fastformers.callback.resume import Resume
     class Where(Callback):
         order,outside = 2000,True # outside of what is saved
         def after_batch(self): say(self.epoch, self.iter+1, int(not self.training))
@@ -65,10 +65,10 @@ def stage2(d, src, say):
     import pandas as pd
     from transformers import BertConfig
     from fastai.torch_core import set_seed
-    from fastformers.data import lm_dls
-    from fastformers.learner import lm_learner
-    from fastformers.schedules import full_tune
-    from fastformers.store import TokenStore
+    from fastformers.data.block import lm_dls
+    from fastformers.learner.core import lm_learner
+    from fastformers.callback.schedule import full_tune
+    from fastformers.text.store import TokenStore
     set_seed(7)
     texts = pd.read_csv(src/'labels.csv').text
     store = TokenStore(d/'store') if (d/'store').exists() else TokenStore.build(texts, 'minilm', d/'store', progress=False)
@@ -80,9 +80,9 @@ def stage2(d, src, say):
 def stage3(d, src, say):
     import pandas as pd
     from fastai.torch_core import set_seed
-    from fastformers.data import classifier_dls
-    from fastformers.learner import classifier_learner
-    from fastformers.schedules import gradual_unfreeze
+    from fastformers.data.block import classifier_dls
+    from fastformers.learner.core import classifier_learner
+    from fastformers.callback.schedule import gradual_unfreeze
     set_seed(8)
     dls = classifier_dls(pd.read_csv(src/'labels.csv').drop(columns='is_valid', errors='ignore'), 'minilm', max_len=48, bs=16, device='cpu')
     return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
@@ -238,7 +238,7 @@ def table(rows):
 
 def kill_all(work, n_kills=20, seed=None, n_chars=12_000_000, only=phases, say=print):
     "All phases in the directory `work`: figures and rows"
-    import fastai.text.all, fastformers.learner, fastformers.resume, fastformers.store, fastformers.data, fastformers.corpora # once, for all forks
+    import fastai.text.all, fastformers.learner.core, fastformers.callback.resume, fastformers.text.store, fastformers.data.block, fastformers.text.corpora # once, for all forks
     from fastai.basics import defaults
     from fastai.callback.progress import ProgressCallback
     rng,work = random.Random(seed),Path(work)

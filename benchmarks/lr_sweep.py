@@ -24,21 +24,21 @@ def load(file, n, **kwargs):
 
 def learner(df, max_len, seed):
     from fastai.torch_core import set_seed
-    from fastformers.data import classifier_dls
-    from fastformers.learner import classifier_learner
-    from fastformers.training import cpu_bf16
+    from fastformers.data.block import classifier_dls
+    from fastformers.learner.core import classifier_learner
+    from fastformers.callback.freeze import cpu_bf16
     set_seed(seed)
     learn = classifier_learner(classifier_dls(df, 'minilm', bs=bs, max_len=max_len, seed=seed), 'minilm', cbs=[cpu_bf16(), last_only()])
     learn.freeze_to(1)
     return learn
 
 def sweep(learn):
-    import fastformers.lr_sweep
+    import fastformers.callback.lr_find
     found = learn.lr_sweep(discr=discr, show_plot=False)
     return {**found._asdict(), 'rates':found.curves.index.tolist(), 'curves':found.curves.round(4).T.values.tolist()}
 
 def train(learn, lr):
-    from fastformers.schedules import Schedule
+    from fastformers.callback.schedule import Schedule
     with learn.no_logging(): learn.fit_schedule(lambda n: Schedule([[0]+[1]*(n-1)]), lr=lr, epochs=epochs, discr=discr)
     return {'error':round(100*(1-float(learn.recorder.values[-1][2])), 2)}
 

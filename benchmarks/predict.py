@@ -14,7 +14,7 @@ def bundle(path):
     "A checkpoint with a six-way classification head, random but scaled so that probabilities differ"
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    from fastformers.tokens import resolve_arch
+    from fastformers.text.tokenizer import resolve_arch
     torch.manual_seed(0)
     arch = resolve_arch('minilm')
     model = AutoModelForSequenceClassification.from_pretrained(arch, num_labels=6)
@@ -38,7 +38,7 @@ def main():
     random.Random(0).shuffle(mix)
     from transformers import pipeline
     from transformers.utils import logging as hf_logging
-    from fastformers.export import from_hf
+    from fastformers.inference.predictor import from_hf
     import torch
     hf_logging.set_verbosity_error(); hf_logging.disable_progress_bar()
     figures = {'threads':torch.get_num_threads(), 'sets':{}}

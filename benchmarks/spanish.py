@@ -15,9 +15,9 @@ def main():
     p.add_argument('--minutes', type=float, default=20, help='training budget of the general LM')
     args = p.parse_args()
     wiki,train,dev,test = data_files('wiki_es/train.txt.gz', 'fakenews_es/train.csv.gz', 'fakenews_es/dev.csv.gz', 'fakenews_es/test.csv.gz')
-    from fastformers.corpora import texts_from_articles
-    from fastformers.recipe import read_recipe
-    from fastformers.ulmfit import pretrain_lm, ulmfit
+    from fastformers.text.corpora import texts_from_articles
+    from fastformers.ulmfit.recipe import read_recipe
+    from fastformers.ulmfit.run import pretrain_lm, ulmfit
     quiet()
     seeds = [int(o) for o in args.seeds.split(',')]
     recipe = read_recipe(here/'spanish.ini')
@@ -34,8 +34,8 @@ def main():
     arms = {'three stages':[s for s in report.stages if s.name=='classifier'], 'without stage 2':scratch}
     # the same network with random weights: what did the 20 minutes buy?
     from transformers import AutoConfig
-    from fastformers.ulmfit import fine_tune_classifier
-    from fastformers.tokens import load_tokenizer
+    from fastformers.ulmfit.run import fine_tune_classifier
+    from fastformers.text.tokenizer import load_tokenizer
     c = recipe.classifier
     arms['without pretraining'] = [fine_tune_classifier(df, AutoConfig.from_pretrained(out/'general'), tok=load_tokenizer(str(out/'general')), test=test if args.final else None, epochs=c.epochs, lr=c.lr,
                                                         bs=c.bs, discr=c.discr, max_len=recipe.model.max_len or None, seed=s, name='random') for s in seeds]

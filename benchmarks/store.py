@@ -15,7 +15,7 @@ from common import save
 
 def texts_of(n_chars):
     "Documents of about `n_chars` characters: `docs_corpus` again and again, each copy with a prefix"
-    from fastformers.corpora import docs_corpus
+    from fastformers.text.corpora import docs_corpus
     docs,copy = list(docs_corpus().text),0
     while n_chars>0:
         copy += 1
@@ -28,8 +28,8 @@ def speed(d, n_chars, workers, repeats):
     "Texts/s of the bare `encode_batch`, which keeps nothing, of `TokenStore`, `encode_df` and fastai's `Tokenizer.from_df`, in turn"
     import pandas as pd
     from fastai.text.core import Tokenizer, tokenize_df
-    from fastformers.store import TokenStore
-    from fastformers.tokens import HFTokenizer, encode_df
+    from fastformers.text.store import TokenStore
+    from fastformers.text.tokenizer import HFTokenizer, encode_df
     texts,tok = list(texts_of(n_chars)),HFTokenizer('minilm')
     df,few = pd.DataFrame(dict(text=texts)),pd.DataFrame(dict(text=texts[::10]))
     processes = 0 if workers==1 else workers
@@ -50,7 +50,7 @@ def speed(d, n_chars, workers, repeats):
 def cache(d, n_chars, repeats):
     "Seconds of `encode_df` with an empty cache, and again"
     import pandas as pd
-    from fastformers.tokens import HFTokenizer, encode_df
+    from fastformers.text.tokenizer import HFTokenizer, encode_df
     df,tok,res = pd.DataFrame(dict(text=list(texts_of(n_chars)))),HFTokenizer('minilm'),dict(first=[], second=[])
     tok.encode_batch(df.text[:100])
     for i in range(repeats):

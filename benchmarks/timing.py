@@ -94,7 +94,7 @@ class LMTask:
     opt = dict(mom=.9, sqr_mom=.99, eps=1e-5, wd=.01) # those of `FusedAdam`
     def __init__(self, arch, dls, steps, lr=5e-4, dropout=True, warm=1):
         import copy, torch
-        from fastformers.learner import lm_learner
+        from fastformers.learner.core import lm_learner
         self.arch,self.dls,self.steps,self.lr,self.drop_mult,self.warm = arch,dls,steps,lr,float(dropout),warm
         torch.manual_seed(0)
         hf = lm_learner(dls, arch).model.hf.cpu()
@@ -121,8 +121,8 @@ class LMTask:
         import torch
         from fastai.callback.core import Callback, CancelFitException
         from fastai.callback.fp16 import AMPMode, MixedPrecision
-        from fastformers.learner import lm_learner
-        from fastformers.training import cpu_bf16
+        from fastformers.learner.core import lm_learner
+        from fastformers.callback.freeze import cpu_bf16
         clock = Clock(self.steps, self.warm)
         class Ticks(Callback):
             order = 1000
@@ -140,8 +140,8 @@ class LMTask:
         import tempfile, torch
         from accelerate.state import AcceleratorState
         from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-        from fastformers.data import tokenizer_of
-        from fastformers.models import ModelInputs
+        from fastformers.data.block import tokenizer_of
+        from fastformers.models.core import ModelInputs
         clock,ready = Clock(self.steps, self.warm),[(torch.where(y!=-100, y, x.ids).cpu(), x.ids.cpu(), y.as_subclass(torch.Tensor).cpu()) for x,y in self.batches]
         class Collator(DataCollatorForLanguageModeling):
             def torch_mask_tokens(self, inputs, **kwargs):
@@ -177,8 +177,8 @@ class LMTask:
         "The limit: a bare loop over batches that lie ready, of the body and a step of the optimizer, no LM head, a loss that costs nothing; `fast`: with our attention and dropout on a CPU"
         import torch
         from contextlib import nullcontext
-        from fastformers.fast_cpu import fast_cpu
-        from fastformers.models import ModelInputs
+        from fastformers.callback.fast_cpu import fast_cpu
+        from fastformers.models.core import ModelInputs
         body = self.dense().base_model.train()
         inputs,clock = ModelInputs(body),Clock(self.steps, self.warm)
         opt = torch.optim.AdamW(body.parameters(), self.lr, (self.opt['mom'],self.opt['sqr_mom']), self.opt['eps'], self.opt['wd'], fused=True)
@@ -197,8 +197,8 @@ class LMTask:
         "Floating point operations of forward and backward pass for each of ours and the dense network, and the largest logits, all for a few rows of one batch"
         import torch
         from torch.utils.flop_counter import FlopCounterMode
-        from fastformers.models import LanguageModel, ModelInputs
-        from fastformers.objectives import TokenLoss
+        from fastformers.models.core import LanguageModel, ModelInputs
+        from fastformers.objectives.core import TokenLoss
         res,hf,(x,y) = {},self.dense(),(o[:rows] for o in self.batches[0])
         head,sizes = hf.get_output_embeddings(),[]
         head.register_forward_hook(lambda m,args,out: sizes.append(out.numel()*out.element_size()))

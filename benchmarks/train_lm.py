@@ -14,8 +14,8 @@ from timing import *
 from common import data_files, quiet, read, save
 
 def lm_task(arch, tok, bs, steps, seed=42, **kwargs):
-    from fastformers.corpora import docs_corpus
-    from fastformers.data import lm_dls
+    from fastformers.text.corpora import docs_corpus
+    from fastformers.data.block import lm_dls
     docs = docs_corpus(max(200, bs*steps*3), seed=seed)
     return LMTask(arch, lm_dls(docs, tok, valid_col='is_valid', bs=bs, packing='full-sentences', device='cpu'), steps, **kwargs)
 
@@ -37,9 +37,9 @@ def speed(args, arch, tok, bs, steps):
 def own_masks(task):
     "Seconds a batch that `DataCollatorForLanguageModeling` takes to draw masks itself, which the `Trainer` above is spared, and that `MLM` takes"
     import torch
-    from fastformers.data import tokenizer_of
-    from fastformers.learner import objective_of
-    from fastformers.core import TensorTokens
+    from fastformers.data.block import tokenizer_of
+    from fastformers.learner.core import objective_of
+    from fastformers.text.core import TensorTokens
     from transformers import DataCollatorForLanguageModeling
     collator,mlm = DataCollatorForLanguageModeling(tokenizer_of(task.dls).tok),objective_of(task.dls)
     ids = [TensorTokens(torch.where(y!=-100, y, x.ids)) for x,y in task.batches[:3]]
@@ -80,7 +80,7 @@ def s2(args):
     return fig
 
 def s3(args):
-    from fastformers.training import bf16_speedup
+    from fastformers.callback.freeze import bf16_speedup
     task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout),{o:iter(range(100)) for o in ('fp32','bf16')}
     def run(precision): return task.ours(precision, seed=next(seeds[precision])) # the same dropout in both, another one each time: what fp32 runs differ by is the noise
     runs = in_turn({o:partial(run, o) for o in seeds}, args.repeats, says_tokens)
@@ -112,10 +112,10 @@ def loops(df, bs, max_len, steps, precision):
     "Contenders: `fit` of a classifier, and a bare loop over the same batches, which lie ready, with the same model, loss and optimizer"
     import torch
     from fastai.callback.core import Callback, CancelFitException
-    from fastformers.data import classifier_dls
-    from fastformers.fast_cpu import fast_cpu
-    from fastformers.learner import classifier_learner
-    from fastformers.training import cpu_bf16
+    from fastformers.data.block import classifier_dls
+    from fastformers.callback.fast_cpu import fast_cpu
+    from fastformers.learner.core import classifier_learner
+    from fastformers.callback.freeze import cpu_bf16
     dls = classifier_dls(df, 'minilm', bs=bs, max_len=max_len, device='cpu')
     batches = [b for _,b in zip(range(steps), dls.train)]
     tokens = [int(x.attention_mask.sum()) for x,_ in batches]
@@ -152,7 +152,7 @@ def loops(df, bs, max_len, steps, precision):
     return dict(ours=ours, bare=bare)
 
 def s5(args):
-    from fastformers.data import classifier_dls
+    from fastformers.data.block import classifier_dls
     df = read(data_files('imdb/train.csv.gz')[0]).sample(args.rows, random_state=0)[['text','label']]
     fig,rows = {'padding':{}},[]
     for bs,max_len in ((16,256),(32,512),(64,512)):

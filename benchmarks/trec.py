@@ -12,10 +12,10 @@ from common import *
 def main():
     args = parser(__doc__.split('\n')[0]).parse_args()
     train_csv,test_csv = data_files('trec/train.csv', 'trec/test.csv')
-    from fastformers.data import split_rows
-    from fastformers.recipe import read_recipe
-    from fastformers.schedules import full_tune
-    from fastformers.ulmfit import ulmfit, fine_tune_classifier
+    from fastformers.data.block import split_rows
+    from fastformers.ulmfit.recipe import read_recipe
+    from fastformers.callback.schedule import full_tune
+    from fastformers.ulmfit.run import ulmfit, fine_tune_classifier
     quiet()
     seeds = [int(o) for o in args.seeds.split(',')]
     recipe = read_recipe(here/'trec.ini')

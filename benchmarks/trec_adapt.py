@@ -38,7 +38,7 @@ n_folds,folds = 5,3 # of which are held out
 
 def load():
     "(training questions with a tenth of them held out, test questions)"
-    from fastformers.data import split_rows
+    from fastformers.data.block import split_rows
     df,test = [read(o)[['text','label']] for o in data_files('trec/train.csv', 'trec/test.csv')]
     return df.assign(is_valid=np.isin(np.arange(len(df)), split_rows(df, None, .1, 0, df.label)[1])), test
 
@@ -67,7 +67,7 @@ def main():
     args = p.parse_args()
     (df,test),rows,seeds = load(),Rows(args.work),[int(o) for o in args.seeds.split(',')]
     whole,fold = pd.concat([df.assign(is_valid=False), test.assign(is_valid=True)], ignore_index=True),fold_of(df) # nothing is chosen by the test questions
-    from fastformers.report import paired_bootstrap # takes seconds to load
+    from fastformers.ulmfit.report import paired_bootstrap # takes seconds to load
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
     def made(part, data, arm, lr, seed, **at): return rows.get(lambda: answers(part, data, seed, arm, lr), part, arm=arm, lr=lr, seed=seed, **at, **settings[arm])

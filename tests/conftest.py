@@ -39,7 +39,7 @@ def data_dir():
 @pytest.fixture
 def shown(monkeypatch):
     "The tables that were displayed"
-    from fastformers import core_show
+    from fastformers.data import show as core_show
     res = []
     monkeypatch.setattr(core_show, 'display_rows', res.append)
     return res

@@ -4,18 +4,18 @@ import pytest, torch
 from fastai.basics import Callback
 from fastai.callback.progress import ProgressCallback
 from transformers import AutoModel, AutoModelForMaskedLM
-from fastformers.adapters import *
-from fastformers.adapters_files import load_adapters, save_adapters
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.families import block_modules, group_names, layer_groups
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.loading import _from_pretrained, load_body
-from fastformers.models import TextClassifier
-from fastformers.objectives import CLM, MLM
-from fastformers.resume import Resume
-from fastformers.schedules import chain_thaw, gradual_unfreeze
+from fastformers.models.adapters import *
+from fastformers.models.adapters_files import load_adapters, save_adapters
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.models.families import block_modules, group_names, layer_groups
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.models.load import _from_pretrained, load_body
+from fastformers.models.core import TextClassifier
+from fastformers.objectives.core import CLM, MLM
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.training import cpu_bf16
+from fastformers.callback.freeze import cpu_bf16
 
 everyone = list(tiny_families)
 needs_peft = pytest.mark.skipif(importlib.util.find_spec('peft') is None, reason='peft is an extra')
@@ -360,7 +360,7 @@ def test_damaged_files_are_said_in_a_sentence(spoil, tmp_path):
     assert str(path) in str(e.value)
 
 def test_a_killed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    from fastformers import adapters_files
+    from fastformers.models import adapters_files
     m = add_adapters(learner().model)
     path = save_adapters(m, tmp_path/'a.safetensors')
     old = path.read_bytes()
@@ -414,7 +414,7 @@ def test_without_peft_a_sentence_says_what_to_install(monkeypatch):
     assert list(m.state_dict())==old and not hasattr(m.body, 'adapted')
 
 def test_adapters_need_no_fastai(root):
-    code = "import sys, fastformers.adapters, fastformers.adapters_files; sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
+    code = "import sys, fastformers.models.adapters, fastformers.models.adapters_files; sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], cwd=root).returncode==0
 
 def test_an_optimizer_from_before_adapters_were_removed_is_refused():

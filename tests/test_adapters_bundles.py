@@ -2,22 +2,22 @@
 import json, shutil, subprocess, sys
 import pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
-from fastformers import bundles
-from fastformers.adapters import *
-from fastformers.adapters import _plain_state
-from fastformers.adapters_files import load_adapters, save_adapters
-from fastformers.auxiliary import AuxiliaryLM
-from fastformers.bundles import read_bundle
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.export import from_hf
-from fastformers.families import group_names
-from fastformers.fine_tuning import fine_tune_classifier, fine_tune_lm
-from fastformers.forgetting import forgetting
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.loading import ADAPTERS, load_body
-from fastformers.objectives import CLM, MLM
+from fastformers.inference import bundle as bundles
+from fastformers.models.adapters import *
+from fastformers.models.adapters import _plain_state
+from fastformers.models.adapters_files import load_adapters, save_adapters
+from fastformers.callback.auxiliary_lm import AuxiliaryLM
+from fastformers.inference.bundle import read_bundle
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.inference.predictor import from_hf
+from fastformers.models.families import group_names
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
+from fastformers.interpret.forgetting import forgetting
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.models.load import ADAPTERS, load_body
+from fastformers.objectives.core import CLM, MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.ulmfit import ulmfit
+from fastformers.ulmfit.run import ulmfit
 from test_adapters import learner, loud, methods, moved, needs_peft, no_biases, pred, weights
 
 odd = ['A fine film.', '', 'no', 'x '*200, '[SEP] \N{PILE OF POO} <pad>']
@@ -47,7 +47,7 @@ def test_predictors_say_what_the_learners_say(method, tmp_path):
         assert not AutoModel.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
         want[o] = wanted(learn)
         assert want[o].std(0).max()>1e-3                              # texts are told apart
-    code = "import sys, torch\nfrom fastformers.export import from_hf\n" \
+    code = "import sys, torch\nfrom fastformers.inference.predictor import from_hf\n" \
            f"torch.save({{o:from_hf({str(tmp_path)!r}+'/'+o, device='cpu').scores({odd!r}) for o in {families}}}, {str(tmp_path/'scores.pt')!r})\n" \
            "sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code]).returncode==0
@@ -261,7 +261,7 @@ def test_tampered_adapters_are_said(spoil, match, opened, two, tmp_path):
 
 @pytest.mark.parametrize('what', ['save_adapters', '_save_plain'])
 def test_a_killed_save_leaves_the_old_directory(what, tmp_path, monkeypatch):
-    from fastformers import adapters_files
+    from fastformers.models import adapters_files
     learn = adapted(add_adapters)
     path = learn.save_encoder(tmp_path/'o')
     was = {o.name:o.read_bytes() for o in path.iterdir()}
@@ -280,7 +280,7 @@ def test_a_stopped_stage_with_adapters_goes_on(tmp_path):
         order = 2000
         def after_batch(self):
             if self.training and self.train_iter==4: raise KeyboardInterrupt()
-    from fastformers.resume import Resume
+    from fastformers.callback.resume import Resume
     df = tiny_df().iloc[:12].assign(is_valid=[False,False,False,True]*3)
     start = adapted(add_adapters).save_encoder(tmp_path/'o')
     def stage(name, *cbs): return fine_tune_classifier(df, start, tmp_path/name, epochs=2, lr=1e-2, bs=4, resume=Resume(tmp_path/f'{name}-ckpt', every=1), cbs=list(cbs)).learner

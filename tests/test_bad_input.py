@@ -3,10 +3,10 @@ import copy, logging, os, subprocess, sys, time
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock, MultiCategoryBlock, RegressionBlock
 from fastai.data.transforms import ColReader, ColSplitter
-from fastformers import rows
-from fastformers.data import HFTextBlock, classifier_dls, label_kind, lm_dls
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.recipe import read_recipe
+from fastformers.data import labels as rows
+from fastformers.data.block import HFTextBlock, classifier_dls, label_kind, lm_dls
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.ulmfit.recipe import read_recipe
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 
 def tok(style='bert'): return tiny_tok(style)
@@ -317,7 +317,7 @@ def test_an_unknown_arch_without_network_is_an_error_at_once(door):
     assert time.time()-start<10
 
 def test_an_unreachable_hub_is_given_up_in_seconds():
-    code = "from fastformers.tokens import load_tokenizer\ntry: load_tokenizer('nobody/no-such-model')\nexcept OSError as e: print(e)"
+    code = "from fastformers.text.tokenizer import load_tokenizer\ntry: load_tokenizer('nobody/no-such-model')\nexcept OSError as e: print(e)"
     env = {k:v for k,v in os.environ.items() if k not in ('HF_HUB_OFFLINE','TRANSFORMERS_OFFLINE')} | {'HF_ENDPOINT':'http://127.0.0.1:9'} # nobody listens there
     start = time.time()
     r = subprocess.run([sys.executable,'-c',code], env=env, capture_output=True, text=True, timeout=120)

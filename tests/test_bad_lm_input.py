@@ -6,11 +6,11 @@ import numpy as np, pandas as pd, pytest, torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
-import fastformers.encoding as encoding, fastformers.learner as learner_module, fastformers.ragged as ragged, fastformers.streams as streams
-from fastformers.data import lm_dls
-from fastformers.learner import lm_learner
-from fastformers.ragged import Ragged, RaggedWriter
-from fastformers.store import TokenStore
+import fastformers.text.encoding as encoding, fastformers.learner.core as learner_module, fastformers.text.ragged as ragged, fastformers.text.streams as streams
+from fastformers.data.block import lm_dls
+from fastformers.learner.core import lm_learner
+from fastformers.text.ragged import Ragged, RaggedWriter
+from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from test_resume import Stop, benchmarks, fit, learner, same
 from test_store import data, names, small_chunks, texts_like
@@ -201,8 +201,8 @@ def test_a_worker_that_cannot_start_says_so(tmp_path, monkeypatch, soon):
     with pytest.raises(RuntimeError, match='ended unexpectedly .exit code 1'): TokenStore.build(texts_like(9), tiny_tok('bert'), tmp_path/'s', n_workers=2)
 
 def test_workers_end_in_silence_when_their_parent_is_killed(tmp_path, soon):
-    (tmp_path/'b.py').write_text("""import sys, time, fastformers.streams as s
-from fastformers.store import TokenStore
+    (tmp_path/'b.py').write_text("""import sys, time, fastformers.text.streams as s
+from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_df, tiny_tok
 text = ' '.join(tiny_df().text)*300 # more than a chunk, so that the workers are busy
 def texts():
@@ -219,7 +219,7 @@ TokenStore.build(texts(), tiny_tok('bert'), sys.argv[1], n_workers=2, progress=F
 def test_workers_find_a_package_that_was_found_in_the_working_directory(tmp_path):
     root = Path(encoding.fastformers.__file__).parent.parent
     other = [o for o in sys.path if o and Path(o).resolve()!=root]
-    code = "import sys\nfrom fastformers.store import TokenStore\nfrom fastformers.testing import tiny_tok\nprint(len(TokenStore.build(['a film'], tiny_tok('bert'), sys.argv[1], n_workers=1)))"
+    code = "import sys\nfrom fastformers.text.store import TokenStore\nfrom fastformers.testing import tiny_tok\nprint(len(TokenStore.build(['a film'], tiny_tok('bert'), sys.argv[1], n_workers=1)))"
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code, tmp_path/'s'], cwd=root, env={**os.environ, 'PYTHONPATH':os.pathsep.join(other)}, capture_output=True, text=True)
     assert r.stdout.strip().endswith('1'), r.stderr[-500:]
 
@@ -276,7 +276,7 @@ def test_emoji_and_a_hundred_thousand_characters(tmp_path):
         assert 2<=len(TokenStore.build(['x'*100_000], tok, tmp_path/f'{style} x')[0]) # a word that no model knows is cut somewhere
 
 def test_a_text_too_long_for_memory_is_named(caplog, monkeypatch):
-    import fastformers.tokens as tokens
+    import fastformers.text.tokenizer as tokens
     monkeypatch.setattr(tokens, '_long', 5000)
     texts = ['a film','b film','c film','x '*2600,'y '*2400]
     lm_dls(texts, tiny_tok('bert'), device='cpu')

@@ -4,16 +4,16 @@ from functools import partial
 import pandas as pd, pytest, torch
 from fastai.basics import Callback
 from fastai.torch_core import set_seed
-from fastformers.adapters import add_adapters, bitfit, train_only
-from fastformers.auxiliary import AuxiliaryLM
-from fastformers.export import from_hf
-from fastformers.fine_tuning import fine_tune_classifier
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.objectives import CLM, MLM
-from fastformers.resume import Resume
-from fastformers.schedules import full_tune
-from fastformers.stages import read_stage
-from fastformers.training import cpu_bf16
+from fastformers.models.adapters import add_adapters, bitfit, train_only
+from fastformers.callback.auxiliary_lm import AuxiliaryLM
+from fastformers.inference.predictor import from_hf
+from fastformers.ulmfit.stage import fine_tune_classifier
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.objectives.core import CLM, MLM
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import full_tune
+from fastformers.files import read_stage
+from fastformers.callback.freeze import cpu_bf16
 from test_contracts_common import *
 
 df = tiny_df().iloc[:36]
@@ -48,7 +48,7 @@ def test_an_argument_does_what_its_parts_do(start, given, parts):
     if given: assert not same(got, state(fine_tune_classifier(df, start, **quick))) # it does something
 
 def test_frozen_weights_stay_within_a_budget_of_time_too(start, monkeypatch):
-    monkeypatch.setattr('fastformers.fine_tuning.epochs_for', lambda learn, minutes: learn.fit(1, 1e-2) or 1.)
+    monkeypatch.setattr('fastformers.ulmfit.stage.epochs_for', lambda learn, minutes: learn.fit(1, 1e-2) or 1.)
     stage = fine_tune_classifier(df, start, adapters='bottleneck', aux_lm=.5, minutes=1, bs=8, epochs=None, max_len=24)
     body,old = stage.learner.model.body,lm_body(start)
     frozen = [n for n in old if n not in body.trained_names]
@@ -56,7 +56,7 @@ def test_frozen_weights_stay_within_a_budget_of_time_too(start, monkeypatch):
     assert any(not torch.equal(body.get_parameter(n), old[n]) for n in old if n in body.trained_names)
 
 def lm_body(start):
-    from fastformers.models import load_body
+    from fastformers.models.core import load_body
     return dict(load_body(start).named_parameters())
 
 def test_the_directory_of_all_three_opens_and_says_what_was_asked_for(start, tmp_path):
@@ -109,7 +109,7 @@ def test_what_cannot_work_is_refused_before_the_data_are_looked_at(start, tmp_pa
     assert not [*tmp_path.iterdir()]
 
 def test_a_network_is_not_adapted_twice(start, monkeypatch):
-    from fastformers import learner
+    from fastformers.learner import core as learner
     load = learner.load_body
     monkeypatch.setattr(learner, 'load_body', lambda *args, **kwargs: add_adapters(load(*args, **kwargs)))
     with pytest.raises(ValueError, match='lm went through `add_adapters` before, and `adapters` = bitfit would be the second; leave `adapters` out'): fine_tune_classifier(df, start, adapters='bitfit', **quick)

@@ -3,12 +3,12 @@ import csv, importlib, inspect, io, json, os, random, signal, subprocess, sys, t
 from pathlib import Path
 import pandas as pd, pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM
-from fastformers import cli, cli_predict
+from fastformers import cli; from fastformers import cli_predict
 from fastformers.cli import main
 from fastformers.cli_output import new_output, swept, undisturbed
-from fastformers.export import from_hf
-from fastformers.recipe import Recipe, read_recipe
-from fastformers.stages import read_stage
+from fastformers.inference.predictor import from_hf
+from fastformers.ulmfit.recipe import Recipe, read_recipe
+from fastformers.files import read_stage
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 repo = Path(__file__).parent.parent
@@ -214,7 +214,7 @@ def test_help_is_fast_and_says_every_flag():
     start = time.time()
     r = subprocess.run([*command, 'classify', '--help'], capture_output=True, text=True, cwd=repo, env={**os.environ, 'COLUMNS':'200'})
     took = time.time()-start
-    from fastformers.ulmfit import fine_tune_classifier
+    from fastformers.ulmfit.run import fine_tune_classifier
     flags = {o.replace('_','-') for o in inspect.signature(fine_tune_classifier).parameters}-{'df','path','cbs','name'}
     assert all(f'--{o} ' in r.stdout for o in flags) and '(default: 4)' in r.stdout
     assert took<4 # importing fastai alone would take longer
@@ -242,13 +242,13 @@ def test_stopped_at_any_moment_nothing_is_half_written(here, tmp_path, sig):
 
 @pytest.mark.parametrize('force', [False, True])
 def test_stopped_while_it_saves_the_old_one_stays(here, tmp_path, monkeypatch, capsys, force):
-    import fastformers.learner
+    import fastformers.learner.core
     args = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
     if force: assert run(*args)==0
     old = sorted((tmp_path/'c').rglob('*'))
     def stop(*args, **kwargs): raise KeyboardInterrupt
     with monkeypatch.context() as m:
-        m.setattr(fastformers.learner, 'write_stage', stop)
+        m.setattr(fastformers.learner.core, 'write_stage', stop)
         assert run(*args, *(['--force'] if force else []))==130 and f"to go on: fastformers classify --resume {here/'reviews.csv'}" in capsys.readouterr().err
     assert sorted((tmp_path/'c').rglob('*'))==old and sorted(o.name for o in tmp_path.iterdir())==[*(['c'] if force else []), 'c.checkpoints']
     assert run(*args, '--resume')==0 and [o.name for o in tmp_path.iterdir()]==['c'] and not hidden(tmp_path)
@@ -286,7 +286,7 @@ def test_a_signal_waits_for_an_import(ctrl_c, tmp_path, monkeypatch):
 @pytest.fixture
 def stage(monkeypatch):
     "What the run of a recipe does after it has read its data, instead of three stages"
-    def set_to(f): monkeypatch.setitem(sys.modules, 'fastformers.ulmfit', types.SimpleNamespace(ulmfit=f))
+    def set_to(f): monkeypatch.setitem(sys.modules, 'fastformers.ulmfit.run', types.SimpleNamespace(ulmfit=f))
     return set_to
 
 def test_of_a_run_that_failed_nothing_stays_but_what_others_made(here, tmp_path, stage, capsys):
@@ -339,7 +339,7 @@ def timed(here):
     r = Recipe().replace(run=dict(output='timed', seed='1, 2'), data=dict(source='reviews.csv'), model=dict(arch='./arch'), lm=dict(minutes=.03, bs=8, seq_len=32), classifier=dict(epochs=1, bs=8))
     (here/'timed.ini').write_text(r.to_ini())
     with pytest.MonkeyPatch.context() as m:
-        m.setattr('fastformers.fine_tuning.epochs_for', lambda learn, minutes: 1.3)
+        m.setattr('fastformers.ulmfit.stage.epochs_for', lambda learn, minutes: 1.3)
         assert run('run', here/'timed.ini')==0
     return here/'timed'
 

@@ -4,16 +4,16 @@ from contextlib import nullcontext
 import pytest, torch
 from test_contracts_common import Power
 from fastai.basics import Callback, CancelEpochException, set_seed
-from fastformers.compute import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.families import block_modules, layer_groups
-from fastformers.frozen_cache import FrozenCache
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.objectives import CLM, MLM
-from fastformers.resume import Resume
-from fastformers.schedules import chain_thaw, gradual_unfreeze
+from fastformers.callback.compute import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.models.families import block_modules, layer_groups
+from fastformers.callback.frozen_cache import FrozenCache
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.objectives.core import CLM, MLM
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.training import cpu_bf16, epochs_for
+from fastformers.callback.freeze import cpu_bf16, epochs_for
 from fastai.callback.fp16 import MixedPrecision
 
 with_it = 'bert roberta distilbert electra modernbert deberta-v2 convbert fnet gpt2 llama opt'.split()

@@ -1,8 +1,8 @@
 "Whatever text comes, training goes on; what is no text or no label is refused in words that say what to do"
 import numpy as np, pandas as pd, pytest, torch
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.data import pack_tokens
-from fastformers.tokens import HFTokenizer, encode_df
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.data.block import pack_tokens
+from fastformers.text.tokenizer import HFTokenizer, encode_df
 from test_contracts_common import *
 
 odd = {'empty':'', 'spaces':' \t\n  ', 'long':'a long story ' * 7_700, 'one long word':'w'*100_000, 'emoji':'👩‍👩‍👧 ❤️ 🇫🇷', 'NUL':'a\0b\0', 'lone surrogate':'x \ud83d y \udc00',

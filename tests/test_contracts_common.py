@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 from fastai.callback.core import Callback
 from transformers import AutoModelForCausalLM
-from fastformers.core import TensorTokens
-from fastformers.data import PadTokens, classifier_dls, lm_dls
-from fastformers.heads import PoolingHead
-from fastformers.models import LanguageModel, TextClassifier, is_causal, layer_groups, load_body, load_hf
-from fastformers.objectives import CLM, MLM
+from fastformers.text.core import TensorTokens
+from fastformers.data.block import PadTokens, classifier_dls, lm_dls
+from fastformers.models.heads import PoolingHead
+from fastformers.models.core import LanguageModel, TextClassifier, is_causal, layer_groups, load_body, load_hf
+from fastformers.objectives.core import CLM, MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
-from fastformers.tokens import HFTokenizer
+from fastformers.text.tokenizer import HFTokenizer
 
 torch.set_num_threads(1) # tiny networks: six times as fast as with two threads on two busy cores
 

@@ -2,9 +2,9 @@
 import copy, pytest, torch
 import fastai.callback.schedule
 from fastai.callback.core import Callback
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.models import layer_groups
-from fastformers.schedules import chain_thaw, gradual_unfreeze, lp_ft, sequential_unfreeze
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.models.core import layer_groups
+from fastformers.callback.schedule import chain_thaw, gradual_unfreeze, lp_ft, sequential_unfreeze
 from test_contracts_common import *
 
 def copies(learn): return [[p.detach().clone() for p in g] for g in learn.opt.param_lists]

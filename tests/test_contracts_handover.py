@@ -2,10 +2,10 @@
 import json, pytest, torch
 from pathlib import Path
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
-from fastformers import learner as learner_module
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.stages import content_hash
-from fastformers.tokens import tok_hash, train_tokenizer
+from fastformers.learner import core as learner_module
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.files import content_hash
+from fastformers.text.tokenizer import tok_hash, train_tokenizer
 from test_contracts_common import *
 
 def stage(family, path):

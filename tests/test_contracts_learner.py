@@ -5,10 +5,10 @@ from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock
 from fastai.interpret import ClassificationInterpretation
 from fastai.learner import load_learner
 from fastai.losses import CrossEntropyLossFlat, LabelSmoothingCrossEntropyFlat
-from fastformers.core import as_tokens
-from fastformers.data import HFTextBlock, tokenizer_of
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.objectives import TokenLoss
+from fastformers.text.core import as_tokens
+from fastformers.data.block import HFTextBlock, tokenizer_of
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.objectives.core import TokenLoss
 from test_contracts_common import *
 
 class CompareLoss(Callback):

@@ -1,6 +1,6 @@
 "The LM head runs on predicted positions alone: the loss and the gradients of the dense computation, for every family"
 import pytest, torch, torch.nn.functional as F
-from fastformers.learner import lm_learner
+from fastformers.learner.core import lm_learner
 from test_contracts_common import *
 
 def data(family, side=None):

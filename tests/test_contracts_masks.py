@@ -2,9 +2,9 @@
 import pytest, torch
 from itertools import combinations
 from fastai.callback.core import Callback
-from fastformers.core import as_tokens
-from fastformers.learner import lm_learner
-from fastformers.tokens import ordinary_ids
+from fastformers.text.core import as_tokens
+from fastformers.learner.core import lm_learner
+from fastformers.text.tokenizer import ordinary_ids
 from test_contracts_common import *
 
 def originals(x, y):

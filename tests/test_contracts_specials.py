@@ -1,7 +1,7 @@
 "Special tokens come from the template, never from a user's text; nothing is derived from the value of an id"
 import pandas as pd, pytest, torch
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.tokens import encode_df, ordinary_ids
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.text.tokenizer import encode_df, ordinary_ids
 from test_contracts_common import *
 
 literals = '[SEP] [CLS] [MASK] [PAD] [UNK] <s> </s> <pad> <mask> <unk> <sep> <cls> <|endoftext|> <|begin_of_text|> <|end_of_text|>'.split()

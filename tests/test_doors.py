@@ -6,10 +6,10 @@ from fastai.data.transforms import ColReader, ColSplitter, RandomSplitter
 from fastai.losses import CrossEntropyLossFlat
 from fastcore.docments import docments
 from sklearn.utils.class_weight import compute_class_weight
-from fastformers import rows
-from fastformers.data import HFTextBlock, class_weights, classifier_dls, lm_dls
-from fastformers.export import from_hf
-from fastformers.learner import classifier_learner
+from fastformers.data import labels as rows
+from fastformers.data.block import HFTextBlock, class_weights, classifier_dls, lm_dls
+from fastformers.inference.predictor import from_hf
+from fastformers.learner.core import classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 
 small = dict(bs=8, device='cpu')

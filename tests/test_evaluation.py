@@ -9,13 +9,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PreTrainedTokenizerFast
-from fastformers.core import as_tokens
-from fastformers.data import lm_dls
-from fastformers.learner import lm_learner
-from fastformers.measure import RowScores, measure
-from fastformers.objectives import CLM, MLM, NLLPerByte, TokenLoss, byte_lengths
+from fastformers.text.core import as_tokens
+from fastformers.data.block import lm_dls
+from fastformers.learner.core import lm_learner
+from fastformers.ulmfit.measure import RowScores, measure
+from fastformers.objectives.core import CLM, MLM, NLLPerByte, TokenLoss, byte_lengths
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
-from fastformers.vocab import extend_vocab
+from fastformers.text.vocab import extend_vocab
 
 df = tiny_df()
 def lm(family='bert', bs=8, seq_len=32, n=60, objective=None, **kwargs):

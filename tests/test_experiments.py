@@ -2,13 +2,13 @@
 import shutil
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
-from fastformers import experiments
+from fastformers.ulmfit import experiments
 from types import SimpleNamespace as NS
-from fastformers.experiments import LabelCurve, best_of, drawn, label_curve, tfidf_hits
-from fastformers.learner import lm_learner
-from fastformers.data import lm_dls
-from fastformers.recipe import Recipe
-from fastformers.stages import Stage
+from fastformers.ulmfit.experiments import LabelCurve, best_of, drawn, label_curve, tfidf_hits
+from fastformers.learner.core import lm_learner
+from fastformers.data.block import lm_dls
+from fastformers.ulmfit.recipe import Recipe
+from fastformers.files import Stage
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 df = tiny_df()

@@ -6,15 +6,15 @@ from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock, Mu
 from fastai.learner import Learner, load_learner
 from fastai.losses import BCEWithLogitsLossFlat, LabelSmoothingCrossEntropyFlat
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
-from fastformers.bundles import HFClassifier, hf_classifier
-from fastformers.data import HFTextBlock, tokenizer_of
-from fastformers.ensemble import Ensemble
-from fastformers.export import from_hf
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.heads import PoolingHead, cls_pool, concat_pool, mean_pool
-from fastformers.models import layer_groups, load_body
-from fastformers.stages import read_stage
-from fastformers.tokens_train import train_tokenizer
+from fastformers.inference.bundle import HFClassifier, hf_classifier
+from fastformers.data.block import HFTextBlock, tokenizer_of
+from fastformers.inference.ensemble import Ensemble
+from fastformers.inference.predictor import from_hf
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.models.heads import PoolingHead, cls_pool, concat_pool, mean_pool
+from fastformers.models.core import layer_groups, load_body
+from fastformers.files import read_stage
+from fastformers.text.train_tokenizer import train_tokenizer
 from test_contracts_common import *
 
 df = tiny_df()
@@ -251,7 +251,7 @@ def test_no_fastai_is_loaded(bundle):
     learn,kind,head,path = bundle
     if (kind,head) not in (('single',None),('single','hf')) or learn.model.config.model_type!='bert': return
     code = f"""import sys
-from fastformers.export import from_hf
+from fastformers.inference.predictor import from_hf
 print(from_hf({str(path)!r}, device='cpu')('a fine film')[0]['label'])
 print(sorted({{o.split('.')[0] for o in sys.modules}} & {{'fastai','pandas','matplotlib'}}))"""
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)

@@ -2,12 +2,12 @@
 import copy, logging, os, pickle, shutil, subprocess, sys, threading, time, pytest, torch, torch.nn.functional as F, transformers
 from huggingface_hub import constants
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from fastformers import hub, models
-from fastformers.export import from_hf
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.models import block_modules, family_meta, fit_vocab, group_names, layer_groups, padding_safe
+from fastformers import hub; from fastformers.models import core as models
+from fastformers.inference.predictor import from_hf
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.models.core import block_modules, family_meta, fit_vocab, group_names, layer_groups, padding_safe
 from fastformers.testing import tiny_families
-from fastformers.tokens import extend_vocab, ordinary_ids, pair_tokens, tok_hash
+from fastformers.text.tokenizer import extend_vocab, ordinary_ids, pair_tokens, tok_hash
 from test_contracts_common import *
 
 everyone = list(tiny_families)
@@ -414,8 +414,8 @@ def test_a_cached_checkpoint_loads_at_once_without_a_network(tmp_path):
     classifier_learner(classifier_dls(rows(), tiny_tok('bert')), tiny_arch('bert')).save_encoder(tmp_path/'cl')
     shutil.copytree(tmp_path/'cl', snap, ignore=shutil.ignore_patterns('stage.json')) # a checkpoint as others have it
     code = """import sys, time
-from fastformers.models import load_body
-from fastformers.tokens import load_tokenizer
+from fastformers.models.core import load_body
+from fastformers.text.tokenizer import load_tokenizer
 t = time.perf_counter()
 print(load_body('some/model').loading.new, len(load_tokenizer('some/model')), time.perf_counter()-t<20)
 open(sys.argv[1], 'r+b').truncate(2000)
@@ -429,7 +429,7 @@ except OSError as e: print(e)"""
 @pytest.mark.parametrize('family', ['gpt2','llama','qwen2'])
 def test_pairs_of_a_decoder_after_a_language_model(family, tmp_path):
     "Two tokens are added for pairs: the stage's model gets rows for them, and what is saved answers alike"
-    from fastformers.export import from_hf
+    from fastformers.inference.predictor import from_hf
     tok,config,pairs = tiny_tok(family),tiny_arch(family),tiny_pairs()
     config.vocab_size = len(tok)
     lm = lm_learner(lm_dls(tiny_df(), tok, device='cpu'), config)

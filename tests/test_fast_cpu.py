@@ -1,13 +1,13 @@
 "Attention and dropout on a CPU: the same as torch's for any family, on in a fit and off after it"
 import pytest, torch
 from fastai.basics import Callback, set_seed
-from fastformers import fast_cpu as module
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.fast_cpu import fast_cpu
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.objectives import CLM, MLM
+from fastformers.callback import fast_cpu as module
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.callback.fast_cpu import fast_cpu
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.objectives.core import CLM, MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.training import cpu_bf16
+from fastformers.callback.freeze import cpu_bf16
 
 df = tiny_df()
 with_interface = 'bert roberta distilbert electra albert gpt2 opt modernbert xlm-roberta nomic_bert camembert'.split()

@@ -5,20 +5,20 @@ from fastai.basics import Callback, set_seed
 from fastai.callback.schedule import lr_find
 from fastai.learner import load_learner
 from torch import nn
-from fastformers.accumulate import TokenAccumulation
-from fastformers.auxiliary import AuxiliaryLM
-from fastformers.compute import CompileBlocks, GradientCheckpointing
-from fastformers.core import TensorTokens
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.families import block_modules
-from fastformers.frozen import FrozenEval, frozen_modules, lowest_open
-from fastformers.frozen_cache import FrozenCache, RowStates, find_prefix, keeping, row_keys
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.regularizers import L2SP, Mixout, RDrop
-from fastformers.resume import Resume
-from fastformers.schedules import Schedule, chain_thaw, gradual_unfreeze, lp_ft
+from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.auxiliary_lm import AuxiliaryLM
+from fastformers.callback.compute import CompileBlocks, GradientCheckpointing
+from fastformers.text.core import TensorTokens
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.models.families import block_modules
+from fastformers.callback.frozen import FrozenEval, frozen_modules, lowest_open
+from fastformers.callback.frozen_cache import FrozenCache, RowStates, find_prefix, keeping, row_keys
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.callback.regularize import L2SP, Mixout, RDrop
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import Schedule, chain_thaw, gradual_unfreeze, lp_ft
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.training import cpu_bf16
+from fastformers.callback.freeze import cpu_bf16
 from test_contracts_common import Power
 
 df = tiny_df()
@@ -67,7 +67,7 @@ whole_only = 't5 xlm xlnet funnel'.split() # or all blocks; in the middle they f
 
 @pytest.mark.parametrize('family', in_the_middle+whole_only)
 def test_equal_to_the_plain_run(family, caplog):
-    caplog.set_level(logging.INFO, logger='fastformers.frozen_cache')
+    caplog.set_level(logging.INFO, logger='fastformers.callback.frozen_cache')
     a,b = fit(classifier(family)),fit(classifier(family, FrozenCache()))
     assert same(a, b), 'with dropout in all that is open'
     assert untouched(b)
@@ -221,7 +221,7 @@ def test_budget(path, tmp_path, caplog):
 
 def test_full_disk(tmp_path, monkeypatch, caplog):
     plain,n = fit(classifier()),[0]
-    from fastformers import frozen_cache
+    from fastformers.callback import frozen_cache
     put = frozen_cache._put
     def full(f, data):
         n[0] += 1
@@ -323,7 +323,7 @@ def test_texts_that_share_a_row_are_left_alone():
 
 def test_probes_of_the_body_are_left_alone():
     "What the body is given by others than its model, in the middle of a fit too, is no row: padding is found unsafe all the same"
-    from fastformers import models
+    from fastformers.models import core as models
     model = classifier('fnet').model.eval()
     x = classifier('fnet').dls.valid.one_batch()[0]
     store = RowStates(1.)

@@ -3,13 +3,13 @@ import pytest, torch
 from test_contracts_common import Power
 from fastai.basics import Callback, set_seed
 from fastai.callback.fp16 import MixedPrecision
-from fastformers.accumulate import TokenAccumulation
-from fastformers.compute import CompileBlocks, GradientCheckpointing
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.measure import measure
-from fastformers.resume import Resume
-from fastformers.schedules import gradual_unfreeze
+from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.compute import CompileBlocks, GradientCheckpointing
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.ulmfit.measure import measure
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 pytestmark = pytest.mark.gpu

@@ -4,16 +4,16 @@ from functools import partial
 import pytest, torch
 from fastai.data.all import RegressionBlock
 from fastai.learner import load_learner
-from fastformers.adapters import add_lora
-from fastformers.bundles import build_head, head_spec
-from fastformers.compute import checkpointing, compiled
-from fastformers.export import from_hf
-from fastformers.frozen_cache import FrozenCache
-from fastformers.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
-from fastformers.layers import LayerFeed, hidden_states, state_widths
-from fastformers.learner import classifier_learner
-from fastformers.models import ModelInputs, block_modules, group_names
-from fastformers.schedules import gradual_unfreeze, head_only
+from fastformers.models.adapters import add_lora
+from fastformers.inference.bundle import build_head, head_spec
+from fastformers.callback.compute import checkpointing, compiled
+from fastformers.inference.predictor import from_hf
+from fastformers.callback.frozen_cache import FrozenCache
+from fastformers.models.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
+from fastformers.models.layers import LayerFeed, hidden_states, state_widths
+from fastformers.learner.core import classifier_learner
+from fastformers.models.core import ModelInputs, block_modules, group_names
+from fastformers.callback.schedule import gradual_unfreeze, head_only
 from fastformers.testing import tiny_families
 from test_contracts_common import *
 
@@ -333,7 +333,7 @@ def test_adapters_and_a_mix():
 
 def test_a_predictor_needs_no_fastai(tmp_path, root):
     path = learner('bert', **kinds['lstm_mix']).to_hf(tmp_path/'o')
-    code = f"import sys; from fastformers.export import from_hf; print(from_hf({str(path)!r})(['a film'])[0]['label']); sys.exit('fastai' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    code = f"import sys; from fastformers.inference.predictor import from_hf; print(from_hf({str(path)!r})(['a film'])[0]['label']); sys.exit('fastai' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     r = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
     assert r.returncode==0, r.stderr
 

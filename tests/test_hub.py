@@ -6,10 +6,10 @@ from urllib.parse import unquote, urlparse
 import pytest, torch
 from huggingface_hub import constants
 from fastformers import hub
-from fastformers.adapters import add_adapters
-from fastformers.export import from_hf
+from fastformers.models.adapters import add_adapters
+from fastformers.inference.predictor import from_hf
 from fastformers.hub import load_tokenizer, resolve_arch
-from fastformers.loading import ADAPTERS
+from fastformers.models.load import ADAPTERS
 from fastformers.testing import tiny_tok
 from test_adapters import learner
 from test_adapters_bundles import adapted, gap, odd, wanted
@@ -44,10 +44,10 @@ class Hub(BaseHTTPRequestHandler):
     def tag(f): return hashlib.sha1(f.read_bytes()).hexdigest()
 
 client = """import sys, torch
-from fastformers.data import classifier_dls
-from fastformers.export import from_hf
-from fastformers.learner import classifier_learner
-from fastformers.loading import load_body
+from fastformers.data.block import classifier_dls
+from fastformers.inference.predictor import from_hf
+from fastformers.learner.core import classifier_learner
+from fastformers.models.load import load_body
 from fastformers.testing import tiny_df
 texts,out = torch.load(sys.argv[1]),{}
 out['from_hf'] = from_hf('me/reviews', device='cpu').scores(texts)

@@ -1,13 +1,13 @@
 "Documents to rows: what each format holds, what it leaves out, and that texts which share a row do not see one another"
 import copy, logging, pickle, random, pytest, torch
-from fastformers import blocks, models
-from fastformers.blocks import find_blocks
-from fastformers.learner import lm_learner
-from fastformers.models import ModelInputs, padding_safe
-from fastformers.packing import Sentences, fill_rows, pack_tokens, packings, store_rows
-from fastformers.store import TokenStore
+from fastformers.models import blocks; from fastformers.models import core as models
+from fastformers.models.blocks import find_blocks
+from fastformers.learner.core import lm_learner
+from fastformers.models.core import ModelInputs, padding_safe
+from fastformers.data.packing import Sentences, fill_rows, pack_tokens, packings, store_rows
+from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_families
-from fastformers.vocab import pair_tokens, separates_pairs
+from fastformers.text.vocab import pair_tokens, separates_pairs
 from test_contracts_common import *
 import numpy as np
 

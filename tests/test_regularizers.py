@@ -8,24 +8,24 @@ from fastai.learner import load_learner
 from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForPreTraining
-from fastformers.accumulate import TokenAccumulation
-from fastformers.adapters import add_adapters, add_lora, reinit_layers
-from fastformers.adapters_files import load_adapters, save_adapters
-from fastformers import auxiliary
-from fastformers.auxiliary import AuxiliaryLM, lm_on
-from fastformers.core import as_tokens
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.ewc import EWC, fisher_diagonal, load_fisher, save_fisher
-from fastformers.forgetting import forgetting
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.loading import load_config, load_hf
-from fastformers.models import layer_groups
-from fastformers.objectives import CLM, MLM
-from fastformers.regularizers import L2SP, Mixout, RDrop, agreement, loaded_weights, _mixing
-from fastformers.resume import Resume
-from fastformers.schedules import full_tune, gradual_unfreeze
+from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.models.adapters import add_adapters, add_lora, reinit_layers
+from fastformers.models.adapters_files import load_adapters, save_adapters
+from fastformers.callback import auxiliary_lm as auxiliary
+from fastformers.callback.auxiliary_lm import AuxiliaryLM, lm_on
+from fastformers.text.core import as_tokens
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.callback.ewc import EWC, fisher_diagonal, load_fisher, save_fisher
+from fastformers.interpret.forgetting import forgetting
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.models.load import load_config, load_hf
+from fastformers.models.core import layer_groups
+from fastformers.objectives.core import CLM, MLM
+from fastformers.callback.regularize import L2SP, Mixout, RDrop, agreement, loaded_weights, _mixing
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import full_tune, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.training import FusedAdam, cpu_bf16
+from fastformers.callback.freeze import FusedAdam, cpu_bf16
 
 df = tiny_df()
 
@@ -506,7 +506,7 @@ def test_forgetting_needs_no_luck(stages):
 
 def test_a_new_block_below_an_auxiliary_head_is_not_kept_near_its_luck(stages):
     "What `reinit_layers` drew anew was not loaded, whoever else holds the body"
-    from fastformers.adapters import reinit_layers
+    from fastformers.models.adapters import reinit_layers
     for cbs in ([], [AuxiliaryLM(.5)]):
         learn = classifier(stages['bert'], *cbs)
         reinit_layers(learn.model, 1)
@@ -537,7 +537,7 @@ def test_a_body_that_comes_later_is_not_taught_by_a_random_head_without_a_word(s
     quiet(learn, 1); assert 'starts random' not in caplog.text
 
 def test_forgetting_compares_with_the_revision_it_began_with(stages, monkeypatch):
-    from fastformers import forgetting as page
+    from fastformers.interpret import forgetting as page
     learn,asked = classifier(stages['bert']),[]
     def seen(cls, arch, revision='main', **kwargs): asked.append(revision); return load_hf(cls, arch, **kwargs)
     monkeypatch.setattr(page, 'load_hf', seen)

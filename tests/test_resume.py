@@ -5,9 +5,9 @@ import pytest, torch
 from fastai.basics import Callback, DataLoaders, Learner
 from fastai.callback.schedule import fit_one_cycle, lr_find
 from fastai.torch_core import set_seed
-from fastformers.data import classifier_dls, lm_dls
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.resume import Resume
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.callback.resume import Resume
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 script = '''
@@ -24,11 +24,11 @@ from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
 from functools import partial
 defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
-from fastformers.accumulate import TokenAccumulation
-from fastformers.data import lm_dls, classifier_dls
-from fastformers.learner import lm_learner, classifier_learner
-from fastformers.resume import Resume
-from fastformers.schedules import gradual_unfreeze
+from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.data.block import lm_dls, classifier_dls
+from fastformers.learner.core import lm_learner, classifier_learner
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from kills import fingerprint
 root,out = sys.argv[1:3]
@@ -235,6 +235,6 @@ def test_a_learner_with_a_lock_can_be_exported(tmp_path):
 @pytest.mark.parametrize('error', [OSError(37, 'No locks available'), NotImplementedError('no flock here')])
 def test_no_locks_on_this_disk(tmp_path, monkeypatch, caplog, error):
     def acquire(*args, **kwargs): raise error
-    monkeypatch.setattr('fastformers.resume.FileLock.acquire', acquire)
+    monkeypatch.setattr('fastformers.callback.resume.FileLock.acquire', acquire)
     learner(tmp_path/'ckpt', every=2).fit(1)
     assert 'cannot be locked' in caplog.text and (tmp_path/'ckpt').is_dir()

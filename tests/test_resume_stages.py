@@ -6,11 +6,11 @@ import pytest
 from fastai.callback.core import Callback
 from safetensors.torch import load_file
 from transformers import AutoModel
-from fastformers import fine_tuning
+from fastformers.ulmfit import stage as fine_tuning
 from fastformers.cli import main
-from fastformers.recipe import Recipe
-from fastformers.stages import read_stage
-from fastformers.store import TokenStore
+from fastformers.ulmfit.recipe import Recipe
+from fastformers.files import read_stage
+from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 pytestmark = pytest.mark.skipif(not hasattr(os, 'fork'), reason='processes are killed')
@@ -23,13 +23,13 @@ warnings.filterwarnings('ignore')
 import torch
 from fastai.basics import Callback, defaults
 from fastai.callback.progress import ProgressCallback
-import fastformers.training, fastformers.fine_tuning, fastformers.resume, fastformers.ulmfit
+import fastformers.callback.freeze, fastformers.ulmfit.stage, fastformers.callback.resume, fastformers.ulmfit.run
 from fastformers.cli import main
-from fastformers.files import load_data
-from fastformers.recipe import read_recipe
-from fastformers.resume import Resume
+from fastformers.text.readers import load_data
+from fastformers.ulmfit.recipe import read_recipe
+from fastformers.callback.resume import Resume
 from fastformers.testing import tiny_df
-fastformers.training.bf16_speedup = lambda: .5                          # not a matter of how busy the machine is
+fastformers.callback.freeze.bf16_speedup = lambda: .5                          # not a matter of how busy the machine is
 often = partial(Resume, every=3)                                        # not every ten minutes
 defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
 
@@ -44,18 +44,18 @@ def kill_at(stage, when):
         def settle(self):
             if self.path.name==stage: die()
             super().settle()
-    if when=='end': fastformers.ulmfit.Resume = partial(Last, every=3)
+    if when=='end': fastformers.ulmfit.run.Resume = partial(Last, every=3)
     else: defaults.callbacks.append(Kill)
 
 def run(ini, path, **kwargs):
     recipe = read_recipe(ini)
     df,unlabelled,test = load_data(recipe)
-    fastformers.ulmfit.ulmfit(df, unlabelled, test, recipe=recipe, path=path, seeds=recipe.run.seed, **kwargs)
+    fastformers.ulmfit.run.ulmfit(df, unlabelled, test, recipe=recipe, path=path, seeds=recipe.run.seed, **kwargs)
 def pretrain(path, ckpt, again=False):
     def never(*args, **kwargs): raise AssertionError('a tokenizer is trained again')
-    if again: fastformers.fine_tuning.train_tokenizer = never
-    small = lambda tok: fastformers.fine_tuning.small_config(tok, layers=1, width=64)
-    fastformers.fine_tuning.pretrain_lm(tiny_df(), path, vocab_sz=500, config=small, bs=8, seq_len=32, epochs=3, resume=ckpt and often(ckpt))
+    if again: fastformers.ulmfit.stage.train_tokenizer = never
+    small = lambda tok: fastformers.ulmfit.stage.small_config(tok, layers=1, width=64)
+    fastformers.ulmfit.stage.pretrain_lm(tiny_df(), path, vocab_sz=500, config=small, bs=8, seq_len=32, epochs=3, resume=ckpt and often(ckpt))
 
 for name,args,kwargs,kill,epochs in json.loads(sys.argv[1]):
     if pid := os.fork():
@@ -64,8 +64,8 @@ for name,args,kwargs,kill,epochs in json.loads(sys.argv[1]):
         continue
     try:
         random.seed(); torch.seed()
-        fastformers.ulmfit.Resume = fastformers.resume.Resume = often
-        fastformers.fine_tuning.epochs_for = lambda learn, minutes: epochs  # another number whenever it is measured
+        fastformers.ulmfit.run.Resume = fastformers.callback.resume.Resume = often
+        fastformers.ulmfit.stage.epochs_for = lambda learn, minutes: epochs  # another number whenever it is measured
         if kill: kill_at(*kill)
         res = dict(run=run, pretrain=pretrain, cli=main)[name](*args, **kwargs)
         os._exit(0 if not res else 1)
@@ -168,7 +168,7 @@ class Stop(Callback):
 def stage(here, tmp_path, monkeypatch):
     "The command of a stage that is interrupted, when asked for, after a checkpoint"
     from fastai.basics import defaults
-    from fastformers import resume
+    from fastformers.callback import resume
     monkeypatch.setattr(resume, 'Resume', partial(resume.Resume, every=4))
     def run(*args, stop=False):
         with monkeypatch.context() as m:
@@ -196,7 +196,7 @@ def test_the_command_of_a_stage_goes_on(here, tmp_path, stage, capsys, verb):
     assert sorted(o.name for o in tmp_path.rglob('*.checkpoints'))==[]
 
 def test_a_full_disk_does_not_stop_a_command_for_its_checkpoints(here, tmp_path, stage, monkeypatch, capsys):
-    from fastformers import resume
+    from fastformers.callback import resume
     def full(path, *args): raise OSError(f"cannot write checkpoint {path}: No space left on device")
     monkeypatch.setattr(resume, 'write_checkpoint', full)
     assert stage('classify', here/'mine.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--bs', 8, '--epochs', 2)==0

@@ -3,11 +3,11 @@ import json
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from fastformers.cli import main
-from fastformers.data import classifier_dls
-from fastformers.learner import classifier_learner
-from fastformers.recipe import Recipe, read_recipe
-from fastformers.stages import read_stage
-from fastformers.training import cpu_bf16
+from fastformers.data.block import classifier_dls
+from fastformers.learner.core import classifier_learner
+from fastformers.ulmfit.recipe import Recipe, read_recipe
+from fastformers.files import read_stage
+from fastformers.callback.freeze import cpu_bf16
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 @pytest.fixture(scope='module')
@@ -52,7 +52,7 @@ def test_the_saved_classifier_predicts_as_the_report_says(run):
     assert accuracy==pytest.approx(read_stage(run/'out'/'classifier')['metrics']['accuracy'], abs=1e-6) # the precision of the run, decided once a process
 
 def test_the_language_model_never_sees_held_out_texts(run):
-    from fastformers.ulmfit import lm_texts
+    from fastformers.ulmfit.run import lm_texts
     df,test = tiny_df(),pd.DataFrame({'text':[tiny_df().text[0]]})
     train = np.flatnonzero(~df.is_valid)
     texts,dropped = lm_texts(df, train, unlabelled=[df.text[df.is_valid].iloc[0],'new'], test=test)
@@ -67,15 +67,15 @@ def test_a_bad_recipe_is_one_line(tmp_path, capsys, ini, words):
     assert words in err and 'Traceback' not in err
 
 def test_trec_with_minilm(data_dir):
-    from fastformers.ulmfit import fine_tune_classifier
+    from fastformers.ulmfit.run import fine_tune_classifier
     df = pd.read_csv(data_dir/'trec'/'train.csv', keep_default_na=False)[:900]
     stage = fine_tune_classifier(df, 'minilm', epochs=2, lr=3e-4, max_len=32)
     assert stage.metrics['accuracy']>.75 # the largest class is 0.23
 
 def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
     "Each value differs from its default, and is read from the stages, their loaders and their models"
-    from fastformers.schedules import discriminative_lrs, head_only
-    from fastformers.ulmfit import fine_tune_lm, ulmfit
+    from fastformers.callback.schedule import discriminative_lrs, head_only
+    from fastformers.ulmfit.run import fine_tune_lm, ulmfit
     df = tiny_df().rename(columns={'text':'review','label':'kind','is_valid':'held'})
     fine_tune_lm(df, tiny_arch('gpt2'), tmp_path/'start', tok=tiny_tok('bert'), objective='clm', text_col='review', valid_col='held', epochs=.1, bs=8, seq_len=32)
     recipe = Recipe().replace(run=dict(compare=False, seed=7), data=dict(source='x.csv', text_col='review', label_col='kind', valid_col='held'),
@@ -97,14 +97,14 @@ def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
     assert len(learn.dls.valid_ds)==int(df.held.sum())
 
 def test_a_report_says_what_automodel_leaves_out(tmp_path, run):
-    from fastformers.ulmfit import ulmfit
+    from fastformers.ulmfit.run import ulmfit
     recipe = Recipe().replace(run=dict(compare=False), lm=dict(objective='none'), classifier=dict(epochs=.2, bs=8, adapters='bottleneck'))
     ulmfit(tiny_df().iloc[:40], arch=str(run/'arch'), recipe=recipe, path=tmp_path/'run')
     assert 'the body alone, without its adapters, for' in (tmp_path/'run'/'report.md').read_text() and 'the body alone, for' in (run/'out'/'report.md').read_text()
 
 def test_a_recipe_may_ask_for_the_head_of_hugging_face(tmp_path, run):
     from transformers import AutoModelForSequenceClassification
-    from fastformers.ulmfit import ulmfit
+    from fastformers.ulmfit.run import ulmfit
     recipe = Recipe().replace(lm=dict(objective='none'), model=dict(head='hf', max_len=16), classifier=dict(epochs=.2, bs=8))
     ulmfit(tiny_df(), arch=str(run/'arch'), recipe=recipe, path=tmp_path/'run')
     _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier_without_lm', output_loading_info=True)
@@ -119,7 +119,7 @@ def test_a_language_model_that_a_family_has_not_is_refused_before_the_data_are_r
     assert 'xlnet has no masked LM' in capsys.readouterr().err and (tmp_path/'out'/'report.json').read_text()=='{}'
 
 def test_what_a_network_has_not_is_found_before_its_language_model_is_trained(tmp_path, monkeypatch, run):
-    from fastformers import ulmfit
+    from fastformers.ulmfit import run as ulmfit
     def never(*args, **kwargs): raise AssertionError('a language model is trained')
     monkeypatch.setattr(ulmfit, 'fine_tune_lm', never)
     with pytest.raises(ValueError, match='9 is no layer of this network; it has 0'): ulmfit.ulmfit(tiny_df(), arch=str(run/'arch'), recipe=Recipe().replace(classifier=dict(layers='-1, 9')), path=tmp_path/'run')
@@ -130,7 +130,7 @@ def test_what_a_network_has_not_is_found_before_its_language_model_is_trained(tm
 def test_a_stopped_run_is_compared_in_its_classifier_too(tmp_path, monkeypatch, run):
     from functools import partial
     from fastai.basics import Callback, defaults
-    from fastformers import ulmfit
+    from fastformers.ulmfit import run as ulmfit
     class Accident(Callback):
         order,outside = 2000,True
         def after_batch(self):
@@ -146,14 +146,14 @@ def test_a_stopped_run_is_compared_in_its_classifier_too(tmp_path, monkeypatch, 
     assert report.stages[0].settings==dict(layers=[1,2], adapters='bitfit')
 
 def test_documents_with_labels_are_not_unlabelled_ones_too(monkeypatch):
-    from fastformers import files
+    from fastformers.text import readers as files
     docs = pd.DataFrame({'text':list('abcdef'), 'label':['x','y']*3, 'is_valid':[False]*5+[True]})
     monkeypatch.setattr(files, 'docs_corpus', lambda n=None, seed=42: docs[:n].copy())
     df,more,_ = files.load_data(Recipe().replace(data=dict(rows=3, unlabelled_rows=0)))
     assert (df.text.tolist(), more.text.tolist())==(list('abc'), ['d','e'])
 
 def test_no_advice_on_a_new_head_that_learns_alone_anyway(run, caplog):
-    from fastformers.ulmfit import fine_tune_lm
+    from fastformers.ulmfit.run import fine_tune_lm
     for schedule,advised in ((None,False), ('lp_ft',False), ('full_tune',True)):
         caplog.clear()
         with caplog.at_level('INFO', 'fastformers'): fine_tune_lm(tiny_df(), str(run/'arch'), epochs=.6, bs=8, seq_len=32, schedule=schedule)
@@ -166,7 +166,7 @@ def test_a_run_does_not_replace_what_it_starts_from(run, capsys):
     assert 'would replace' in capsys.readouterr().err and (run/'out'/'target_lm'/'stage.json').read_text()==before
 
 def test_labels_keep_their_zeros_from_a_recipe(tmp_path):
-    from fastformers.files import load_data
+    from fastformers.text.readers import load_data
     (tmp_path/'a.csv').write_text('text,label\n1.50,00\n00001,01\n')
     (tmp_path/'a.ini').write_text('[data]\nsource = a.csv\n')
     assert load_data(read_recipe(tmp_path/'a.ini'))[0].values.tolist()==[['1.50','00'],['00001','01']]

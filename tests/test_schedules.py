@@ -4,14 +4,14 @@ from functools import partial
 import numpy as np, pytest, torch
 from fastai.basics import Callback, DataLoaders, Learner, TfmdDL, set_seed
 from test_contracts_common import *
-from fastformers.adapters import add_adapters
-from fastformers.audit import FrozenAudit
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.resume import Resume
-from fastformers.schedule_cost import schedule_cost
-from fastformers.schedules import (Schedule, ScheduleRunner, chain_thaw, discriminative_lrs, fit_schedule, full_tune, gradual_unfreeze, head_only, linear_warmup, lp_ft,
+from fastformers.models.adapters import add_adapters
+from fastformers.callback.audit import FrozenAudit
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule_cost import schedule_cost
+from fastformers.callback.schedule import (Schedule, ScheduleRunner, chain_thaw, discriminative_lrs, fit_schedule, full_tune, gradual_unfreeze, head_only, linear_warmup, lp_ft,
                                    plot_schedule, sequential_unfreeze, slanted_triangular, unfreeze_from, check_batches)
-from fastformers.training import BertAdam, FusedAdam
+from fastformers.callback.freeze import BertAdam, FusedAdam
 
 ten = 'bert roberta albert distilbert electra deberta-v2 mpnet xlnet gpt2 opt'.split()
 schedules = dict(full_tune=full_tune, head_only=head_only, gradual_unfreeze=gradual_unfreeze, by_2=partial(gradual_unfreeze, by=2), sequential_unfreeze=sequential_unfreeze, lp_ft=lp_ft,

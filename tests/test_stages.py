@@ -1,10 +1,10 @@
 "The directory of a stage is replaced as a whole, by nobody but its owner, through links, by many at once, and with the rights that the user gives"
 import os, stat, subprocess, sys, threading, time, pytest
 from pathlib import Path
-from fastformers.data import tokenizer_of
-from fastformers.export import from_hf
-from fastformers.learner import classifier_learner
-from fastformers.stages import check_dir, new_dir, read_stage, write_stage
+from fastformers.data.block import tokenizer_of
+from fastformers.inference.predictor import from_hf
+from fastformers.learner.core import classifier_learner
+from fastformers.files import check_dir, new_dir, read_stage, write_stage
 from test_contracts_common import *
 
 def names(path): return sorted(str(o.relative_to(path)) for o in Path(path).rglob('*'))
@@ -113,7 +113,7 @@ def killed_while(tmp_path, where):
     "Write stage 2 to `tmp_path/'a'` in a process that is killed at `where`"
     code = f"""import os
 from pathlib import Path
-from fastformers import stages
+from fastformers import files as stages
 rename = Path.rename
 def die(self, new):
     res = rename(self, new)

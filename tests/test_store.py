@@ -2,15 +2,15 @@
 import gzip, errno, json, os, random, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pandas as pd, pytest, torch
-import fastformers.ragged as ragged, fastformers.streams as streams
-from fastformers.core import TensorTokens
-from fastformers.data import lm_dls
-from fastformers.learner import lm_learner
-from fastformers.ragged import RaggedWriter
-from fastformers.store import StoreRows, TokenStore
-from fastformers.streams import chunks, open_texts, pieces
+import fastformers.text.ragged as ragged, fastformers.text.streams as streams
+from fastformers.text.core import TensorTokens
+from fastformers.data.block import lm_dls
+from fastformers.learner.core import lm_learner
+from fastformers.text.ragged import RaggedWriter
+from fastformers.text.store import StoreRows, TokenStore
+from fastformers.text.streams import chunks, open_texts, pieces
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
-from fastformers.tokens import HFTokenizer, encode_df
+from fastformers.text.tokenizer import HFTokenizer, encode_df
 
 names = 'values.bin','ends.bin','manifest.jsonl'
 def data(store): return {o:(Path(getattr(store, 'path', store))/o).read_bytes() for o in names}
@@ -31,7 +31,7 @@ def test_documents_are_what_the_tokenizer_gives(style, tmp_path):
     tok = HFTokenizer(tiny_tok(style))
     store = TokenStore.build(texts, tok, tmp_path/'s')
     assert len(store)==len(texts)
-    from fastformers.packing import _affixes
+    from fastformers.data.packing import _affixes
     pre,post = map(len, _affixes(tok)[:2])
     for o,t in zip(store, texts):
         want = tok(t)
@@ -95,8 +95,8 @@ def test_doors_and_workers_give_the_same_bytes(small_chunks, tmp_path):
     assert data(TokenStore.build(texts, tok, tmp_path/'s_3', n_workers=3))==want
     assert len(json.loads('['+want['manifest.jsonl'].decode().strip().replace('\n',',')+']'))>6
 
-script = """import sys, time, fastformers.ragged as r, fastformers.streams as s
-from fastformers.store import TokenStore
+script = """import sys, time, fastformers.text.ragged as r, fastformers.text.streams as s
+from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_tok
 s._chunk = 2000
 where = int(sys.argv[4]) # slow down, and say where we are
@@ -316,7 +316,7 @@ def test_a_damaged_gzip_file_names_itself(tmp_path):
 # ---- the cache of encode_df
 
 def test_two_processes_may_cache_at_once(tmp_path):
-    (tmp_path/'c.py').write_text(f"""import sys; from fastformers.tokens import encode_df; from fastformers.testing import tiny_df, tiny_tok; import pandas as pd
+    (tmp_path/'c.py').write_text(f"""import sys; from fastformers.text.tokenizer import encode_df; from fastformers.testing import tiny_df, tiny_tok; import pandas as pd
 df = pd.concat([tiny_df()]*20)
 for i in range(4): print(sum(map(len, encode_df(df.assign(text=df.text+str(i)), tiny_tok('bert'), cache={str(tmp_path/'cache')!r}).ids)))""")
     ps = [subprocess.Popen([sys.executable, tmp_path/'c.py'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH':os.pathsep.join(sys.path)}) for _ in range(3)]

@@ -16,10 +16,10 @@ from fastai.interpret import ClassificationInterpretation, Interpretation
 from fastai.learner import load_learner
 from fastai.losses import BaseLoss, BCEWithLogitsLossFlat, CrossEntropyLossFlat, FocalLossFlat, L1LossFlat, LabelSmoothingCrossEntropyFlat, MSELossFlat
 from fastai.metrics import F1Score, F1ScoreMulti, MatthewsCorrCoef, Perplexity, RocAuc, RocAucBinary, RocAucMulti, accuracy
-from fastformers.core import as_tokens
-from fastformers.data import class_weights, tokenizer_of
-from fastformers.learner import classifier_learner, lm_learner
-from fastformers.objectives import TokenLoss
+from fastformers.text.core import as_tokens
+from fastformers.data.block import class_weights, tokenizer_of
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.objectives.core import TokenLoss
 from test_contracts_common import *
 from sklearn import metrics as skm
 

@@ -166,7 +166,7 @@ class Links:
         self.names = {v.removesuffix('.md') for v in self.pages.values()}
         self.anchors = {f'{o.name}.html#{a}' for o in pages for a in re.findall(r'\{#(\S+) \.symbol\}', o.md)}
         self.modules = {o.module:f'{o.name}.md' for o in pages if o.module}
-        self.known = self.modules | self.pages | {o.path.stem:f'{o.name}.md' for o in pages}   # fastformers.core, nbs/00_core.ipynb, 00_core
+        self.known = self.modules | self.pages | {o.path.stem:f'{o.name}.md' for o in pages}   # fastformers.text.core, nbs/00_core.ipynb, 00_core
         self.methods = {a.rpartition('.')[2]:a for a in self.anchors if '#learner.' in a}              # `fit_schedule` for `Learner.fit_schedule`
 
     def symbol(self, m):

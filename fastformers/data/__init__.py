@@ -1,0 +1,1 @@
+"""Token ids and labels to DataLoaders"""

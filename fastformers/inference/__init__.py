@@ -1,0 +1,1 @@
+"""Trained tasks as directories, and predictors without fastai"""

@@ -1,0 +1,1 @@
+"""What a model learned, and what it forgot"""

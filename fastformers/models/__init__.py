@@ -1,0 +1,1 @@
+"""Hugging Face networks as modules from tokens to predictions"""
