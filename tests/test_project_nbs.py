@@ -1,10 +1,10 @@
-"The notebooks are the source: what is exported follows from them, and modules build on lower ones only"
+"The notebooks are the source of the modules, and the order of the rooms is the order of imports"
 import ast, importlib.util, json, os, re, shutil, subprocess, sys, sysconfig
 from pathlib import Path
 import pytest
 
-no_fastai = 'core corpora tokens models heads export testing'.split()
-max_lines = 300
+rooms = 'files hub text models objectives inference data callback learner interpret ulmfit cli all'.split()
+light = 'files hub text models inference testing'.split()        # rooms that never import fastai
 
 def notebooks(root): return sorted(o for o in (root/'nbs').rglob('*.ipynb') if not any(p[0] in '._' for p in o.relative_to(root/'nbs').parts))
 def read(nb): return json.loads(nb.read_text('utf-8'))
@@ -12,7 +12,12 @@ def module(nb):
     "The module that notebook `nb` exports, if any"
     found = re.search(r'^#\|\s*default_exp\s+(\S+)', '\n'.join(''.join(c['source']) for c in read(nb)['cells'] if c['cell_type']=='code'), re.M)
     return found and found[1]
-def order(root): return {m:i for i,m in enumerate(filter(None, map(module, notebooks(root))))}
+@pytest.fixture(scope='module')
+def place(root):
+    "{module: (number of its room, name of its notebook)}, which sorts in the order of imports; `testing` stands alone"
+    res = {m:(m.split('.')[0].split('_')[0], nb.name) for nb in notebooks(root) if (m := module(nb))}
+    assert not (lost := {r for r,_ in res.values()}-{*rooms,'testing'}), f'folders that are no room: {lost}'
+    return {m:(rooms.index(r), nb) for m,(r,nb) in res.items() if r!='testing'}
 
 @pytest.fixture(scope='module')
 def fresh(root, tmp_path_factory):
@@ -22,7 +27,7 @@ def fresh(root, tmp_path_factory):
     shutil.copy(root/'pyproject.toml', new)
     for o in ('nbs','fastformers'): shutil.copytree(root/o, new/o, ignore=skip)
     for o in (new/'fastformers').rglob('*.py'):
-        if o!=new/'fastformers/__init__.py': o.unlink()
+        if o.name!='__init__.py': o.unlink()
     env = {k:v for k,v in os.environ.items() if k!='IN_TEST'}       # with it, nbdev-export does nothing
     for o in ('nbdev-export','nbdev-clean'): subprocess.run([Path(sysconfig.get_path('scripts'))/o], cwd=new, env=env, check=True, capture_output=True, text=True)
     return new
@@ -68,31 +73,44 @@ def test_rendering_honours_directives(readme, tmp_path):
         '```python\n1+1\n```\n\n```\nred\n```\n\n<table>t</table>\n\n```python\nplot()\n```\n\n![](nbs/images/readme_1.png)\n')
     assert pics=={'nbs/images/readme_1.png':b'hi'}
 
-def ours(src):
-    "The modules of fastformers that the code `src` imports, anywhere in it"
-    for o in ast.walk(ast.parse(src)):
-        if isinstance(o, ast.Import): names = [n.name for n in o.names]
+def imports(root, mod):
+    "(module, name) for each import from the package in `mod`, anywhere in it"
+    here = ('fastformers.'+mod).split('.')
+    for o in ast.walk(ast.parse((root/f'{"/".join(here)}.py').read_text('utf-8'))):
+        if isinstance(o, ast.Import): yield from ((n.name.partition('.')[2], '') for n in o.names if n.name.split('.')[0]=='fastformers')
         elif isinstance(o, ast.ImportFrom):
-            base = 'fastformers'+('.'+o.module if o.module else '') if o.level else o.module
-            names = [base] if base!='fastformers' else [f'{base}.{n.name}' for n in o.names]
-        else: continue
-        yield from (n.split('.')[1] for n in names if n.startswith('fastformers.'))
+            path = here[:-o.level] if o.level else []
+            base = [*path, *(o.module.split('.') if o.module else [])]
+            if base[:1]==['fastformers']: yield from (('.'.join(base[1:]), n.name) for n in o.names)
 
-def test_modules_import_downward_only(root):
-    num = order(root)
-    up = [f'{m} imports {o}' for m in num for o in ours((root/f'fastformers/{m}.py').read_text('utf-8')) if o in num and num[o]>=num[m]]
-    assert not up, f'a module imports lower-numbered ones only: {up}'
-    unknown = [f'{m} imports {o}' for m in num for o in ours((root/f'fastformers/{m}.py').read_text('utf-8')) if o not in num and not o.startswith('_')]
-    assert not unknown, f'no notebook exports what is imported: {unknown}'
+def used(root, mod, known):
+    "The modules that `mod` imports: `from .text import core` imports a module, `from .text.core import x` too"
+    for m,name in imports(root, mod):
+        full = f'{m}.{name}'.strip('.')
+        if full in known or m in known: yield full if full in known else m
 
-def test_testing_stands_alone(root):
-    users = [m for m in order(root) if m!='all' and 'testing' in ours((root/f'fastformers/{m}.py').read_text('utf-8'))]
-    assert not list(ours((root/'fastformers/testing.py').read_text('utf-8'))), 'testing imports nothing of ours'
+def test_imports_go_downward(root, place):
+    up = [f"{m} imports {o}" for m in place for o in sorted({*used(root, m, place)}) if place[o]>=place[m]]
+    assert not up, f'a module imports earlier rooms, and pages with lower numbers in its own: {up}'
+
+def test_imports_exist(root, place):
+    lost = [f'{m} imports {o}' for m in place for o,_ in imports(root, m) if o and o not in place and not (root/f'fastformers/{o.replace(".","/")}/__init__.py').exists()]
+    assert not lost, f'no notebook exports what is imported: {lost}'
+
+def test_private_names_stay_at_home(root, place):
+    bad = [f'{m} imports {o}.{n}' for m in place for o,n in imports(root, m) if n.startswith('_') and not n.startswith('__')]
+    assert not bad, f'a name that begins with _ is used in its own module only: {bad}'
+
+def test_names_are_imported_one_by_one(root, place):
+    assert not (bad := [f'{m} imports {o}.*' for m in place for o,n in imports(root, m) if n=='*']), bad
+
+def test_testing_stands_alone(root, place):
+    assert not list(imports(root, 'testing')), 'testing imports nothing of ours'
+    users = [m for m in place if any(o=='testing' for o,_ in imports(root, m))]
     assert not users, f'testing is for tests and examples; imported by {users}'
 
-def test_light_modules_load_no_fastai(root):
-    names = [o for o in no_fastai if o in order(root)]
-    assert 'core' in names and 'testing' in names
+def test_light_rooms_load_no_fastai(root, place):
+    names = [o for o in [*sorted(place, key=place.get), 'testing'] if o.split('.')[0] in light]
     code = f"""import importlib, sys
 for o in {names}:
     importlib.import_module('fastformers.'+o)
@@ -100,9 +118,10 @@ for o in {names}:
     r = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
     assert r.returncode==0, r.stderr
 
-def test_modules_are_short(root):
-    long = {o:n for o,s in files(root, 'fastformers', '.py').items() if o!='fastformers/_modidx.py' and (n := s.count('\n'))>max_lines}
-    assert not long, f'over {max_lines} lines, split by idea: {long}'
+def test_rooms_say_what_they_are(root):
+    for o in (root/'fastformers').glob('*/__init__.py'):
+        code = ast.parse(o.read_text('utf-8'))
+        assert len(code.body)==1 and ast.get_docstring(code, clean=False).count('\n')==0, f'{o}: one line, its docstring'
 
 def test_outputs_show_no_path_and_no_warning(root):
     bad = [(nb.name, m[0]) for nb in notebooks(root) for c in read(nb)['cells'] for o in c.get('outputs', [])
@@ -114,7 +133,6 @@ def test_outputs_hold_no_error(root):
     assert not bad, f'saved with an error: {bad}'
 
 def test_no_name_of_fastai_is_shadowed(root):
-    if 'all' not in order(root): pytest.skip('no aggregator yet')
     code = """import fastai.text.all as f, fastformers.all as o
 print([n for n in o.__all__ if hasattr(f, n) and getattr(f, n) is not getattr(o, n)])"""
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], cwd=root, capture_output=True, text=True)
