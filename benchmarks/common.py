@@ -47,7 +47,7 @@ def git(*args): return subprocess.run(['git', *args], capture_output=True, text=
 commit = git('rev-parse','--short','HEAD') # of the code that runs, not of what is committed meanwhile
 
 def circumstances(args):
-    from fastformers.files import versions
+    from fastformers.inference.stage_json import versions
     cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
     return {'date':time.strftime('%Y-%m-%d'), 'commit':commit, 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *('DIR' if Path(o).is_absolute() else o for o in sys.argv[1:])]),
             'processor':cpu, 'cores':os.cpu_count(), 'versions':versions()}

@@ -32,11 +32,12 @@ Modules:
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
 - `fastformers.data.show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.data.tasks`: What the data ask for: kind of target, labels, loss, metrics
-- `fastformers.files`: A stage as a record of what it did, and the directory it hands over
+- `fastformers.files`: Write a directory or a file whole or not at all; content hash, cache folder, near names
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.inference.bundle`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.inference.ensemble`: Ask several classifiers and take the mean: `Ensemble`
 - `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
+- `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
 - `fastformers.interpret.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: The words that a language model would put there: `fill_mask` and `generate`

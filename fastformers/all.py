@@ -38,6 +38,7 @@ from .interpret.forgetting import *
 from .callback.freeze import *
 from .callback.schedule_cost import *
 from .files import *
+from .inference.stage_json import *
 from .callback.resume import *
 from .callback.accumulate import *
 from .callback.compute import *

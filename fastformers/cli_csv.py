@@ -13,7 +13,8 @@ import codecs, csv, gzip, re, zlib
 from pathlib import Path
 from typing import NamedTuple
 import pandas as pd
-from .text.corpora import _found, _lines
+from .files import find_path
+from .text.corpora import _lines
 from .text.readers import as_list, columns_in, sep_hint, separator
 
 # %% ../nbs/10c_cli_csv.ipynb #a45e6abd
@@ -67,7 +68,7 @@ def checked_csv(
     **form # `sep` and `encoding` of the file
 )->Table:
     "Read `path` once, to find now what would stop a prediction later"
-    path = _found(path)
+    path = find_path(path)
     if path.is_dir() or re.search(r'\.(xlsx?|ods|parquet|jsonl?)(\.gz)?$', path.name.lower()): raise ValueError(f"--csv {path}: expected a csv or tsv file, got {'a directory' if path.is_dir() else 'another format; save the table as csv'}")
     if not path.is_file(): raise ValueError(f"--csv {path}: expected a file that can be read twice; write the rows to one first, or pipe texts, one a line, to: fastformers predict DIR -")
     head = next(csv_rows(path, **form), None)

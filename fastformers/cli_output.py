@@ -9,12 +9,12 @@ replaced unasked, and directories that were made for nothing go again. Only what
 __all__ = ['check_output', 'undisturbed', 'new_output', 'swept', 'stopped', 'check_stopped', 'as_table']
 
 # %% ../nbs/10b_cli_output.ipynb #7ef16eac
-import os, re, signal, tempfile
+import os, re, shutil, signal, tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 import pandas as pd
 from .text.readers import check_writable
-from .files import _replace, check_dir
+from .files import check_dir
 
 # %% ../nbs/10b_cli_output.ipynb #d8b0f52b
 _of_a_model = re.compile(r'((generation_|tokenizer_|preprocessor_)?config|classifier|tokenizer|special_tokens_map|added_tokens|vocab)\.json'
@@ -62,7 +62,9 @@ def new_output(path, folder=False):
         new = Path(d)/path.name # its suffix says how it is written
         if folder: new.mkdir()
         yield new
-        with undisturbed(): _replace(new, path) if folder else os.replace(new, path)
+        with undisturbed():
+            if folder: shutil.rmtree(path, ignore_errors=True)
+            os.replace(new, path)
 
 @contextmanager
 def swept(path):

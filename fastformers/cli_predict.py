@@ -17,9 +17,9 @@ from .cli_args import add_flags
 from .cli_csv import RowWriter, checked_csv, open_new
 from .cli_output import as_table, check_output, new_output, swept
 from .cli_stages import _names, file_format, format_flags
-from .text.corpora import _found
+from .files import find_path
 from .text.readers import separator
-from .files import versions
+from .inference.stage_json import versions
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def _checked_out(args):
     if args.out in (None,'-'): return
     out = check_output(args.out, args.force)
     if not re.fullmatch(r'[^.]+|.*\.(csv|tsv|txt)(\.gz)?', out.name.lower()): raise ValueError(f"--out {out}: expected .csv or .tsv, .gz or not")
-    if out.exists() and out.samefile(_found(args.csv)): raise ValueError(f"--out {out} is the file that is read; choose another name")
+    if out.exists() and out.samefile(find_path(args.csv)): raise ValueError(f"--out {out} is the file that is read; choose another name")
     return out
 
 def _model_dir(path):
@@ -168,7 +168,7 @@ def _model_dir(path):
     if not Path(path).expanduser().exists():
         from fastformers.hub import resolve_arch # takes seconds to load
         path = resolve_arch(str(path))
-    try: path = _found(path)
+    try: path = find_path(path)
     except FileNotFoundError as e:
         if not re.fullmatch(r'\w[\w.-]*/[\w.-]+', str(path)): raise
         raise FileNotFoundError(f"{e}. Nor is it the hub id of a model of this library that can be reached; another checkpoint of the hub has to be downloaded first (huggingface_hub.snapshot_download)") from None

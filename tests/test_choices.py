@@ -12,7 +12,7 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.core import CLM, MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune
-from fastformers.files import read_stage
+from fastformers.inference.stage_json import read_stage
 from fastformers.callback.freeze import cpu_bf16
 from test_contracts_common import *
 

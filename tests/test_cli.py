@@ -8,7 +8,7 @@ from fastformers.cli import main
 from fastformers.cli_output import new_output, swept, undisturbed
 from fastformers.inference.predictor import from_hf
 from fastformers.ulmfit.recipe import Recipe, read_recipe
-from fastformers.files import read_stage
+from fastformers.inference.stage_json import read_stage
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 repo = Path(__file__).parent.parent
@@ -183,7 +183,7 @@ def test_only_what_the_command_made_is_removed(tmp_path):
     (['classify', 'reviews.csv', '--output', 'x', '--label-col', 'lable'], ['did you mean label?', 'Columns: text, label, is_valid']),
     (['classify', 'reveiws.csv', '--output', 'x'], ['reviews.csv']),
     (['classify', 'reviews.csv', '--output', 'classifier'], ['--force']),
-    (['classify', 'reviews.csv', '--output', 'folder', '--force'], ['not the directory of a stage']),
+    (['classify', 'reviews.csv', '--output', 'folder', '--force'], ['holds no stage.json']),
     (['classify', 'reviews.csv', '--output', 'reviews.csv/x'], ['cannot write']),
     (['classify', 'reviews.csv', '--output', 'x', '--epochs', '1', '--minutes', '1'], ['one of them']),
     (['classify', 'reviews.csv', '--output', 'x', '--arch', 'arch', '--lr', '0'], ['--lr must be more than 0']),

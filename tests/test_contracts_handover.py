@@ -100,7 +100,7 @@ def test_a_failed_save_leaves_the_old_directory_alone(where, tmp_path, monkeypat
 def test_saving_never_replaces_what_is_no_stage(tmp_path):
     learn = stage('bert', tmp_path/'lm')
     (tmp_path/'thesis').mkdir(); (tmp_path/'thesis/text.md').write_text('years of work')
-    with pytest.raises(FileExistsError, match='not the directory of a stage'): learn.save_encoder(tmp_path/'thesis')
+    with pytest.raises(FileExistsError, match='holds no stage.json'): learn.save_encoder(tmp_path/'thesis')
     assert tree(tmp_path/'thesis')=={'text.md':b'years of work'}
 
 @pytest.mark.parametrize('kind,vocab_sz', [('unigram',600), ('bpe',500), ('wordpiece',400)])

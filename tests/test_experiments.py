@@ -8,7 +8,7 @@ from fastformers.ulmfit.experiments import LabelCurve, best_of, drawn, label_cur
 from fastformers.learner.core import lm_learner
 from fastformers.data.block import lm_dls
 from fastformers.ulmfit.recipe import Recipe
-from fastformers.files import Stage
+from fastformers.ulmfit.stage import Stage
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 df = tiny_df()

@@ -9,7 +9,7 @@ from transformers import AutoModel
 from fastformers.ulmfit import stage as fine_tuning
 from fastformers.cli import main
 from fastformers.ulmfit.recipe import Recipe
-from fastformers.files import read_stage
+from fastformers.inference.stage_json import read_stage
 from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 

@@ -17,7 +17,7 @@ from fastai.basics import Callback, CancelEpochException, CancelFitException, L
 from fastai.torch_core import num_distrib
 from .checkpoints import OPTIMIZER, _sync, data_facts, differences, fit_facts, get_objects, get_state, read_checkpoint, set_random, set_state, write_checkpoint
 from .schedule import in_fit
-from ..files import versions
+from ..inference.stage_json import versions
 
 _log = logging.getLogger(__name__)
 

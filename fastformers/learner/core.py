@@ -38,7 +38,8 @@ from ..models.core import TextClassifier, LanguageModel, ModelInputs, fit_vocab,
 from ..objectives.core import Objective
 import fastformers.learner.generation # `fill_mask`, `generate`
 import fastformers.callback.schedule # `fit_schedule`
-from ..files import new_dir, read_stage, versions, write_stage, write_text
+from ..files import atomic_dir, write_text
+from ..inference.stage_json import read_stage, versions, write_stage
 from ..data.tasks import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
 from ..text.tokenizer import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
 from ..callback.freeze import FreezeGrads, FusedAdam
@@ -237,7 +238,7 @@ def _write(learn, path, readme=False, **facts):
     hf,tok = _hf_model(learn,'save_encoder'),tokenizer_of(learn.dls)
     bundle = None if isinstance(learn.model, LanguageModel) else _facts(learn.dls, learn.model, learn.loss_func)
     data = {'data':data_hash(learn.dls)} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
-    with new_dir(path) as tmp:
+    with atomic_dir(path) as tmp:
         if bundle: write_bundle(tmp, learn.model, tok, bundle)
         else: write_checkpoint(tmp, hf, tok)
         if readme: write_text(tmp/'README.md', model_card(bundle, type(hf).__name__, versions()))

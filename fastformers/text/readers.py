@@ -13,8 +13,9 @@ __all__ = ['texts_from_path', 'labelled_from_path', 'separator', 'sep_hint', 'co
 import json, logging, re, tempfile
 from pathlib import Path
 import numpy as np, pandas as pd
-from .corpora import _found, _lines, docs_corpus, texts_from_articles, texts_from_csv, texts_from_folder
-from ..ulmfit.recipe import Recipe, _data_file, _near, is_docs
+from ..files import did_you_mean, find_path
+from .corpora import _lines, docs_corpus, texts_from_articles, texts_from_csv, texts_from_folder
+from ..ulmfit.recipe import Recipe, _data_file, is_docs
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def texts_from_path(
     encoding='utf-8', # Of the file, such as cp1252 or utf-16
 )->pd.DataFrame:
     "The texts in `path`, one a row"
-    path = _found(path)
+    path = find_path(path)
     if path.is_dir(): return _folder(path, labels, encoding).rename(columns={'text':text_col})
     if re.search(r'\.(xlsx?|ods|parquet|docx?|pdf|json|zip)$', path.name.lower()): raise ValueError(f"{path}: a file {path.suffix} cannot be read; save the table as csv, or the texts as .txt")
     if _suffix(path)=='jsonl': return _jsonl(path, encoding)
@@ -118,7 +119,7 @@ def columns_in(
     names = [k for o in as_list(names) for k in ([o] if o in df or not isinstance(o, str) else [c.strip() for c in o.split(',')])]
     own = [repr(o) if ',' in str(o) else str(o) for o in df.columns]
     for o in names:
-        if o not in df: raise ValueError('; '.join(filter(None, (f"{key} = {o}: {where} has no such column{_near(str(o), map(str, df.columns)) or '.'} Columns: {', '.join(own)}", sep_hint(df.columns, sep)))))
+        if o not in df: raise ValueError('; '.join(filter(None, (f"{key} = {o}: {where} has no such column{did_you_mean(str(o), map(str, df.columns)) or '.'} Columns: {', '.join(own)}", sep_hint(df.columns, sep)))))
     if len({*names})<len(names): raise ValueError(f"{key} = {', '.join(map(str, names))}: a column is named twice")
     return names[0] if len(names)==1 else list(names)
 

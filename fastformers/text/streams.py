@@ -12,7 +12,7 @@ __all__ = ['Progress', 'open_texts', 'pieces', 'chunks']
 # %% ../../nbs/text/05c_streams.ipynb #bd776a30
 import codecs, csv, gzip, hashlib, json, os, re, zlib
 from pathlib import Path
-from .corpora import _found
+from ..files import find_path
 from .train_tokenizer import valid_text
 
 # %% ../../nbs/text/05c_streams.ipynb #80e72ff8
@@ -173,7 +173,7 @@ def open_texts(
     if isinstance(source, str) and (len(source)>1000 or '\n' in source): raise TypeError(f"a string names a file or a folder, got {source!r:.60}; for one text pass [text]")
     paths = [source] if isinstance(source, (str,os.PathLike)) else list(source) if isinstance(source, (list,tuple)) and source and all(isinstance(o, os.PathLike) for o in source) else None
     if paths is not None:
-        paths = [_found(o) for o in paths]
+        paths = [find_path(o) for o in paths]
         size = sum(o.stat().st_size for p in paths for o in (_text_files(p) if p.is_dir() else [p]))
         return _files_docs(paths, text_col, sep, encoding, p := Progress(size, 'B')),p
     table = hasattr(source, 'columns') or hasattr(source, 'column_names')

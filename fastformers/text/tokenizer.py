@@ -233,7 +233,7 @@ def tok_hash(
 # %% ../../nbs/text/01_tokenizer.ipynb #35ceca69
 def _cached(encode, tok, texts, cache):
     "What `encode()` gives, from the folder `cache` if it is there"
-    from fastformers.text.corpora import fastformers_home # here, since it brings pandas
+    from fastformers.files import fastformers_home
     path = (fastformers_home()/'ids' if cache is True else Path(cache).expanduser())/_content_key(tok, texts)
     try: return _load_ids(path)
     except FileNotFoundError: pass

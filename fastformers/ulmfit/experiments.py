@@ -28,7 +28,8 @@ from .recipe import Recipe, read_recipe
 from .report import paired_bootstrap
 from ..callback.resume import Resume
 from ..data.labels import label_kind, split_rows
-from ..files import content_hash, read_stage, write_text, _replace
+from ..files import content_hash, write_text
+from ..inference.stage_json import read_stage
 from .run import _check_same, _facts, lm_texts, stage_settings
 
 _log = logging.getLogger(__name__)
@@ -217,7 +218,7 @@ def _aside(stage):
     path.rename(old)
     try: yield old
     finally:
-        if old.exists(): _replace(old, path)
+        if old.exists(): shutil.rmtree(path, ignore_errors=True); old.rename(path)
 
 def best_of(
     fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch, valid_col='is_valid')`

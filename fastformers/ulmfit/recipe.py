@@ -13,9 +13,9 @@ __all__ = ['Recipe', 'is_docs', 'read_recipe']
 import dataclasses, math, operator, os, textwrap
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
-from ..text.corpora import _found, _lines
+from ..files import did_you_mean, find_path
+from ..text.corpora import _lines
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #b1f4a017
 def _key(default, help, choices=None, low=None, above=None, path=False, blank=True):
@@ -114,14 +114,11 @@ def _value(section, f, o):
     try: v = _kinds[f.type][1](o)
     except (ValueError, TypeError, KeyError, AttributeError): raise bad() from None
     if v=='' and not m['blank']: raise bad()
-    if m['choices'] and v not in m['choices']: raise bad(_near(str(v), map(str, m['choices'])))
+    if m['choices'] and v not in m['choices']: raise bad(did_you_mean(str(v), map(str, m['choices'])))
     if any(m['low'] is not None and x<m['low'] or m['above'] is not None and x<=m['above'] for x in (v if f.type is tuple else (v,))): raise bad()
     return v
 
-def _near(name, names):
-    "A question, if one of `names` is like `name`"
-    found = get_close_matches(name, [*names], 1)
-    return f"; did you mean {found[0]}?" if found else ''
+
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #482498dd
 _head = """A recipe of fastformers: run it with `fastformers run` and the name of this file. Copy it and edit it for data of your own.
@@ -145,7 +142,7 @@ def _changed(name, old, new):
     "The section `old`, called `name`, with the keys of the dict `new`"
     keys = {f.name:f for f in dataclasses.fields(old)}
     for k in new:
-        if k not in keys: raise ValueError(f"[{name}] {k} is not a key{_near(str(k), keys) or '.'} Keys of [{name}]: {', '.join(keys)}")
+        if k not in keys: raise ValueError(f"[{name}] {k} is not a key{did_you_mean(str(k), keys) or '.'} Keys of [{name}]: {', '.join(keys)}")
     return dataclasses.replace(old, **_implied(name, old, {k:_value(name, keys[k], v) for k,v in new.items()}))
 
 def _implied(name, old, new):
@@ -188,7 +185,7 @@ class Recipe:
     def _with(self, d):
         own = [f.name for f in dataclasses.fields(self)]
         for k,v in d.items():
-            if k not in own: raise ValueError(f"[{k}] is not a section{_near(str(k), own) or '.'} Sections: {', '.join(own)}")
+            if k not in own: raise ValueError(f"[{k}] is not a section{did_you_mean(str(k), own) or '.'} Sections: {', '.join(own)}")
             if not hasattr(v, 'items'): raise TypeError(f"section {k!r} must be a dict of keys and values, got {type(v).__name__}")
         return _agreeing(dataclasses.replace(self, **{k:_changed(k, getattr(self,k), dict(v)) for k,v in d.items()}))
 
@@ -228,7 +225,7 @@ def _moved(recipe, f, base):
 
 def _data_file(recipe, section, key):
     "The file that a key of `recipe` names"
-    try: return _found(getattr(getattr(recipe, section), key))
+    try: return find_path(getattr(getattr(recipe, section), key))
     except FileNotFoundError as e: raise FileNotFoundError(f"[{section}] {key}: {e}") from None
 
 def _check_files(recipe):
@@ -239,7 +236,7 @@ def read_recipe(
     path, # An INI file
 )->Recipe: # Its paths are now relative to the current directory
     "Read and check the recipe in `path`; the files that it names must be there"
-    path = _found(path)
+    path = find_path(path)
     if path.is_dir(): raise FileNotFoundError(f"{path} is a directory, expected an INI file")
     ini = ConfigParser(interpolation=None, default_section='', delimiters=['='])
     try:

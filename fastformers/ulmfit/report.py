@@ -16,7 +16,8 @@ import numpy as np, pandas as pd
 from matplotlib.figure import Figure
 from ..models.load import ADAPTERS
 from ..callback.schedule import plot_schedule
-from ..files import _plain, versions, write_text
+from ..files import to_json, write_text
+from ..inference.stage_json import versions
 
 # %% ../../nbs/ulmfit/01_report.ipynb #429c5b67
 def _counts(rng, n, k):
@@ -184,7 +185,7 @@ class Report:
 
     def to_dict(self):
         "All of it that fits into JSON"
-        return _relative(_plain(dict(format=1, title=self.title, info=self.info, metrics=self.metrics, gains=self.gains().to_dict('records'),
+        return _relative(to_json(dict(format=1, title=self.title, info=self.info, metrics=self.metrics, gains=self.gains().to_dict('records'),
                                      stages=[o.to_dict() for o in self.stages], versions=versions())), self.path)
 
     def plot(self,
@@ -235,7 +236,7 @@ def _render(r, picture):
     "The report `r` as Markdown"
     says,d,final = [*r.gains().says, *r._not_compared()],r.final[0].path,r.final[0].name
     parts = [f"# {r.title}", '\n'.join(f'- {o}' for o in says), f"![Losses, schedule and scores]({picture})" if picture else '']
-    if r.info: parts += ["## What was run", '\n'.join(f'- {k}: {v}' for k,v in _relative(_plain(r.info), r.path).items())]
+    if r.info: parts += ["## What was run", '\n'.join(f'- {k}: {v}' for k,v in _relative(to_json(r.info), r.path).items())]
     parts += ["## The stages", "Metrics are on validation rows, before → after training. Rows and tokens are training + validation.", _markdown(r.table())]
     if final.startswith(_with): parts += ["## Use the classifier", "It was not saved; `report.learner.save_encoder('my_classifier')` does." if d is None else
                                           _use.format(dir=_relative(str(Path(d).absolute()), r.path), lacks=', without its adapters' if (Path(d)/ADAPTERS).is_file() else '')]

@@ -21,7 +21,7 @@ from fastai.callback.progress import ProgressCallback
 from fastai.learner import Learner
 from sklearn.metrics import precision_recall_fscore_support
 from .report import Report, _markdown, _time
-from ..files import Stage
+from .stage import Stage
 
 # %% ../../nbs/ulmfit/02_stage_show.ipynb #fd975ef9
 class TerminalProgress(Callback):
