@@ -14,6 +14,15 @@ def site(root, tmp_path_factory):
     assert r.returncode==0, r.stdout+r.stderr
     return out
 
+@pytest.fixture(scope='module')
+def docs(root):
+    "tools/docs.py as a module"
+    sys.path.insert(0, str(root/'tools'))
+    try:
+        import docs
+        yield docs
+    finally: sys.path.remove(str(root/'tools'))
+
 class Html(HTMLParser):
     "What a page links to, loads, is named by, and says"
     def __init__(self, path):
@@ -61,21 +70,29 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     assert not away, away
 
 def test_each_module_has_a_page_and_its_source(root, site, pages):
-    for o in sorted((root/'fastformers').glob('[!_]*.py')):
-        page = pages[f'{o.stem}.html']
-        named = re.search(r'^__all__ = (\[.*?\])', o.read_text('utf-8'), re.M|re.S)
-        public = [n for n in re.findall(r'^(?:class|def) ([A-Za-z]\w*)', o.read_text('utf-8'), re.M) if not named or f"'{n}'" in named[1]]
-        plain = [n for n in public if not re.search(rf'^@\w.*\n(?:@.*\n)*(?:class|def) {n}\b', o.read_text('utf-8'), re.M)]
-        assert not (missing := [n for n in plain if n.lower() not in page.ids]), f'{o.stem}: not documented: {missing}'
-        assert o.read_text('utf-8').split()[-1] in text(pages[f'source/{o.stem}.html'])
+    for o in sorted((root/'fastformers').rglob('[!_]*.py')):
+        name,code = o.relative_to(root/'fastformers').with_suffix('').as_posix(),o.read_text('utf-8')
+        page = pages[f'{name}.html']
+        named = re.search(r'^__all__ = (\[.*?\])', code, re.M|re.S)
+        public = [n for n in re.findall(r'^(?:class|def) ([A-Za-z]\w*)', code, re.M) if not named or f"'{n}'" in named[1]]
+        plain = [n for n in public if not re.search(rf'^@\w.*\n(?:@.*\n)*(?:class|def) {n}\b', code, re.M)]
+        assert not (missing := [n for n in plain if n.lower() not in page.ids]), f'{name}: not documented: {missing}'
+        assert code.split()[-1] in text(pages[f'source/{name}.html'])
 
 def test_signature_shows_docments(pages):
-    page = text(pages['learner.html'])
+    page = text(pages['learner/core.html'])
     for o in ('def lm_learner(', 'drop_mult', 'Multiplies every dropout probability'): assert o in page
 
-def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['schedules.html'].ids
+def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['callback/schedule.html'].ids
 
-def test_methods_stand_with_their_class(pages): assert {'schedule.at','schedule.rescale'} <= pages['schedules.html'].ids and 'predictor.call' in pages['export.html'].ids
+def test_methods_stand_with_their_class(pages):
+    assert {'schedule.at','schedule.rescale'} <= pages['callback/schedule.html'].ids and 'predictor.call' in pages['inference/predictor.html'].ids
+
+def test_a_room_has_a_page_of_its_modules(root, pages):
+    for o in (root/'fastformers').glob('*/__init__.py'):
+        page = pages[f'{o.parent.name}/index.html']
+        assert o.read_text('utf-8').strip().strip('"') in text(page)
+        assert {f'{m.stem}.html' for m in o.parent.glob('[!_]*.py')} <= {*page.links}
 
 def test_index_is_the_readme(root, pages):
     page = text(pages['index.html'])
@@ -83,10 +100,13 @@ def test_index_is_the_readme(root, pages):
     for o in filter(None, map(str.split, code.splitlines())): assert ' '.join(o) in page
     assert any(o.startswith('images/') or o.startswith('pictures/') for o in pages['index.html'].loads)
 
-def test_tutorials_come_first(root, pages):
-    tutorials = [o.stem.split('_', 1)[1]+'.html' for o in sorted((root/'nbs').glob('[5-8][0-9]*.ipynb'))]
-    links = [o for o in pages['index.html'].links if o.endswith('.html') and not o.startswith('index')]
-    assert links[:len(tutorials)]==tutorials and links[len(tutorials)]=='core.html'
+def test_navigation_is_tutorials_then_rooms_in_order(root, docs, pages):
+    tutorials = [f"tutorials/{o.stem.split('_', 1)[1]}.html" for o in sorted((root/'nbs/tutorials').glob('[!_]*.ipynb'))]
+    links = [*dict.fromkeys(o for o in pages['index.html'].links if o.endswith('.html') and not o.startswith('index'))]
+    assert links[:len(tutorials)]==tutorials and links[len(tutorials)]=='files.html'
+    assert sorted(docs.rooms)==sorted(o.parent.name for o in (root/'fastformers').glob('*/__init__.py'))
+    where = [links.index(f'{o}/index.html') for o in docs.rooms]
+    assert where==sorted(where)
 
 def test_notes_are_there(pages): assert {'log.html','changelog.html','results.html','contributing.html'} <= pages.keys()
 
@@ -103,20 +123,11 @@ def test_no_path_of_this_machine(root, site):
 def test_search_knows_words_of_the_pages(site):
     docs = json.loads((site/'search/search_index.json').read_text('utf-8'))['docs']
     def found(word): return {o['location'].partition('#')[0] for o in docs if word in o['title']+o['text']}
-    assert 'schedules.html' in found('chain_thaw') and 'index.html' in found('ULMFiT') and 'log.html' in {o['location'] for o in docs}
+    assert 'callback/schedule.html' in found('chain_thaw') and 'index.html' in found('ULMFiT') and 'log.html' in {o['location'] for o in docs}
     assert not [o for o in docs if o['location'].startswith('source/')]
     assert (site/'search/search_index.js').exists(), 'search in a folder needs the index as a script'
 
 # How cells become pages
-
-@pytest.fixture(scope='module')
-def docs(root):
-    "tools/docs.py as a module"
-    sys.path.insert(0, str(root/'tools'))
-    try:
-        import docs
-        yield docs
-    finally: sys.path.remove(str(root/'tools'))
 
 @pytest.mark.parametrize('src,want', [
     ('::: {.callout-note}\nBe *kind*.\n:::', '!!! note "Note"\n\n    Be *kind*.\n'),
@@ -136,7 +147,7 @@ def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
     path = tmp_path/'07a_a_page.ipynb'
     path.write_text(json.dumps(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5)))
     monkeypatch.chdir(root)
-    page = docs.Page(path)
+    page = docs.Page(path, tmp_path)
     assert page.name=='a_page' and page.title=='A page' and page.files=={'pictures/a_page_1.png':b'hi'}
     body = page.md.split('# A page', 1)[1]
     for o in ('one line', '??? code "Source"\n\n    ```python\n    sizes = {', 'shown', '??? code "Code"\n\n    ```python\n    folded()', 'slow()', '&lt;red&gt;&#10;&#10;more',
@@ -146,15 +157,18 @@ def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
 @pytest.mark.filterwarnings('ignore::FutureWarning')
 def test_links_of_notebooks_become_links_of_the_site(docs, root, monkeypatch):
     monkeypatch.chdir(root)
-    links = docs.Links([docs.Page(root/'nbs/08_schedules.ipynb')])
-    for src,want in [('[a](08_schedules.ipynb#x)', '[a](schedules.md#x)'), ('[a](../CHANGELOG.md)', '[a](changelog.md)'), ('[a](schedules.html)', '[a](schedules.md)'),
-        ('[a](https://x.org/nbs)', '[a](https://x.org/nbs)'), ('[a](#there)', '[a](#there)'), ('![a](images/b.png)', '![a](images/b.png)'), ('[a](../LICENSE)', '[a](files/LICENSE)'),
-        ('`lp_ft` and `fit_schedule()`', '[`lp_ft`](schedules.md#lp_ft) and [`fit_schedule()`](schedules.md#learner.fit_schedule)'),
-        ('[`lp_ft`](08_schedules.ipynb)', '[`lp_ft`](schedules.md)'), ('# `lp_ft`\ntext', '# `lp_ft`\ntext'), ('```\n`lp_ft`\n```', '```\n`lp_ft`\n```'),
-        ('`Learner`', '[`Learner`](https://docs.fast.ai/learner.html#learner)'), ('`first` `x` ``lp_ft``', '`first` `x` ``lp_ft``'), ('`08_schedules`', '[`08_schedules`](schedules.md)')]:
-        assert links(src)==want
+    schedule = next((root/'nbs/callback').glob('*_schedule.ipynb'))
+    links = docs.Links([docs.Page(schedule), docs.Page(root/'nbs/index.ipynb')])
+    here = lambda src: links(src, 'nbs/callback', 'callback/schedule')
+    for src,want in [(f'[a]({schedule.name}#x)', '[a](../callback/schedule.md#x)'), ('[a](../../CHANGELOG.md)', '[a](../changelog.md)'), ('[a](schedule.html)', '[a](../callback/schedule.md)'),
+        ('[a](https://x.org/nbs)', '[a](https://x.org/nbs)'), ('[a](#there)', '[a](#there)'), ('![a](../images/b.png)', '![a](../images/b.png)'), ('[a](../../LICENSE)', '[a](../files/LICENSE)'),
+        ('`lp_ft` and `fit_schedule()`', '[`lp_ft`](../callback/schedule.md#lp_ft) and [`fit_schedule()`](../callback/schedule.md#learner.fit_schedule)'),
+        (f'[`lp_ft`]({schedule.name})', '[`lp_ft`](../callback/schedule.md)'), ('# `lp_ft`\ntext', '# `lp_ft`\ntext'), ('```\n`lp_ft`\n```', '```\n`lp_ft`\n```'),
+        ('`Learner`', '[`Learner`](https://docs.fast.ai/learner.html#learner)'), ('`first` `x` ``lp_ft``', '`first` `x` ``lp_ft``'),
+        ('`callback.schedule`', '[`callback.schedule`](../callback/schedule.md)'), ('`callback/`', '[`callback/`](../callback/index.md)')]:
+        assert here(src)==want
+    assert links(f'`lp_ft` [a](callback/{schedule.name})')=='[`lp_ft`](callback/schedule.md#lp_ft) [a](callback/schedule.md)'
     assert links.files=={'LICENSE'}
-    assert links.first_column('| `core`, `schedules` | `schedules` |')=='| `core`, [`schedules`](schedules.md) | `schedules` |'
 
 # What continuous integration runs
 

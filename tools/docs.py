@@ -14,6 +14,7 @@ from nbdev.showdoc import show_doc
 from readme import directives, fence
 
 root = Path(__file__).resolve().parent.parent
+rooms = 'text models objectives inference data callback learner interpret ulmfit'.split()     # folders of modules, in the order of imports
 others = {'benchmarks/README.md':'results.md', 'CHANGELOG.md':'changelog.md', 'CONTRIBUTING.md':'contributing.md'} # pages that are no notebooks
 kinds = {'note':'note', 'tip':'tip', 'warning':'warning', 'important':'info', 'caution':'danger'}    # Quarto's callouts, as MkDocs calls them
 
@@ -33,7 +34,8 @@ class Doc(MarkdownRenderer):
             self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'             # not the arguments of a base that is not ours
         try: file,(src,self.line) = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)
         except (TypeError, OSError): file,src,self.line = None,[],0
-        self.file,self.end = file.stem if file and file.parent.name==lib else None, self.line+len(src)
+        ours = file and file.is_relative_to(get_config().lib_path)
+        self.file,self.end = file.relative_to(get_config().lib_path).with_suffix('').as_posix() if ours else None, self.line+len(src)
     def _repr_markdown_(self):
         name,at = self.nm.replace('__', r'\_\_'), self.nm.lower().replace('__', '')       # `__repr__` would be bold
         head = f'{"#"*self.title_level} {name} {{#{at} .symbol}}'
@@ -107,17 +109,20 @@ def one_line(s):
 def box(s): return f'<div class="out">{one_line(s)}</div>'
 def pre(s): return box('<pre><code>' + html.escape(re.sub(r'\x1b\[[0-9;]*m', '', s).strip('\n')) + '</code></pre>')
 
+def lead(s): return s and f'<p class="lead" markdown>{s}</p>'
+
 class Page:
-    "The notebook at `path` as Markdown `md`, with its pictures in `files`"
-    def __init__(self, path):
-        self.path,self.name,self.files,self.parts = path,nbpath2html(path).stem,{},[]
+    "The notebook at `path`, below the folder `nbs`, as Markdown `md`, with its pictures in `files`"
+    def __init__(self, path, nbs=None):
+        self.path,self.folder,self.files,self.parts = path,os.path.relpath(path.parent, root),{},[]         # nbs/text
+        self.name = (PurePosixPath(os.path.relpath(path.parent, nbs or get_config().nbs_path))/nbpath2html(path).stem).as_posix()      # text/tokenizer
         proc = NBProcessor(path, procs=Procs().procs(), rm_directives='quarto')
         proc.process()
         self.nb,self.module = proc.nb,proc.nb.module_
         front = getattr(self.nb, 'frontmatter_', {})
         self.title = self.heading = str(front.get('title') or self.name)
-        desc = front.get('description')
-        self.parts = [f'---\ntitle: {json.dumps(self.title)}\n---', f'# {self.title}', desc and f'<p class="lead" markdown>{desc}</p>']
+        self.desc = front.get('description') or ''
+        self.parts = [f'---\ntitle: {json.dumps(self.title)}\n---', f'# {self.title}', lead(self.desc)]
         for c in self.nb.cells: getattr(self, c.cell_type)(c)
         self.md = '\n\n'.join(o for o in self.parts if o)+'\n'
 
@@ -148,7 +153,7 @@ class Page:
         return pre(d['text/plain']) if 'text/plain' in d else ''
 
     def picture(self, data, ext):
-        name = f'pictures/{self.name}_{len(self.files)+1}.{ext}'
+        name = f'pictures/{self.name.replace("/", "_")}_{len(self.files)+1}.{ext}'
         self.files[name] = data
         alt = re.sub(r'[`\[\]*"<>]', '', self.heading)
         return f'![{alt}]({name}){{.picture}}'
@@ -162,15 +167,17 @@ class Links:
         | !?\[(?:[^\[\]`]|`[^`\n]*`)*\]\([^)\n]*\)                                          # links and pictures''', re.M|re.S|re.X)
     def __init__(self, pages):
         self.files,self.lookup = set(),NbdevLookup(strip_libs='fastformers fastai fastcore')
-        self.pages = {os.path.relpath(o.path, root):f'{o.name}.md' for o in pages} | {k:v for k,v in others.items() if (root/k).exists()}
+        self.pages = {f'{o.folder}/{o.path.name}':f'{o.name}.md' for o in pages} | {k:v for k,v in others.items() if (root/k).exists()}
         self.names = {v.removesuffix('.md') for v in self.pages.values()}
         self.anchors = {f'{o.name}.html#{a}' for o in pages for a in re.findall(r'\{#(\S+) \.symbol\}', o.md)}
-        self.modules = {o.module:f'{o.name}.md' for o in pages if o.module}
-        self.known = self.modules | self.pages | {o.path.stem:f'{o.name}.md' for o in pages}   # fastformers.text.core, nbs/00_core.ipynb, 00_core
+        modules = {o.module:f'{o.name}.md' for o in pages if o.module}
+        short = {k.partition('.')[2]:v for k,v in modules.items() if k.count('.')>1}         # text.core, but not all
+        stems = {k.removeprefix('nbs/').removesuffix('.ipynb'):v for k,v in self.pages.items()}
+        self.known = modules | short | self.pages | stems | {f'{o}/':f'{o}/index.md' for o in rooms}
         self.methods = {a.rpartition('.')[2]:a for a in self.anchors if '#learner.' in a}              # `fit_schedule` for `Learner.fit_schedule`
 
     def symbol(self, m):
-        "`name` in backticks, linked to where it is documented"
+        "`name` in backticks, linked to where it is documented; addresses begin at the root of the site"
         name = m[1]
         to = self.known.get(name) or self.lookup.doc(name) or self.methods.get(name)
         last = name.rpartition('.')[2]
@@ -180,66 +187,71 @@ class Links:
             at = next((o for o in (at, at.rpartition('.')[0]) if f'{page}#{o}' in self.anchors), '')
             if page.removesuffix('.html') not in self.names: return m[0]
             to = page.removesuffix('.html')+'.md'+('#'+at if at else '')
-        return f'[{m[0]}]({to})'
+        return f'[{m[0]}]({to if to.startswith("http") else self.up+to})'
 
     def target(self, to, here):
         "Where the link `to`, in a file of the folder `here`, leads on the site"
         path,_,at = to.partition('#')
-        if not path or re.match(r'[a-z]+:|source/|pictures/', path): return to
+        if re.match(r'(source|pictures)/', path): return self.up+to
+        if not path or re.match(r'[a-z]+:', path): return to
         at = '#'+at if at else ''
         rel = os.path.normpath(PurePosixPath(here)/path)
-        if rel in self.pages: return self.pages[rel]+at
-        if (name := PurePosixPath(rel).stem) in self.names and path.endswith('.html'): return f'{name}.md{at}'
-        if rel.startswith('nbs/images/'): return rel.removeprefix('nbs/')
+        if rel in self.pages: return self.up+self.pages[rel]+at
+        if (name := rel.removeprefix('nbs/').removesuffix('.html')) in self.names and path.endswith('.html'): return f'{self.up}{name}.md{at}'
+        if rel.startswith('nbs/images/'): return self.up+rel.removeprefix('nbs/')
         if not (root/rel).is_file() or rel.startswith('..'): return to
         self.files.add(rel)
-        return f'files/{rel}{at}'
+        return f'{self.up}files/{rel}{at}'
 
-    def __call__(self, md, here='nbs'):
-        "`md` with links of the site; what is code, a heading or a link already gets no new ones"
-        out,end = [],0
+    def __call__(self, md, here='nbs', page='index'):
+        "`md` of `page`, which comes from the folder `here`, with links of the site; code, headings and links get no new ones"
+        out,end,self.up = [],0,'../'*page.count('/')
         text = lambda s: re.sub(r'(?<!`)`([^`\s]+?)(?:\(\))?`(?!`)', self.symbol, s)
         for m in self.not_text.finditer(md):
             out += [text(md[end:m.start()]), m[0] if m['f'] else re.sub(r'(\]\()([^)\s]+)', lambda o: o[1]+self.target(o[2], here), m[0])]
             end = m.end()
         return ''.join(out)+text(md[end:])
 
-    def first_column(self, md):
-        "Names of modules that begin a row of a table, linked"
-        link = lambda m: f'[{m[0]}]({to})' if (to := self.modules.get(f'{get_config().lib_path.name}.{m[1]}')) else m[0]
-        return re.sub(r'^\| *`[^|]*', lambda m: re.sub(r'`(\w+)`', link, m[0]), md, flags=re.M)
-
 # Site
 
-def number(page): return re.match(r'\d*', page.path.name)[0]
-def section(page):
-    "Numbers from 50 are tutorials, unless they export a module; 90 and above are notes"
-    n = number(page)
-    return 'Home' if not n else 'Modules' if page.module else 'Notes' if int(n)>=90 else 'Tutorials' if int(n)>=50 else 'Modules'
-
 def nav(pages):
-    groups = {o:[] for o in ('Home','Tutorials','Modules','Notes')}
-    for o in pages: groups[section(o)].append({o.module.rpartition('.')[2] if section(o)=='Modules' and o.module else o.title:f'{o.name}.md'})
-    groups['Notes'] += [{PurePosixPath(v).stem.capitalize():v} for k,v in others.items() if (root/k).exists()]
-    return [{'Home':'index.md'}]+[{k:v} for k,v in groups.items() if v and k!='Home']
+    "Home, tutorials, modules with a section for each room, notes"
+    def entry(o): return {o.module.rpartition('.')[2] if o.module else o.title:f'{o.name}.md'}
+    def folder(name): return [entry(o) for o in pages if PurePosixPath(o.name).parent.as_posix()==name]
+    top = [o for o in pages if o.module and '/' not in o.name]
+    before = [o for o in top if o.module.rpartition('.')[2] in ('files','hub')]
+    modules = [*map(entry, before), *({o:[f'{o}/index.md', *folder(o)]} for o in rooms), *(entry(o) for o in top if o not in before)]
+    notes = [entry(o) for o in pages if not o.module and '/' not in o.name and o.name!='index']
+    notes += [{PurePosixPath(v).stem.capitalize():v} for k,v in others.items() if (root/k).exists()]
+    return [{'Home':'index.md'}, {'Tutorials':folder('tutorials')}, {'Modules':modules}, {'Notes':notes}]
+
+def room_page(room, pages):
+    "The page of a folder of modules: what it is for, and what each of its modules does"
+    says = ast.get_docstring(ast.parse((get_config().lib_path/room/'__init__.py').read_text('utf-8')))
+    rows = [f'| [{o.module.rpartition(".")[2]}]({PurePosixPath(o.name).name}.md) | {o.desc} |' for o in pages if o.module and o.name.startswith(room+'/')]
+    return '\n'.join([f'---\ntitle: {room}\n---\n\n# {room}\n\n{lead(says)}\n', '| module | |', '|---|---|', *rows])+'\n'
 
 def write_pages(to):
     "All pages as Markdown in the folder `to`; returns the navigation"
-    pages = [Page(o) for o in nbglob(as_path=True).sorted('name')]
+    def write(name, md):
+        (to/name).parent.mkdir(parents=True, exist_ok=True)
+        (to/name).write_text(md, 'utf-8')
+    lib = get_config().lib_path
+    pages = [Page(o) for o in sorted(nbglob(as_path=True))]
     links = Links(pages)
-    (to/'source').mkdir(parents=True)
-    (to/'pictures').mkdir()
+    (to/'pictures').mkdir(parents=True)
     for o in pages:
-        (to/f'{o.name}.md').write_text(links(links.first_column(o.md) if o.name=='index' else o.md), 'utf-8')
+        write(f'{o.name}.md', links(o.md, o.folder, o.name))
         for k,v in o.files.items(): (to/k).write_bytes(v)
+    for o in rooms: write(f'{o}/index.md', links(room_page(o, pages), f'nbs/{o}', f'{o}/index'))
     for k,v in others.items():
-        if (root/k).exists(): (to/v).write_text(links((root/k).read_text('utf-8'), os.path.dirname(k)), 'utf-8')
+        if (root/k).exists(): write(v, links((root/k).read_text('utf-8'), os.path.dirname(k)))
     for o in links.files:
         (to/'files'/o).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root/o, to/'files'/o)
-    for o in get_config().lib_path.glob('[!_]*.py'):
-        code = fence(o.read_text('utf-8').rstrip(), '{.python linenums="1"}')
-        (to/f'source/{o.stem}.md').write_text(f'---\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# {o.name}\n\n{code}\n', 'utf-8')
+    for o in lib.rglob('[!_]*.py'):
+        name,code = o.relative_to(lib).as_posix(),fence(o.read_text('utf-8').rstrip(), '{.python linenums="1"}')
+        write(f'source/{name.removesuffix(".py")}.md', f'---\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# {name}\n\n{code}\n')
     if (root/'nbs/images').exists(): shutil.copytree(root/'nbs/images', to/'images')
     shutil.copytree(root/'tools/docs', to/'assets', ignore=shutil.ignore_patterns('*.yml'))
     return nav(pages)
