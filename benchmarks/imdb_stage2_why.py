@@ -43,7 +43,7 @@ def probe(arch, train, valid):
     from fastformers.models.load import load_body
     from fastformers.models.heads import mean_pool
     from fastformers.text.tokenizer import load_tokenizer
-    net,tok = load_body(arch).eval(),load_tokenizer(arch)
+    net,tok = load_body(arch)[0].eval(),load_tokenizer(arch)
     def features(df):
         order,res = np.argsort(df.text.str.len().to_numpy()),None
         for i in np.array_split(order, max(len(df)//32, 1)):

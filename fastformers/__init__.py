@@ -43,8 +43,7 @@ Modules:
 - `fastformers.learner.generation`: The words that a language model would put there: `fill_mask` and `generate`
 - `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part
 - `fastformers.models.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
-- `fastformers.models.blocks`: Several texts in one row, none of which sees another
-- `fastformers.models.core`: A Hugging Face network as tokens -> prediction, its layers in order
+- `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
 - `fastformers.models.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.models.heads`: From hidden states to a prediction: pooling functions, ULMFiT's classifier head, and an LSTM over features that stay as they are.
 - `fastformers.models.layers`: Which hidden states of a network feed a head: the last, others, several side by side, or a learned mix of all

@@ -230,7 +230,7 @@ def _export_lm(path, out, half):
     from fastformers.models.core import load_config, load_hf
     from fastformers.text.tokenizer import load_tokenizer
     name = (load_config(path).architectures or ['AutoModel'])[0]
-    hf = load_hf(getattr(transformers, name), path)
+    hf,_ = load_hf(getattr(transformers, name), path)
     (hf.half() if half else hf).save_pretrained(out)
     load_tokenizer(path).save_pretrained(out)
     return model_card(None, name, versions())

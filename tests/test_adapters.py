@@ -118,12 +118,12 @@ def test_lora_in_every_family(family):
 @pytest.mark.parametrize('family', everyone)
 def test_new_top_layers_are_drawn_as_the_family_draws_them(family):
     torch.manual_seed(0)
-    body = load_body(tiny_arch(family))
+    body = load_body(tiny_arch(family))[0]
     n = len(block_modules(body))
     with torch.no_grad():
         for p in body.parameters(): p.fill_(7.)
     reinit_layers(body, 1)
-    fresh = load_body(tiny_arch(family))
+    fresh = load_body(tiny_arch(family))[0]
     top = {id(p) for m in block_modules(body)[-1] for p in m.parameters()} | ({id(p) for p in body.pooler.parameters()} if getattr(body, 'pooler', None) else set())
     for (k,p),q in zip(body.named_parameters(), fresh.parameters()):
         if id(p) not in top: assert (p==7).all(), k
@@ -193,7 +193,7 @@ def test_weights_that_were_not_loaded_train(tmp_path):
     names = {n for n,p in bitfit(reinit).named_parameters() if p.requires_grad}
     top = {n for n,_ in reinit.named_parameters() if 'layer.2.' in n}
     assert top and top<=names and not any(n.endswith('weight') for n in names-top if n.startswith('body.'))
-    assert reinit.loading.loaded+len(reinit.loading.new)==len(reinit.body.state_dict())
+    assert reinit.loaded.loaded+len(reinit.loaded.new)==len(reinit.body.state_dict())
     hf = learner(arch=tmp_path/'cl', head='hf').model                # a checkpoint without a pooler
     assert {n for n,p in train_only(hf, lambda n,p: False).named_parameters() if p.requires_grad}=={n for n,_ in hf.named_parameters() if 'pooler' in n or 'classifier' in n}
 

@@ -88,7 +88,7 @@ def test_what_automodel_reads_is_the_network_without_adapters(tmp_path):
     x,body = learn.dls.train.one_batch()[0],AutoModel.from_pretrained(path).eval()
     m = learn.model.eval()
     with torch.no_grad():
-        inputs = m.model_inputs(x)
+        inputs = m.inputs(x)
         assert gap(body(**inputs)[0], m.body(**inputs)[0])>1e-2
         assert gap(body(**inputs)[0], remove_adapters(m).body(**inputs)[0])<1e-5    # norms and biases as trained
 
@@ -214,7 +214,7 @@ def test_a_language_model_with_lora_is_written_merged(tmp_path):
     path,x = lm.to_hf(tmp_path/'lm'),lm.dls.valid.one_batch()[0]
     assert not moved(lm.model, old)
     again = lm_learner(lm.dls, path)
-    assert gap(pred(again.model, x), pred(lm.model, x))<1e-5 and not again.model.loading.new and not again.model.loading.dropped
+    assert gap(pred(again.model, x), pred(lm.model, x))<1e-5 and not again.model.loaded.new and not again.model.loaded.dropped
     assert not hasattr(classifier_learner(learner().dls, path).model.body, 'adapted')
 
 def test_a_language_model_with_bottlenecks_is_refused(tmp_path):
@@ -298,5 +298,5 @@ def test_a_body_that_was_adapted_alone_is_written_like_the_whole(method, tmp_pat
     if method is add_adapters:
         with pytest.raises(ValueError, match='bottlenecks in it is no checkpoint'): learn.save_encoder(tmp_path/'a')
         return
-    report = lm_learner(learn.dls, learn.save_encoder(tmp_path/'a')).model.hf.loading
+    report = lm_learner(learn.dls, learn.save_encoder(tmp_path/'a')).model.hf.loaded
     assert not report.new and not report.dropped

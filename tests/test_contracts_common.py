@@ -37,14 +37,14 @@ def language_model(family):
     "A `LanguageModel` of `family`, shared by tests that leave it as it is"
     torch.manual_seed(0)
     cfg = tiny_arch(family)
-    return loud(LanguageModel(load_hf(AutoModelForCausalLM, cfg)) if family=='xlnet' else objective(family).build(cfg))
+    return loud(LanguageModel(*load_hf(AutoModelForCausalLM, cfg)) if family=='xlnet' else objective(family).build(cfg))
 
 @functools.cache
 def classifier(family):
     "A `TextClassifier` of `family`, shared by tests that leave it as it is"
     torch.manual_seed(0)
-    body = load_body(tiny_arch(family))
-    return loud(TextClassifier(body, PoolingHead(32, 3, at='last' if is_causal(body.config) else 'cls')))
+    body = load_body(tiny_arch(family))[0]
+    return loud(TextClassifier(body, None, PoolingHead(32, 3, at='last' if is_causal(body.config) else 'cls')))
 
 def tokenizer(family, side=None, max_len=None):
     "The `HFTokenizer` of `family`, padding on `side`, by default the family's own"

@@ -30,7 +30,7 @@ def test_hugging_face_reads_body_and_head(saved):
     assert not any(info[k] for k in ('missing_keys','unexpected_keys','mismatched_keys'))
     if family!='llama': assert hf.get_output_embeddings().weight.data_ptr()==hf.get_input_embeddings().weight.data_ptr()
     x = batch(tokenizer(family), texts[:5])
-    args = learn.model.model_inputs(x)
+    args = learn.model.inputs(x)
     assert gap(hf.eval()(**args).logits[x.real], learn.model.hf(**args).logits[x.real])<1e-6
     body = AutoModel.from_pretrained(path).eval()
     assert gap(body(**args)[0][x.real], learn.model.body(**args)[0][x.real])<1e-6
@@ -49,7 +49,7 @@ def test_a_classifier_starts_from_the_body_that_was_saved(saved):
     cl = classifier_learner(classifier_dls(tiny_df(), path), path)
     theirs,mine = learn.model.body.state_dict(),cl.model.body.state_dict()
     assert mine.keys()<=theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
-    assert not cl.model.loading.new and cl.parent==str(path)
+    assert not cl.model.loaded.new and cl.parent==str(path)
 
 def test_a_language_model_goes_on_where_it_was_left(saved):
     family,learn,path = saved

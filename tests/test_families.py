@@ -101,7 +101,7 @@ def test_loss_on_predicted_positions_is_that_of_the_dense_head(family):
     alone = [texts[3], texts[7]]
     for t in alone: # unpadded rows: nothing but the head differs
         x,y = obj((batch(obj.tfm, [t]),), split_idx=0)
-        with torch.no_grad(): pred,logits = model(x),model.hf(**model.model_inputs(x)).logits
+        with torch.no_grad(): pred,logits = model(x),model.hf(**model.inputs(x)).logits
         assert pred.shape[1]==int((y!=-100).sum())<x.shape[1]
         assert gap(obj.loss_func(pred, y), F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100))<1e-5
 
@@ -133,7 +133,7 @@ def test_threads_share_a_language_model(family):
     def logits(x):
         with torch.no_grad(): return model(x)
     def dense(x):
-        with torch.no_grad(): return model.hf(**model.model_inputs(x)).logits
+        with torch.no_grad(): return model.hf(**model.inputs(x)).logits
     fs = [*(lambda x=x: logits(x) for x in xs), *(lambda x=x: dense(x) for x in xs)]
     alone = [f() for f in fs]
     assert len({o.shape for o in alone})>3
@@ -173,7 +173,7 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
         cls = AutoModelForCausalLM if family in decoders else AutoModelForMaskedLM
         hf,info = cls.from_pretrained(path, output_loading_info=True)
         assert not any(info[k] for k in ('missing_keys','unexpected_keys','mismatched_keys'))
-        args,mine = lm.model.model_inputs(x),lm.model.hf.eval()
+        args,mine = lm.model.inputs(x),lm.model.hf.eval()
         with torch.no_grad():
             theirs = hf.eval()(**args).logits
             assert gap(theirs, mine(**args).logits)<1e-6*max(1., float(theirs.abs().max())) # Funnel's are about 30
@@ -182,17 +182,17 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
     if family in with_lm:
         ours,theirs = cl.model.body.state_dict(),lm.model.body.state_dict()
         if family=='funnel': ours['embeddings.word_embeddings.weight'][0] = theirs['embeddings.word_embeddings.weight'][0] # transformers sets its pad row to 0 when it loads
-        assert all(torch.equal(v, theirs[k]) for k,v in ours.items()) and not cl.model.loading.new
+        assert all(torch.equal(v, theirs[k]) for k,v in ours.items()) and not cl.model.loaded.new
     cl.save_encoder(tmp_path/'cl')
     again = quiet(classifier_learner(classifier_dls(rows(), tmp_path/'cl', bs=4), tmp_path/'cl'))
-    assert not again.model.loading.new and type(again.model.body) is type(cl.model.body)
+    assert not again.model.loaded.new and type(again.model.body) is type(cl.model.body)
     preds = cl.get_preds()[0]
     assert gap(again.get_preds()[0], preds)<1e-6
     assert gap(from_hf(tmp_path/'cl', device='cpu').scores(rows().query('is_valid').text.tolist()), preds)<1e-6
     if family in t5s:
         body = getattr(transformers, family_meta[family].encoder).from_pretrained(tmp_path/'cl').eval()
         x = batch(tokenizer(family), texts[3:4])
-        with torch.no_grad(): assert gap(body(**cl.model.model_inputs(x))[0], cl.model.body.eval()(**cl.model.model_inputs(x))[0])<1e-6
+        with torch.no_grad(): assert gap(body(**cl.model.inputs(x))[0], cl.model.body.eval()(**cl.model.inputs(x))[0])<1e-6
 
 # ---- padding
 
@@ -227,13 +227,13 @@ def test_gradients_flow_through_a_batch_in_parts(family):
     assert gap(a, b)<1e-5*float(b.abs().max())
 
 def test_the_self_test_leaves_no_trace(caplog):
-    body = load_body(tiny_arch('fnet', num_hidden_layers=2))
+    body = load_body(tiny_arch('fnet', num_hidden_layers=2))[0]
     body.train(); body.encoder.layer[0].eval()
     modes = [m.training for m in body.modules()]
-    with caplog.at_level(logging.WARNING): assert padding_safe(body)==() and padding_safe(load_body(tiny_arch('fnet', num_hidden_layers=2)))==()
+    with caplog.at_level(logging.WARNING): assert padding_safe(body)==() and padding_safe(load_body(tiny_arch('fnet', num_hidden_layers=2))[0])==()
     assert len([r for r in caplog.records if 'fnet lets padding change predictions' in r.message])==1
     assert modes==[m.training for m in body.modules()] and all(p.grad is None for p in body.parameters())
-    body = load_body(tiny_arch('bert', num_hidden_layers=2))
+    body = load_body(tiny_arch('bert', num_hidden_layers=2))[0]
     state = torch.get_rng_state()
     assert padding_safe(body)==('right',)
     assert torch.equal(state, torch.get_rng_state())
@@ -241,26 +241,26 @@ def test_the_self_test_leaves_no_trace(caplog):
 @pytest.mark.parametrize('spoil', [float('nan'), 0.])
 def test_a_spoilt_model_says_nothing_about_others_of_its_config(spoil, monkeypatch):
     monkeypatch.setattr(models, '_safe_sides', {})
-    m,x = TextClassifier(load_body(tiny_arch('bert')), PoolingHead(32, 3)).eval(),batch(tokenizer('bert'), short+long)
+    m,x = TextClassifier(*load_body(tiny_arch('bert')), PoolingHead(32, 3)).eval(),batch(tokenizer('bert'), short+long)
     healthy = copy.deepcopy(m.state_dict())
     with torch.no_grad():
         for p in m.body.parameters(): p.fill_(spoil)
         m(x)
-    assert padding_safe(load_body(tiny_arch('bert')))==('right',)
+    assert padding_safe(load_body(tiny_arch('bert'))[0])==('right',)
     m.load_state_dict(healthy)
-    assert len(m.model_inputs.parts(m.body, x))==1
+    assert len(m.inputs.parts(m.body, x))==1
 
 def test_the_self_test_is_for_one_kind_of_attention(monkeypatch):
     monkeypatch.setattr(models, '_safe_sides', {})
-    for impl in ('eager','sdpa'): assert padding_safe(load_body(tiny_arch('bert'), attn_implementation=impl))==('right',)
+    for impl in ('eager','sdpa'): assert padding_safe(load_body(tiny_arch('bert'), attn_implementation=impl)[0])==('right',)
     assert len(models._safe_sides)==2
 
 def test_the_self_test_finds_families_it_has_never_heard_of():
     for family,kwargs in (('nystromformer',{}), ('yoso',{})):
         cfg = transformers.AutoConfig.for_model(family, **tiny_families['bert'], **kwargs)
-        body = load_body(cfg)
+        body = load_body(cfg)[0]
         assert padding_safe(body)==()
-        m,tok = loud(TextClassifier(body, PoolingHead(32, 3))),tokenizer('bert')
+        m,tok = loud(TextClassifier(body, None, PoolingHead(32, 3))),tokenizer('bert')
         with torch.no_grad(): assert gap(m(batch(tok, short+long))[:1], m(batch(tok, short[:1])))<1e-5
 
 @torch.no_grad()
@@ -352,7 +352,7 @@ def test_new_words_are_ordinary_tokens(style):
 def test_a_model_grows_with_its_tokenizer(family):
     cls = AutoModelForCausalLM if family in decoders+['xlnet'] else AutoModelForMaskedLM
     torch.manual_seed(0)
-    hf = load_hf(cls, tiny_arch(family)).eval()
+    hf = load_hf(cls, tiny_arch(family))[0].eval()
     n,x = hf.config.vocab_size,torch.tensor([[5,6,7,8]*2])
     with torch.no_grad(): old = hf(x).logits
     assert fit_vocab(hf, n)==0 and fit_vocab(hf, n+5)==5 and hf.config.vocab_size==n+5
@@ -417,7 +417,7 @@ def test_a_cached_checkpoint_loads_at_once_without_a_network(tmp_path):
 from fastformers.models.core import load_body
 from fastformers.text.tokenizer import load_tokenizer
 t = time.perf_counter()
-print(load_body('some/model').loading.new, len(load_tokenizer('some/model')), time.perf_counter()-t<20)
+print(load_body('some/model')[1].new, len(load_tokenizer('some/model')), time.perf_counter()-t<20)
 open(sys.argv[1], 'r+b').truncate(2000)
 try: load_body('some/model')
 except OSError as e: print(e)"""

@@ -58,7 +58,7 @@ def same(a, b, tol=1e-5):
     assert torch.tensor(a.recorder.values).sub(torch.tensor(b.recorder.values)).abs().max()<tol
     return all((p-q).abs().max()<tol for p,q in zip(a.model.parameters(), b.model.parameters()))
 
-def untouched(learn): return all('forward' not in vars(m) and not m._forward_hooks_with_kwargs for m in learn.model.modules()) and type(learn.model.model_inputs).__name__=='ModelInputs'
+def untouched(learn): return all('forward' not in vars(m) and not m._forward_hooks_with_kwargs for m in learn.model.modules()) and type(learn.model.inputs).__name__=='ModelInputs'
 
 # --- equal to the run without
 
@@ -331,7 +331,7 @@ def test_probes_of_the_body_are_left_alone():
         kept.prefix = find_prefix(model)
         model(x[:2]); n = len(store)
         models._safe_sides.clear(); assert models.padding_safe(model.body)==()
-        model.model_inputs(x[:2]); model.body(input_ids=x.ids[:1])
+        model.inputs(x[:2]); model.body(input_ids=x.ids[:1])
         assert len(store)==n==2
 
 def test_awkward_texts():

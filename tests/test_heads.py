@@ -25,8 +25,8 @@ n_hidden = 3
 def at_of(body): return 'last' if is_causal(body.config) else 'cls'
 def model_of(family, layers=-1, head=None, **kwargs):
     torch.manual_seed(0)
-    body = load_body(tiny_arch(family, **kwargs))
-    return loud(TextClassifier(body, lambda nf: (head or partial(PoolingHead, at=at_of(body)))(nf, 3), layers), by=4.)
+    body = load_body(tiny_arch(family, **kwargs))[0]
+    return loud(TextClassifier(body, None, lambda nf: (head or partial(PoolingHead, at=at_of(body)))(nf, 3), layers), by=4.)
 
 def spread(mix):
     "Shares that differ"
@@ -37,7 +37,7 @@ def spread(mix):
 @pytest.mark.parametrize('family', list(tiny_families))
 def test_hidden_states_are_counted_as_the_signal_passes(family):
     torch.manual_seed(0)
-    body = load_body(tiny_arch(family)).eval()
+    body = load_body(tiny_arch(family)).eval()[0]
     inputs = ModelInputs(body)
     if family=='funnel':
         with pytest.raises(ValueError, match='FunnelModel gives states.*layers=-1'): state_widths(body, inputs)
@@ -56,19 +56,19 @@ def test_hidden_states_are_counted_as_the_signal_passes(family):
 def test_the_self_test_leaves_no_trace():
     for family in ('bert','big_bird'):
         kw = dict(attention_type='block_sparse') if family=='big_bird' else {}
-        body = load_body(tiny_arch(family, **kw)).train()
+        body = load_body(tiny_arch(family, **kw)).train()[0]
         state = torch.get_rng_state()
-        model = TextClassifier(body, lambda nf: PoolingHead(nf, 3, pool='mean'), 'mix')
+        model = TextClassifier(body, None, lambda nf: PoolingHead(nf, 3, pool='mean'), 'mix')
         assert all(m.training for m in body.modules())
         assert family=='bert' or body.attention_type=='block_sparse'==body.encoder.layer[0].attention_type
         torch.set_rng_state(state); PoolingHead(32, 3, pool='mean'); after = torch.get_rng_state()
-        torch.set_rng_state(state); state_widths(body, model.model_inputs); PoolingHead(32, 3, pool='mean')
+        torch.set_rng_state(state); state_widths(body, model.inputs); PoolingHead(32, 3, pool='mean')
         assert torch.equal(torch.get_rng_state(), after)
 
 def test_opt_that_projects_what_it_gives():
     assert model_of('opt', word_embed_proj_dim=16).nf==16
     m = model_of('opt', [-1,-2], word_embed_proj_dim=16)
-    assert m.nf==sum(state_widths(m.body, m.model_inputs)[-2:]) and m(batch(tokenizer('opt'), texts[:2])).shape==(2,3)
+    assert m.nf==sum(state_widths(m.body, m.inputs)[-2:]) and m(batch(tokenizer('opt'), texts[:2])).shape==(2,3)
 
 def test_scalar_mix_is_its_formula():
     mix = ScalarMix(4)
@@ -80,7 +80,7 @@ def test_scalar_mix_is_its_formula():
     m = model_of('bert', 'mix')
     spread(m.mix)
     x = batch(tokenizer('bert'), texts[:1])
-    with torch.no_grad(): assert gap(m.states(x), 1.5*sum(w*h for w,h in zip(m.mix.weights, hidden_states(m.body, m.model_inputs(x)))))<1e-5
+    with torch.no_grad(): assert gap(m.states(x), 1.5*sum(w*h for w,h in zip(m.mix.weights, hidden_states(m.body, m.inputs(x)))))<1e-5
 
 # ---- padding, and texts that share a row
 

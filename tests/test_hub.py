@@ -57,7 +57,7 @@ out['learner'] = learn.get_preds(dl=learn.dls.test_dl(texts))[0]
 out['parent'],out['stage'] = learn.parent,learn.lineage['stage']
 try: load_body('me/reviews')
 except ValueError as e: out['refused'] = str(e)
-out['plain'] = load_body('me/plain').loading.loaded
+out['plain'] = load_body('me/plain')[1].loaded
 try: from_hf('me/plain')
 except FileNotFoundError as e: out['no stage'] = str(e)
 try: load_body('me/nobody')

@@ -157,7 +157,7 @@ def grads(model): return torch.cat([p.grad.flatten() for p in model.parameters()
 def test_the_way_of_each_family(family):
     m = classifier(family)
     x = packed_batch(tokenizer(family))
-    assert (m.model_inputs.buckets(m.body, x) is not None)==(family in apart)
+    assert (m.inputs.buckets(m.body, x) is not None)==(family in apart)
 
 @pytest.mark.parametrize('side', ['right','left'])
 @pytest.mark.parametrize('family', everyone)
@@ -192,7 +192,7 @@ def test_loss_logits_and_gradients_in_a_row_are_those_of_the_texts_alone(family)
 
 def test_a_window_is_seen_by_the_self_test():
     "ModernBERT's local layers see all of a text under a plain mask: short texts would not show it"
-    body = load_body(tiny_arch('modernbert'))
+    body = load_body(tiny_arch('modernbert'))[0]
     plain = blocks.Blocks('bool', False, 0, torch.float32)
     assert find_blocks(body, ModelInputs(body)).kind=='layers'
     ways = blocks._ways
@@ -202,15 +202,15 @@ def test_a_window_is_seen_by_the_self_test():
     finally: blocks._ways = ways
 
 def test_a_row_longer_than_a_causal_window_is_taken_apart():
-    body = load_body(tiny_arch('mistral', sliding_window=160))
-    m = TextClassifier(body, PoolingHead(32, 3)).eval()
+    body = load_body(tiny_arch('mistral', sliding_window=160))[0]
+    m = TextClassifier(body, None, PoolingHead(32, 3)).eval()
     row = lambda n: TensorTokens(torch.arange(20, 20+n)[None], starts=torch.arange(n)[None]==5)
-    assert m.model_inputs.buckets(body, row(160)) is None and len(m.model_inputs.buckets(body, row(161)))==2
+    assert m.inputs.buckets(body, row(160)) is None and len(m.inputs.buckets(body, row(161)))==2
     with torch.no_grad(): assert gap(m.states(row(161))[:,5:], m.states(TensorTokens(torch.arange(25, 181)[None])))<1e-5
 
 def test_the_fallback_is_said_once_and_leaves_no_trace(caplog, monkeypatch):
     monkeypatch.setattr(blocks, '_blocks', {})
-    body = load_body(tiny_arch('fnet')); body.train()
+    body = load_body(tiny_arch('fnet')); body.train()[0]
     state = torch.get_rng_state()
     with caplog.at_level(logging.WARNING):
         for _ in range(2): assert find_blocks(body, ModelInputs(body)) is False
@@ -219,7 +219,7 @@ def test_the_fallback_is_said_once_and_leaves_no_trace(caplog, monkeypatch):
 
 def test_a_spoilt_model_says_nothing_about_others(monkeypatch):
     monkeypatch.setattr(blocks, '_blocks', {})
-    m = classifier('bert'); bad = copy.deepcopy(m); bad.model_inputs.blocks = None
+    m = classifier('bert'); bad = copy.deepcopy(m); bad.inputs.blocks = None
     with torch.no_grad():
         for p in bad.body.parameters(): p.fill_(float('nan'))
         bad.states(packed_batch(tokenizer('bert')))
@@ -228,10 +228,10 @@ def test_a_spoilt_model_says_nothing_about_others(monkeypatch):
 def test_half_precision_finds_the_same_way(monkeypatch):
     monkeypatch.setattr(blocks, '_blocks', {})
     for f in ('bert','mpnet'):
-        body = load_body(tiny_arch(f), dtype='bfloat16')
+        body = load_body(tiny_arch(f), dtype='bfloat16')[0]
         way = find_blocks(body, ModelInputs(body))
         assert way and way.dtype==torch.bfloat16
-        assert TextClassifier(body, PoolingHead(32, 3)).eval().states(packed_batch(tokenizer(f))).isfinite().all()
+        assert TextClassifier(body, None, PoolingHead(32, 3)).eval().states(packed_batch(tokenizer(f))).isfinite().all()
 
 @pytest.mark.parametrize('packing', packings[2:])
 def test_a_language_model_trains_on_every_format(packing):

@@ -101,7 +101,7 @@ def test_ewc_by_hand(stages):
 
 def test_new_weights_are_those_that_were_not_loaded(stages):
     learn = classifier(stages['bert'], head='hf')
-    assert {k for k,p in learn.model.named_parameters() if p not in loaded_weights(learn.model)}=={f'hf.{o}' for o in learn.model.loading.new}
+    assert {k for k,p in learn.model.named_parameters() if p not in loaded_weights(learn.model)}=={f'hf.{o}' for o in learn.model.loaded.new}
     assert loaded_weights(classifier(tiny_arch('bert')).model)==set()
     learn = classifier(stages['bert'], AuxiliaryLM())
     assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p not in loaded_weights(learn.model)}=={'head'}
@@ -280,8 +280,8 @@ def test_the_lm_head_comes_from_the_revision_of_the_body(stages, monkeypatch):
     asked = []
     monkeypatch.setattr(auxiliary, 'load_hf', lambda *args, revision, **kwargs: asked.append(revision) or load_hf(*args, **kwargs)) # a directory has no revisions
     learn = classifier(stages['bert'])
-    assert learn.model.loading.revision=='main'
-    learn.model.loading.revision = 'v2'
+    assert learn.model.loaded.revision=='main'
+    learn.model.loaded.revision = 'v2'
     for arch in (None, stages['bert']): lm_on(learn.model, MLM.auto_cls, arch)
     assert asked==['v2','main'], 'one that is named beside is its own'
 
@@ -541,7 +541,7 @@ def test_forgetting_compares_with_the_revision_it_began_with(stages, monkeypatch
     learn,asked = classifier(stages['bert']),[]
     def seen(cls, arch, revision='main', **kwargs): asked.append(revision); return load_hf(cls, arch, **kwargs)
     monkeypatch.setattr(page, 'load_hf', seen)
-    learn.model.loading.revision = 'v2'
+    learn.model.loaded.revision = 'v2'
     forgetting(learn, list(df.text[:4])); assert asked[0]=='v2'
 
 def test_mixout_says_when_it_has_nothing_to_mix(stages, caplog):

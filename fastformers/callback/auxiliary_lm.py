@@ -33,22 +33,23 @@ def _check_alike(hf, body, source):
     if n!=k: raise ValueError(f"the language model of {source} has another architecture than this body: {n} blocks there and {k} here")
 
 def lm_on(
-    model, # a classifier with a `body` and the report of its `loading`
+    model, # a classifier with a `body` and the report `loaded`
     auto_cls, # as an `Objective` has it
     arch=None, # where the LM head comes from; default: from where the body did
 )->LanguageModel: # its body is `model.body` itself; True `new_head` if the checkpoint had no LM head
     "A language model that shares the body of `model`"
-    body,report = model.body,model.loading
+    body,report = model.body,model.loaded
     revision = report.revision if arch is None else 'main'
     if arch is None: arch = report.source if report.loaded else body.config
     p = next(body.parameters())
-    hf = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype, adapters=lambda hf,f: hf, attn_implementation=body.config._attn_implementation) # its body is not kept
+    hf,there = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype, attn_implementation=body.config._attn_implementation)
+    there.adapters = None # its body is not kept
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
     _check_alike(hf, body, arch if isinstance(arch, str) else report.source)
     with quiet_hf():
         setattr(hf, hf.base_model_prefix, body)
         hf.tie_weights()
-    lm = LanguageModel(hf).to(p.device)
+    lm = LanguageModel(hf, there).to(p.device)
     lm.beside = report
     return lm
 
@@ -80,7 +81,7 @@ class AuxiliaryLM(Callback):
         self.objective,cfg = self._objective(),self.model.config
         if (why := self.objective.unfit(cfg)): raise ValueError(why)
         self.model.lm = lm_on(self.model, self.objective.auto_cls, self.arch)
-        if self.model.lm.new_head: _log.warning(f"{self.model.lm.loading.source} has no LM head: a new one starts random; begin with the directory of a language model, or name it as `arch` of `AuxiliaryLM`")
+        if self.model.lm.new_head: _log.warning(f"{self.model.lm.loaded.source} has no LM head: a new one starts random; begin with the directory of a language model, or name it as `arch` of `AuxiliaryLM`")
 
     def _objective(self):
         tok = tokenizer_of(self.dls)
@@ -92,10 +93,10 @@ class AuxiliaryLM(Callback):
         if not in_fit(self) or self.opt is None: return # fastai's `summary` fits without an optimizer
         if not hasattr(self.model, 'lm'):
             raise ValueError("the LM head has to be in the model before there is an optimizer: pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
-        began,now = ((o.source, o.revision) for o in (getattr(self.model.lm, 'beside', self.model.loading), self.model.loading))
+        began,now = ((o.source, o.revision) for o in (getattr(self.model.lm, 'beside', self.model.loaded), self.model.loaded))
         if self.arch is None and began!=now:
-            has = f'is still that of {self.model.lm.loading.source}' if self.model.lm.loading.loaded else 'starts random'
-            _log.warning(f"the body was loaded from {self.model.loading.source} after the learner was made, the LM head {has}: name that directory as `arch` of `AuxiliaryLM` if it holds one")
+            has = f'is still that of {self.model.lm.loaded.source}' if self.model.lm.loaded.loaded else 'starts random'
+            _log.warning(f"the body was loaded from {self.model.loaded.source} after the learner was made, the LM head {has}: name that directory as `arch` of `AuxiliaryLM` if it holds one")
         known = {p for ps in self.opt.param_lists for p in ps}
         if any(p.requires_grad and p not in known for p in self.model.lm.parameters()): # adapters freeze weights for good
             raise ValueError("the optimizer does not have all weights of the LM head; use the splitter `layer_groups`, or one that covers `model.lm` too")

@@ -22,8 +22,8 @@ from .meanwhile import computing
 def reader(
     model # A learner's, perhaps wrapped for several processes
 ): # None where there is none
-    "The module in `model` that has a `body` and makes its `model_inputs`"
-    return first(m for m in model.modules() if hasattr(m, 'model_inputs'))
+    "The module in `model` that has a `body` and makes its `inputs`"
+    return first(m for m in model.modules() if hasattr(m, 'inputs'))
 
 def lowest_open(
     model # A module with a Hugging Face `body`

@@ -20,7 +20,7 @@ from torch import Tensor
 from fastcore.basics import GetAttr
 from fastcore.foundation import first
 from fastai.basics import Callback
-from ..models.blocks import _evaluating
+from ..models.load import evaluating
 from ..text.core import TensorTokens, as_tokens
 from ..models.families import _meta, block_modules
 from .frozen import Prefix, lowest_open, reader
@@ -117,7 +117,7 @@ class _Noted(StandIn, GetAttr):
 class KeptStates:
     "`forward` of `model`'s body that takes what is in `store` for what its `prefix` would compute"
     def __init__(self, model, store):
-        self.forward,self.inputs,self.store,self.prefix,self.below = model.body.forward,_Noted(model.model_inputs),store,None,()
+        self.forward,self.inputs,self.store,self.prefix,self.below = model.body.forward,_Noted(model.inputs),store,None,()
 
     def __call__(self, *args, **kwargs):
         x,ids = self.inputs.x,kwargs.get('input_ids', *args[:1])
@@ -145,21 +145,21 @@ class KeptStates:
 
 @contextmanager
 def keeping(
-    model, # A module with `body` and `model_inputs`
+    model, # A module with `body` and `inputs`
     store:RowStates
 ):
     "In the block, the body of `model` computes `KeptStates`, once they are given a `prefix`"
-    kept,inputs = KeptStates(model, store),model.model_inputs
-    model.model_inputs = kept.inputs
+    kept,inputs = KeptStates(model, store),model.inputs
+    model.inputs = kept.inputs
     try:
         with computing({model.body:kept}): yield kept
-    finally: model.model_inputs = inputs
+    finally: model.inputs = inputs
 
 # %% ../../nbs/callback/06_frozen_cache.ipynb #833da093
 def _try_prefix(model, prefix):
     "Does `model` compute the same on top of kept states, what its head is fed too?"
     n,sl = torch.tensor([9,7,5]),9
-    half = max(model.model_inputs.vocab_sz//2, 1)
+    half = max(model.inputs.vocab_sz//2, 1)
     ids = (torch.arange(3*sl).view(3, sl)*18)%half + half//2 # special ids are low or high
     device = next(model.parameters()).device
     def run(k):
@@ -170,14 +170,14 @@ def _try_prefix(model, prefix):
         def fed(m, args): seen.append(args[0][args[1]].flatten()) # a head that begins at zero says the same whatever it is fed
         with model.head.register_forward_pre_hook(fed) if isinstance(model, TextClassifier) else model.body.register_forward_hook(note, with_kwargs=True): pred = model(x)
         return torch.cat([*seen, pred.flatten()])
-    with torch.random.fork_rng([]), _evaluating(model), keeping(model, RowStates(1.)) as kept:
+    with torch.random.fork_rng([]), evaluating(model), keeping(model, RowStates(1.)) as kept:
         run(0) # a first run asks whether padding is safe, and puts in what picks states
         want = run(0)
         kept.prefix = prefix
         return all((o-want).abs().max()<5e-5*want.std() for o in (run(0), run(3)))
 
 def find_prefix(
-    model, # A module with `body` and `model_inputs`
+    model, # A module with `body` and `inputs`
     n=None # Blocks in it; None: the whole body
 )->Prefix: # None where kept states would not do
     "The `Prefix` of `n` blocks of `model`, if the network computes the same on top of its states; found by trying"

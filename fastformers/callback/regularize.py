@@ -44,16 +44,15 @@ def _lost(lost):
     res.lost = lost
     return res
 
-def _reports(model): return [o for m in model.modules() if isinstance(o := vars(m).get('loading'), LoadReport)] # of what `load_hf` gives
+def _reports(model): return [o for m in model.modules() if isinstance(o := vars(m).get('loaded'), LoadReport)]
 
 def loaded_weights(model):
     "The parameters of `model` that came from a checkpoint, as a set"
-    res = set()
+    res,seen = set(),set()
     for m in model.modules():
-        report = vars(m).get('loading') # on what `load_hf` gives
-        if not isinstance(report, LoadReport) or not report.loaded: continue
-        other = {p for o in m.modules() if o is not m and 'loading' in vars(o) for p in o.parameters()} # of which there is another report
-        res |= {p for k,p in m.named_parameters(remove_duplicate=False) if (name := plain_name(k)) and name not in report.new and p not in other}
+        if not isinstance(report := vars(m).get('loaded'), LoadReport): continue
+        if report.loaded: res |= {p for k,p in m.hf.named_parameters(remove_duplicate=False) if (name := plain_name(k)) and name not in report.new and p not in seen}
+        seen |= {*m.hf.parameters()} # a body that two models share is judged by the first
     return res
 
 def keep_start(cb, params):

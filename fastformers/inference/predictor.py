@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 from safetensors import safe_open
 from safetensors.torch import load_model
 from transformers import AutoModelForSequenceClassification
-from ..models.adapters_files import load_adapters
 from ..text.core import TensorTokens
 from .bundle import HFClassifier, activations, build_head, head_module, problem_types, read_bundle
 from ..models.heads import as_head
@@ -157,9 +156,9 @@ def _loaded(path, load):
         if why := _damaged(path): raise ValueError(f"{why}; copy it again, or write the directory anew with `learn.to_hf`") from e
         raise
 
-def _whole(hf, path):
-    if hf.loading.new: raise ValueError(f"the weights in {path} are not complete: {len(hf.loading.new)} tensors are missing or of another shape, the first is {hf.loading.new[0]}")
-    return hf
+def _whole(hf, report, path):
+    if report.new: raise ValueError(f"the weights in {path} are not complete: {len(report.new)} tensors are missing or of another shape, the first is {report.new[0]}")
+    return hf,report
 
 def _plain_facts(path):
     "What a Hugging Face sequence classifier in `path` says of itself"
@@ -180,11 +179,11 @@ def _tokenizer(path, facts, model):
 
 def _model(path, facts, head):
     spec = facts['head']
-    if spec['class']=='hf': return HFClassifier(_whole(_loaded(path, lambda: load_hf(AutoModelForSequenceClassification, path, adapters=load_adapters)), path))
+    if spec['class']=='hf': return HFClassifier(*_whole(*_loaded(path, lambda: load_hf(AutoModelForSequenceClassification, path)), path))
     if head is None and spec['class']=='custom':
         raise ValueError(f"the head in {path} is a {spec['name']}, a module that cannot be rebuilt from JSON; pass one of the same shape, its weights are here: from_hf({str(path)!r}, head={spec['name']}(...))")
     head = build_head(spec) if head is None else head
-    model = TextClassifier(_whole(load_body(path, adapters=load_adapters), path), lambda nf: as_head(head, nf, len(facts['labels'])), spec.get('layers', -1))
+    model = TextClassifier(*_whole(*load_body(path), path), lambda nf: as_head(head, nf, len(facts['labels'])), spec.get('layers', -1))
     try: load_model(head_module(model), str(path/'head.safetensors'))
     except RuntimeError as e: raise ValueError(f"the weights in {path/'head.safetensors'} do not fit the head {type(model.head).__name__}: {e}") from e
     return model

@@ -13,13 +13,12 @@ import math
 from pathlib import Path
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
-from ..models.adapters_files import load_adapters
 from ..text.core import TensorTokens
 from ..data.block import tokenizer_of
 from ..hub import resolve_arch
 from ..data.loader import PadTokens
 from ..models.load import LoadReport
-from ..models.core import LanguageModel, is_causal, load_body, load_config, load_hf, max_length, _evaluating
+from ..models.core import HFModel, LanguageModel, is_causal, load_body, load_config, load_hf, max_length, evaluating
 from ..objectives.core import CLM, MLM
 from ..callback.auxiliary_lm import lm_on
 from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
@@ -31,10 +30,6 @@ def _tok(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_
 
 def _config(o): return o.model.config if isinstance(o, Learner) else load_config(*_place(o))
 
-class _Body:
-    "What `lm_on` needs to know of a body in a directory"
-    def __init__(self, path, revision): self.body = load_body(path, revision=revision, adapters=load_adapters); self.loading,self.config = self.body.loading,self.body.config
-
 def _as_lm(o, auto_cls, head):
     "The language model in `o`, a learner or a directory; its LM head from `head` if it has none of its own"
     if isinstance(o, Learner):
@@ -43,9 +38,9 @@ def _as_lm(o, auto_cls, head):
     else:
         path,revision = _place(o)
         there = head is not None and Path(resolve_arch(str(path), revision), 'classifier.json').is_file()
-        res = lm_on(_Body(path, revision), auto_cls, head) if there else LanguageModel(load_hf(auto_cls, path, revision=revision, adapters=load_adapters))
-    if res.new_head or not res.loading.loaded:
-        raise ValueError(f"{res.loading.source} has no LM head, so its language model cannot be measured; pass `head`, the directory of the language model it began with")
+        res = lm_on(HFModel(*load_body(path, revision=revision)), auto_cls, head) if there else LanguageModel(*load_hf(auto_cls, path, revision=revision))
+    if res.new_head or not res.loaded.loaded:
+        raise ValueError(f"{res.loaded.source} has no LM head, so its language model cannot be measured; pass `head`, the directory of the language model it began with")
     return res
 
 # %% ../../nbs/interpret/00_forgetting.ipynb #61dc4d09
@@ -58,7 +53,7 @@ def text_losses(
     "The loss of each text, as a sum over its predicted tokens, and their number"
     sums,ns,pad = np.zeros(len(rows)),np.zeros(len(rows)),PadTokens(objective.tfm)
     order,device = np.argsort([-len(o) for o in rows], kind='stable'),next(model.parameters()).device
-    with _evaluating(model):
+    with evaluating(model):
         for at in (order[i:i+bs] for i in range(0, len(order), bs)):
             x = torch.stack([o[0] for o in pad([(rows[i],) for i in at])]).as_subclass(TensorTokens).to(device)
             x,y = objective((x,), split_idx=1)
@@ -95,7 +90,7 @@ def forgetting(
 
 def _began(learn):
     "The `LoadReport` of the weights that `learn` began with"
-    report = learn.model.loading
+    report = learn.model.loaded
     if not report.loaded: raise ValueError("this learner began with random weights, which hold nothing that could be forgotten; pass a dictionary of stages")
     return report
 

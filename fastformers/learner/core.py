@@ -26,15 +26,15 @@ from fastai.learner import Learner
 from transformers import PretrainedConfig
 from ..models.adapters import _check_alike, _inside, _plain_state
 from ..models.adapters_files import load_adapters
-from ..inference.bundle import HFClassifier, bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
-from ..models.blocks import _evaluating
+from ..inference.bundle import bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
+from ..models.load import evaluating
 from ..callback.checkpoints import data_hash
 from ..data.block import tokenizer_of
 from ..callback.fast_cpu import FastCPU
 from ..callback.frozen import FrozenEval
 from ..models.heads import PoolingHead, as_head, check_head
 from ..models.load import ADAPTERS
-from ..models.core import TextClassifier, LanguageModel, ModelInputs, fit_vocab, load_body, load_config, load_hf, layer_groups, max_length, is_causal
+from ..models.core import HFClassifier, HFModel, TextClassifier, LanguageModel, load_body, load_config, load_hf, layer_groups, max_length, is_causal
 from ..objectives.core import Objective
 import fastformers.learner.generation # `fill_mask`, `generate`
 import fastformers.callback.schedule # `fit_schedule`
@@ -61,10 +61,10 @@ def _own_tok(arch, revision):
     return tok if len(tok)>load_config(arch, revision).get_text_config().vocab_size/2 else None
 
 def _check_tok(tok, model, arch):
-    "Does the tokenizer belong to the embeddings of `model`, a Hugging Face model from `arch`?"
-    vocab,revision = model.config.get_text_config().vocab_size,model.loading.revision
+    "Does the tokenizer belong to the embeddings of `model`, from `arch`?"
+    vocab,revision = model.config.get_text_config().vocab_size,model.loaded.revision
     hashed = (read_stage(_dir(arch, revision)) or {}).get('tokenizer')
-    loaded = model.loading.loaded # random weights belong to no tokenizer
+    loaded = model.loaded.loaded # random weights belong to no tokenizer
     other = loaded and hashed not in (None, tok_hash(tok))
     if len(tok)<=vocab and not other and (hashed or not loaded or tok.name_or_path==str(resolve_arch(arch, revision))): return
     own = _own_tok(arch, revision)
@@ -79,7 +79,7 @@ def _fit_data(dls, model, arch):
     longest = max(int(dl.lengths.max(initial=0)) if hasattr(dl,'lengths') else 0 for dl in dls.loaders)
     if n and longest>n: raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
     _check_tok(tok, model, arch)
-    if fit_vocab(getattr(model,'hf',model.body), len(tok)): model.model_inputs = ModelInputs(model.body)
+    model.fit_vocab(len(tok))
 
 class PickleNote(Callback):
     "Say, when a learner is pickled, what else there is"
@@ -97,7 +97,7 @@ def _learner(dls, model, arch, cbs, **kwargs):
 def _comes_from(learn, arch):
     "`learn` with its lineage, read now: the directory of `arch` may be another stage when this learner is saved"
     learn.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
-    learn.lineage = read_stage(_dir(arch, learn.model.loading.revision)) or learn.parent
+    learn.lineage = read_stage(_dir(arch, learn.model.loaded.revision)) or learn.parent
     return learn
 
 def _given(**kwargs): return {k:v for k,v in kwargs.items() if v is not None}
@@ -163,11 +163,11 @@ def _say_kept(path):
 
 def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, **kwargs):
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
-    body,n_out = load_body(arch, pretrained, drop_mult, adapters=load_adapters, **kwargs),get_c(dls)
-    facts = read_bundle(path := _dir(arch, body.loading.revision)) if pretrained else None
+    (body,report),n_out = load_body(arch, pretrained, drop_mult, **kwargs),get_c(dls)
+    facts = read_bundle(path := _dir(arch, report.revision)) if pretrained else None
     name_labels(body.config, *target_of(dls)[:2])
     if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
-    model = TextClassifier(body, lambda nf: as_head(head, nf, n_out, drop_mult), layers)
+    model = TextClassifier(body, report, lambda nf: as_head(head, nf, n_out, drop_mult), layers)
     if isinstance(head, nn.Module): return model
     there = facts if facts and (facts['head']['class']=='hf' or (path/'head.safetensors').is_file()) else None
     if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
@@ -183,7 +183,7 @@ def _check_head(model, n_out):
     name,p = type(model.head).__name__,next(model.body.parameters())
     h = torch.zeros(2, 16, model.nf, dtype=p.dtype if model.mix is None else torch.float32, device=p.device)
     try:
-        with _evaluating(model): out = model.head(h, torch.ones(h.shape[:2], dtype=torch.bool, device=p.device))
+        with evaluating(model): out = model.head(h, torch.ones(h.shape[:2], dtype=torch.bool, device=p.device))
     except Exception as e: # of whatever kind, in the user's own code
         raise ValueError(f"the head {name} cannot take the hidden states of this {model.config.model_type}, (bs, sl, {model.nf}) of {str(p.dtype)[6:]}: {e}; build it for that width, "
                          f"or pass the class or a function, which is called with (nf, n_out): head={name}") from e
@@ -196,7 +196,7 @@ def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
     (kind,labels,_),path = target_of(dls),_dir(arch, kwargs.get('revision','main'))
     there = read_bundle(path)
     keep = there and _same_task(there, dls)
-    model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, adapters=load_adapters, **kwargs)
+    model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
     if pretrained and keep and there['head']['class']=='hf': _say_kept(path)
     return model
 
@@ -272,24 +272,24 @@ def _check_rows(path, here, there, pairs):
 def _body_of(path, kind, labels, hf):
     "The body of the classifier in `path`, or with `hf` Hugging Face's whole, adapters with it"
     read_bundle(_dir(path))
-    return hf_classifier(path, kind, labels, keep_head=False, adapters=load_adapters).hf if hf else load_body(path, adapters=load_adapters)
+    return hf_classifier(path, kind, labels, keep_head=False) if hf else HFModel(*load_body(path))
 
 @patch
 def load_encoder(self:Learner,
     path # Directory written by `save_encoder`, or any checkpoint of the same architecture
 ):
     "Load the weights in `path` into this learner's language model or body, adapters beside them too; `path` becomes its parent, a classifier's head stays"
-    mine,model = _hf_model(self,'load_encoder'),self.model
-    if isinstance(model, LanguageModel): theirs = load_hf(objective_of(self.dls).auto_cls, path)
+    mine = model = self.model
+    if isinstance(model, LanguageModel): theirs = LanguageModel(*load_hf(objective_of(self.dls).auto_cls, path))
     else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))
     _check_alike(mine, theirs, path)
-    a,b = _plain_state(mine),_plain_state(theirs)
+    a,b = _plain_state(mine.hf),_plain_state(theirs.hf)
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
-    if bad: _check_rows(path, *(o.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
+    if bad: _check_rows(path, *(o.hf.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
-    mine.load_state_dict({k:a[k] if k in theirs.loading.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
-    mine.loading = theirs.loading
+    mine.hf.load_state_dict({k:a[k] if k in theirs.loaded.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
+    mine.loaded = theirs.loaded
     if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
     return _comes_from(self, path)

@@ -13,7 +13,7 @@ import torch
 from fastcore.basics import patch
 from fastcore.foundation import first
 from fastai.learner import Learner
-from ..inference.bundle import HFClassifier
+from ..models.core import HFClassifier
 from ..text.core import TensorTokens
 from ..data.block import tokenizer_of
 from ..models.core import LanguageModel, TextClassifier, is_causal, max_length, quiet_hf

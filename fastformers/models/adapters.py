@@ -28,7 +28,7 @@ def _body(model):
     if not hasattr(body, 'config'): raise TypeError(f"expected a model with a Hugging Face network in it, such as `learn.model` or what `load_body` gives, got a {type(model).__name__}")
     return body
 
-def _holder(model): "Of `model` and what it holds, the Hugging Face model that was loaded"; return next((o for o in (getattr(model, 'hf', model), _body(model)) if 'loading' in vars(o)), _body(model))
+def _holder(model): "The Hugging Face model in `model`"; return getattr(model, 'hf', model)
 
 _added = re.compile(r'(^|\.)(adapter|lora_\w+)\.')
 
@@ -40,7 +40,7 @@ def plain_name(
 
 def _new(model):
     "The weights, by identity, that start random in a network of which others were loaded"
-    report = getattr(_holder(model), 'loading', None)
+    report = getattr(model, 'loaded', None)
     return {id(p) for n,p in _holder(model).named_parameters() if plain_name(n) in report.new} if report and report.loaded else set()
 
 def train_only(
@@ -253,7 +253,7 @@ def reinit_layers(
 ): # `model`
     "Start the top `n` blocks, and the pooler if there is one, from random weights (Zhang et al. 2021)"
     body = _plain(model)
-    blocks,report = block_modules(body),getattr(_holder(model), 'loading', None)
+    blocks,report = block_modules(body),getattr(model, 'loaded', None)
     if not (isinstance(n, Integral) and 1<=n<=len(blocks)): raise ValueError(f"`n` is how many blocks start anew, 1 to {len(blocks)} for this model; got {n!r:.40}")
     def top(o): return [p for m in (*(m for b in block_modules(o)[-n:] for m in b), *([o.pooler] if getattr(body, 'pooler', None) else [])) for p in m.parameters()]
     fresh = type(body)(body.config) # the whole: some families draw weights where a block is built, others when all are, by depth

@@ -15,10 +15,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from .adapters import _body, _holder, _new, adapter_ways, remove_adapters, _save_plain, train_only
+from .adapters import _body, _new, adapter_ways, remove_adapters, _save_plain, train_only
 from .families import block_modules
 from .load import ADAPTERS
-from .core import LanguageModel
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def _kind(model):
 def _labels(model):
     "What the head of `model` tells apart, and how; None for a regression, or where there is no head or nobody named its labels"
     cfg = _body(model).config
-    if isinstance(model, LanguageModel) or model is _body(model) or cfg.problem_type in (None,'regression'): return
+    if getattr(model, 'is_lm', False) or model is _body(model) or cfg.problem_type in (None,'regression'): return
     return f"{cfg.problem_type.replace('_', ' ')}: {', '.join(cfg.id2label.values())}"
 
 def write_tensors(
@@ -98,7 +97,7 @@ def _fit(there, here, path):
 
 def _both(model, tensors, heads):
     "Of the `tensors` of a file and of the model's own, by name, those that have to be in both; without `heads` those of the body"
-    own,new,report = _small(model),_new(model),getattr(_holder(model), 'loading', None)
+    own,new,report = _small(model),_new(model),getattr(model, 'loaded', None)
     dropped = [f'.{k}' for k in report.dropped] if report else [] # a pooler that stands before another head than this one
     there = {k:v for k,v in tensors.items() if k in own or not k.startswith('body.') or not any(o.endswith(k[4:]) for o in dropped)}
     here = {k:v for k,v in own.items() if k in tensors or id(v) not in new} # and one that there was no need for

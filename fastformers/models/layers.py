@@ -14,10 +14,9 @@ import operator
 from copy import deepcopy
 import torch
 from torch import nn, Tensor
-from .blocks import _evaluating
 from ..text.core import TensorTokens
 from .families import _meta
-from .load import quiet_hf
+from .load import evaluating, quiet_hf
 
 # %% ../../nbs/models/03_layers.ipynb #9ec4faea
 class ScalarMix(nn.Module):
@@ -57,7 +56,7 @@ def state_widths(
     if _meta(body.config).padding is not None: body = deepcopy(body) # few tokens would change how it attends, for good
     n = max(inputs.min_len, min(8, inputs.max_len or 8))
     x = TensorTokens((torch.arange(n, device=next(body.parameters()).device)[None]*7+11)%inputs.vocab_sz)
-    with quiet_hf(), torch.random.fork_rng([]), _evaluating(body): hs,last = hidden_states(body, inputs(x)),body(**inputs(x))[0]
+    with quiet_hf(), torch.random.fork_rng([]), evaluating(body): hs,last = hidden_states(body, inputs(x)),body(**inputs(x))[0]
     if not torch.equal(hs[-1].nan_to_num(), last.nan_to_num()): # weights may not be set yet
         raise ValueError(f"the last hidden state of {type(body).__name__} is not what it gives, so its layers cannot be counted; use the last alone, layers=-1")
     return [h.shape[-1] for h in hs]

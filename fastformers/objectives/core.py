@@ -183,7 +183,7 @@ class Objective(ItemTransform):
         if len(self.tok)>cfg.get_text_config().vocab_size:
             raise ValueError(f"the tokenizer has {len(self.tok)} tokens, the model {cfg.get_text_config().vocab_size}: they do not belong together; "
                              "load both from one place, or set `vocab_size` of the config")
-        return LanguageModel(load_hf(self.auto_cls, arch, pretrained, **kwargs))
+        return LanguageModel(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
     @classmethod
     def unfit(cls, cfg): "Why a model of `cfg` cannot learn this objective, or None"; return None
 
