@@ -11,7 +11,7 @@ def trained(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, poo
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     from fastformers.callback.regularize import RDrop
-    from fastformers.callback.freeze import cpu_bf16
+    from fastformers.callback.compute import cpu_bf16
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=bs, seed=seed, max_len=max_len, device='cpu')
     learn = classifier_learner(dls, arch, pretrained=pretrained, pool=pool, layers=layers,

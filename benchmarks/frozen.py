@@ -16,7 +16,7 @@ def learner(dls, open_blocks, precision, cache, drop_mult=1.):
     import torch
     from fastformers.callback.frozen_cache import FrozenCache
     from fastformers.learner.core import classifier_learner
-    from fastformers.callback.freeze import cpu_bf16
+    from fastformers.callback.compute import cpu_bf16
     torch.manual_seed(0)
     learn = classifier_learner(dls, 'minilm', drop_mult=drop_mult, cbs=[cpu_bf16(enabled=precision=='bf16'), *([FrozenCache()] if cache else [])])
     learn.create_opt()

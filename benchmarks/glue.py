@@ -61,7 +61,7 @@ def trainer(name, df, test, seed, lr):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.hub import resolve_arch
-    from fastformers.callback.freeze import bf16_speedup
+    from fastformers.callback.compute import bf16_speedup
     _,_,texts,label,what = sets[name]
     path = str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df[label] for l in str(o).split(';')})

@@ -26,7 +26,7 @@ def learner(df, max_len, seed):
     from fastai.torch_core import set_seed
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
-    from fastformers.callback.freeze import cpu_bf16
+    from fastformers.callback.compute import cpu_bf16
     set_seed(seed)
     learn = classifier_learner(classifier_dls(df, 'minilm', bs=bs, max_len=max_len, seed=seed), 'minilm', cbs=[cpu_bf16(), last_only()])
     learn.freeze_to(1)

@@ -122,7 +122,7 @@ class LMTask:
         from fastai.callback.core import Callback, CancelFitException
         from fastai.callback.fp16 import AMPMode, MixedPrecision
         from fastformers.learner.core import lm_learner
-        from fastformers.callback.freeze import cpu_bf16
+        from fastformers.callback.compute import cpu_bf16
         clock = Clock(self.steps, self.warm)
         class Ticks(Callback):
             order = 1000

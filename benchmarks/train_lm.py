@@ -80,7 +80,7 @@ def s2(args):
     return fig
 
 def s3(args):
-    from fastformers.callback.freeze import bf16_speedup
+    from fastformers.callback.compute import bf16_speedup
     task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout),{o:iter(range(100)) for o in ('fp32','bf16')}
     def run(precision): return task.ours(precision, seed=next(seeds[precision])) # the same dropout in both, another one each time: what fp32 runs differ by is the noise
     runs = in_turn({o:partial(run, o) for o in seeds}, args.repeats, says_tokens)
@@ -115,7 +115,7 @@ def loops(df, bs, max_len, steps, precision):
     from fastformers.data.block import classifier_dls
     from fastformers.callback.fast_cpu import fast_cpu
     from fastformers.learner.core import classifier_learner
-    from fastformers.callback.freeze import cpu_bf16
+    from fastformers.callback.compute import cpu_bf16
     dls = classifier_dls(df, 'minilm', bs=bs, max_len=max_len, device='cpu')
     batches = [b for _,b in zip(range(steps), dls.train)]
     tokens = [int(x.attention_mask.sum()) for x,_ in batches]

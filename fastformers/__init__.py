@@ -7,12 +7,13 @@ Modules:
 - `fastformers.callback.audit`: Did a frozen weight move? `FrozenAudit` proves for each step of a schedule that none did, bit by bit
 - `fastformers.callback.auxiliary_lm`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.callback.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
-- `fastformers.callback.compute`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
+- `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.callback.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
-- `fastformers.callback.freeze`: The mechanics around a step: frozen weights that stay frozen, a faster Adam and BERT's own, bfloat16 on the CPU, how many epochs fit into a time budget.
+- `fastformers.callback.freeze`: The mechanics around a step: frozen weights that stay frozen, a faster Adam and BERT's own, how many epochs fit into a time budget.
 - `fastformers.callback.frozen`: What is frozen from the bottom up: which layers, in eval mode, and how to begin above them
 - `fastformers.callback.frozen_cache`: Compute what is frozen once a text: `FrozenCache`
+- `fastformers.callback.gradient_checkpointing`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.callback.lr_find`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
 - `fastformers.callback.rates`: How fast a layer learns: less the lower it lies, and up and down in time.

@@ -40,8 +40,8 @@ from .callback.schedule_cost import *
 from .files import *
 from .inference.stage_json import *
 from .callback.resume import *
-from .callback.accumulate import *
 from .callback.compute import *
+from .callback.gradient_checkpointing import *
 from .callback.fast_cpu import *
 from .learner.generation import *
 from .callback.frozen import *

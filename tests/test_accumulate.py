@@ -5,13 +5,14 @@ from fastai.callback.training import GradientClip
 from fastai.callback.fp16 import MixedPrecision
 from fastai.optimizer import SGD
 from fastai.torch_core import set_seed
-from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.core import CLM, MLM, picked
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import FusedAdam, cpu_bf16
+from fastformers.callback.freeze import FusedAdam
+from fastformers.callback.compute import cpu_bf16
 
 class Keep(Callback):
     "Keep the gradient of each step, after clipping"

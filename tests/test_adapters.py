@@ -15,7 +15,7 @@ from fastformers.objectives.core import CLM, MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 
 everyone = list(tiny_families)
 needs_peft = pytest.mark.skipif(importlib.util.find_spec('peft') is None, reason='peft is an extra')

@@ -13,7 +13,7 @@ from fastformers.objectives.core import CLM, MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune
 from fastformers.inference.stage_json import read_stage
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 from test_contracts_common import *
 
 df = tiny_df().iloc[:36]

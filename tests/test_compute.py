@@ -4,7 +4,7 @@ from contextlib import nullcontext
 import pytest, torch
 from test_contracts_common import Power
 from fastai.basics import Callback, CancelEpochException, set_seed
-from fastformers.callback.compute import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
+from fastformers.callback.gradient_checkpointing import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.models.families import block_modules, layer_groups
 from fastformers.callback.frozen_cache import FrozenCache
@@ -13,7 +13,8 @@ from fastformers.objectives.core import CLM, MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.callback.freeze import cpu_bf16, epochs_for
+from fastformers.callback.freeze import epochs_for
+from fastformers.callback.compute import cpu_bf16
 from fastai.callback.fp16 import MixedPrecision
 
 with_it = 'bert roberta distilbert electra modernbert deberta-v2 convbert fnet gpt2 llama opt'.split()

@@ -7,7 +7,7 @@ from fastformers.callback.fast_cpu import fast_cpu
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.core import CLM, MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 
 df = tiny_df()
 with_interface = 'bert roberta distilbert electra albert gpt2 opt modernbert xlm-roberta nomic_bert camembert'.split()

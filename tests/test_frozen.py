@@ -5,9 +5,9 @@ from fastai.basics import Callback, set_seed
 from fastai.callback.schedule import lr_find
 from fastai.learner import load_learner
 from torch import nn
-from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
-from fastformers.callback.compute import CompileBlocks, GradientCheckpointing
+from fastformers.callback.gradient_checkpointing import CompileBlocks, GradientCheckpointing
 from fastformers.text.core import TensorTokens
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.models.families import block_modules
@@ -18,7 +18,7 @@ from fastformers.callback.regularize import L2SP, Mixout, RDrop
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import Schedule, chain_thaw, gradual_unfreeze, lp_ft
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 from test_contracts_common import Power
 
 df = tiny_df()

@@ -3,8 +3,8 @@ import pytest, torch
 from test_contracts_common import Power
 from fastai.basics import Callback, set_seed
 from fastai.callback.fp16 import MixedPrecision
-from fastformers.callback.accumulate import TokenAccumulation
-from fastformers.callback.compute import CompileBlocks, GradientCheckpointing
+from fastformers.callback.compute import TokenAccumulation
+from fastformers.callback.gradient_checkpointing import CompileBlocks, GradientCheckpointing
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.ulmfit.measure import measure

@@ -6,7 +6,7 @@ from fastai.data.all import RegressionBlock
 from fastai.learner import load_learner
 from fastformers.models.adapters import add_lora
 from fastformers.inference.bundle import build_head, head_spec
-from fastformers.callback.compute import checkpointing, compiled
+from fastformers.callback.gradient_checkpointing import checkpointing, compiled
 from fastformers.inference.predictor import from_hf
 from fastformers.callback.frozen_cache import FrozenCache
 from fastformers.models.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools

@@ -10,9 +10,9 @@ from fastai.callback.progress import CSVLogger, ProgressCallback
 from fastai.callback.tracker import SaveModelCallback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.torch_core import set_seed
-from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.compute import TokenAccumulation
 from fastformers.models.adapters import add_adapters
-from fastformers.callback.compute import GradientCheckpointing
+from fastformers.callback.gradient_checkpointing import GradientCheckpointing
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.callback.frozen_cache import FrozenCache
 from fastformers.learner.core import classifier_learner, lm_learner
@@ -22,7 +22,7 @@ from fastformers.callback.regularize import L2SP, Mixout
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 
 short = dict(num_it=12, restarts=2, end_lr=1., show_plot=False)
 

@@ -4,14 +4,14 @@ from test_contracts_common import Power
 from fastai.basics import Callback, L, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientClip
-from fastformers.callback.accumulate import TokenAccumulation
-from fastformers.callback.compute import GradientCheckpointing
+from fastformers.callback.compute import TokenAccumulation
+from fastformers.callback.gradient_checkpointing import GradientCheckpointing
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 
 df = tiny_df().iloc[:32].assign(is_valid=[i%4==3 for i in range(32)])
 def lm(*cbs, bs=4, family='bert', drop_mult=1.):

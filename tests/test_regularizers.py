@@ -8,7 +8,7 @@ from fastai.learner import load_learner
 from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForPreTraining
-from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.compute import TokenAccumulation
 from fastformers.models.adapters import add_adapters, add_lora, reinit_layers
 from fastformers.models.adapters_files import load_adapters, save_adapters
 from fastformers.callback import auxiliary_lm as auxiliary
@@ -25,7 +25,8 @@ from fastformers.callback.regularize import L2SP, Mixout, RDrop, agreement, load
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import FusedAdam, cpu_bf16
+from fastformers.callback.freeze import FusedAdam
+from fastformers.callback.compute import cpu_bf16
 
 df = tiny_df()
 

@@ -24,7 +24,7 @@ from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
 from functools import partial
 defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
-from fastformers.callback.accumulate import TokenAccumulation
+from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import lm_dls, classifier_dls
 from fastformers.learner.core import lm_learner, classifier_learner
 from fastformers.callback.resume import Resume

@@ -29,7 +29,7 @@ from fastformers.text.readers import load_data
 from fastformers.ulmfit.recipe import read_recipe
 from fastformers.callback.resume import Resume
 from fastformers.testing import tiny_df
-fastformers.callback.freeze.bf16_speedup = lambda: .5                          # not a matter of how busy the machine is
+fastformers.callback.compute.bf16_speedup = lambda: .5                          # not a matter of how busy the machine is
 often = partial(Resume, every=3)                                        # not every ten minutes
 defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
 

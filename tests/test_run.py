@@ -7,7 +7,7 @@ from fastformers.data.block import classifier_dls
 from fastformers.learner.core import classifier_learner
 from fastformers.ulmfit.recipe import Recipe, read_recipe
 from fastformers.inference.stage_json import read_stage
-from fastformers.callback.freeze import cpu_bf16
+from fastformers.callback.compute import cpu_bf16
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 @pytest.fixture(scope='module')

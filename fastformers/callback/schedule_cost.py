@@ -14,7 +14,8 @@ import numpy as np, pandas as pd
 from fastai.basics import CancelValidException, CastToTensor, L, Learner, TrainEvalCallback
 from fastai.callback.fp16 import MixedPrecision
 from .schedule import Schedule, check_batches, open_groups, table_for
-from .freeze import _Stopwatch, _opt_seconds, _untouched, cpu_bf16
+from .freeze import _Stopwatch, _opt_seconds, _untouched
+from .compute import cpu_bf16
 
 # %% ../../nbs/callback/16_schedule_cost.ipynb #373143d4
 class _TrainingOnly(_Stopwatch):

@@ -36,7 +36,8 @@ from ..files import content_hash, to_json
 from ..inference.stage_json import read_stage
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash, train_tokenizer
-from ..callback.freeze import cpu_bf16, epochs_for
+from ..callback.freeze import epochs_for
+from ..callback.compute import cpu_bf16
 
 _log = logging.getLogger(__name__)
 
