@@ -64,7 +64,7 @@ Modules:
 - `fastformers.ulmfit.choices`: What a classifier may do beside the usual, one argument each: `layers`, `adapters`, `aux_lm`
 - `fastformers.ulmfit.experiments`: What would more labels buy, and what did luck? `label_curve` and `best_of`
 - `fastformers.ulmfit.measure`: A score for each validation row, so that two models, or one before and after training, are compared row by row
-- `fastformers.ulmfit.recipe`: A run as an INI file: every setting in one table, checked before anything is loaded
+- `fastformers.ulmfit.recipe`: All settings of a run, declared once as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
 - `fastformers.ulmfit.run`: All stages in a row on one DataFrame, and a report of what each one bought: `ulmfit`
 - `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`

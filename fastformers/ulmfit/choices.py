@@ -24,7 +24,7 @@ from ..models.layers import _listed
 from ..models.heads import check_head
 from ..learner.core import _dir, classifier_learner
 from ..models.load import ADAPTERS, load_config
-from .recipe import _layers
+from .recipe import parse, settings, TaskConfig
 
 # %% ../../nbs/ulmfit/04_choices.ipynb #7b4fd834
 def _named(f):
@@ -39,7 +39,7 @@ def _twice(arch, done, f): return f"{arch} {done}, and `adapters` = {_named(f)} 
 def _read_layers(o):
     "The `layers` that `o` is, or says in words"
     if isinstance(o, str):
-        with suppress(ValueError): o = _layers(o)
+        with suppress(ValueError): o = parse(settings(TaskConfig)['hidden_states'].type, o)
     return _listed(o)
 
 def _read_adapters(o):

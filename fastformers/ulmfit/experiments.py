@@ -145,7 +145,7 @@ def label_curve(
     "Classifiers of several numbers of labels, with and without a language model of the domain, beside TF-IDF, on the same held-out rows"
     r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
     text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
-    arch,sizes,seeds = arch or r.model.arch,_whole(sizes, 'sizes'),_whole(seeds, 'seeds')
+    arch,sizes,seeds = arch or r.model.arch or 'minilm',_whole(sizes, 'sizes'),_whole(seeds, 'seeds')
     of_lm,of_classifier = stage_settings(r)
     check_choices(arch, **of_classifier)
     if not isinstance(label_col, str) or label_kind(df, label_col)!='single': raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds something else")

@@ -49,10 +49,9 @@ def stage_settings(
     r # A `Recipe`
 )->tuple: # Keyword arguments of `fine_tune_lm`, and of `fine_tune_classifier`
     "What the recipe `r` says of the language model and of the classifier"
-    lm,c,m = r.lm,r.classifier,r.model
-    head = {'head':'hf'} if m.head=='hf' else {'pool':m.head}
-    return (dict(objective=lm.objective, seq_len=lm.seq_len, bs=lm.bs, epochs=lm.epochs, minutes=lm.minutes, lr=lm.lr, schedule=lm.schedule or None),
-            dict(max_len=m.max_len or None, epochs=c.epochs, lr=c.lr, schedule=c.schedule, discr=c.discr, bs=c.bs, layers=c.layers, adapters=c.adapters or None, aux_lm=c.aux_lm, **head))
+    lm,c = r.lm,r.classifier
+    return (dict(objective=lm.objective, seq_len=lm.seq_len, bs=lm.bs, epochs=lm.epochs, minutes=lm.minutes, lr=lm.lr or 5e-4, schedule=lm.schedule),
+            dict(max_len=c.max_len, epochs=c.epochs, lr=c.lr or 2e-4, schedule=c.schedule, discr=c.discr, bs=c.bs, layers=c.hidden_states, adapters=c.adapters, aux_lm=c.aux_lm, head=c.head, pool=c.pool))
 
 # %% ../../nbs/ulmfit/06_run.ipynb #7747f81b
 def _identity(arch):
@@ -122,7 +121,7 @@ def ulmfit(
     r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
     text_col,label_col = (columns_in(df, given or getattr(r.data, k), f'`{k}`') for k,given in (('text_col',text_col),('label_col',label_col)))
     valid_col = valid_col or r.data.valid_col or None
-    arch = arch or r.model.arch
+    arch = arch or r.model.arch or 'minilm'
     of_lm,of_classifier = stage_settings(r)
     choices = check_choices(arch, **of_classifier)
     check_apart(arch, path)
@@ -131,7 +130,7 @@ def ulmfit(
     df = df.assign(is_valid=np.isin(np.arange(len(df)), valid))
     texts,dropped = lm_texts(df, train, unlabelled, test, text_col)
     classify = partial(fine_tune_classifier, df, test=test, text_col=text_col, label_col=label_col, valid_col='is_valid', **of_classifier)
-    probe = classifier_dls(df, arch, text_col, label_col, 'is_valid', max_len=r.model.max_len or None) # mistakes in labels are found before the LM stage
+    probe = classifier_dls(df, arch, text_col, label_col, 'is_valid', max_len=r.classifier.max_len) # mistakes in labels are found before the LM stage
     if test is not None: _test_dl(probe, test, label_col)
     if unusual(in_words(**choices)): chosen_learner(probe, arch, **{**choices, 'aux_lm':None}, head=of_classifier.get('head'), pretrained=False) # and so is what this network has not
     cols,stages = [*as_list(text_col), *as_list(label_col)],[]
