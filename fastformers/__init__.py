@@ -2,7 +2,7 @@
 
 Modules:
 
-- `fastformers.all`: Everything at once, for notebooks
+- `fastformers.all`: The names that one types in a notebook, in one import
 - `fastformers.callback.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.callback.audit`: Did a frozen weight move? `FrozenAudit` proves for each step of a schedule that none did, bit by bit
 - `fastformers.callback.auxiliary_lm`: Go on with the language model while the classifier learns: `AuxiliaryLM`
