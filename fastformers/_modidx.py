@@ -1746,6 +1746,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'fastformers.testing.tiny_arch': ('testing.html#tiny_arch', 'fastformers/testing.py'),
                                      'fastformers.testing.tiny_df': ('testing.html#tiny_df', 'fastformers/testing.py'),
                                      'fastformers.testing.tiny_pairs': ('testing.html#tiny_pairs', 'fastformers/testing.py'),
+                                     'fastformers.testing.tiny_tags': ('testing.html#tiny_tags', 'fastformers/testing.py'),
                                      'fastformers.testing.tiny_tok': ('testing.html#tiny_tok', 'fastformers/testing.py')},
             'fastformers.text.core': { 'fastformers.text.core.TensorTokens': ('text/core.html#tensortokens', 'fastformers/text/core.py'),
                                        'fastformers.text.core.TensorTokens.__deepcopy__': ( 'text/core.html#tensortokens.__deepcopy__',
