@@ -25,7 +25,7 @@ variants = {
 
 def train_lm(path, unsup, tokens, body=body, warm=warm, p=.15, words=words, **changed):
     "The directory of stage 2 with other settings, on `tokens` tokens or so"
-    from fastformers.objectives.core import MLM
+    from fastformers.objectives.mlm import MLM
     from fastformers.text.tokenizer import HFTokenizer
     from fastformers.ulmfit.run import fine_tune_lm
     if not (path/'stage.json').exists():

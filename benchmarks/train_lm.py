@@ -38,7 +38,7 @@ def own_masks(task):
     "Seconds a batch that `DataCollatorForLanguageModeling` takes to draw masks itself, which the `Trainer` above is spared, and that `MLM` takes"
     import torch
     from fastformers.data.block import tokenizer_of
-    from fastformers.learner.core import objective_of
+    from fastformers.objectives.core import objective_of
     from fastformers.text.core import TensorTokens
     from transformers import DataCollatorForLanguageModeling
     collator,mlm = DataCollatorForLanguageModeling(tokenizer_of(task.dls).tok),objective_of(task.dls)

@@ -8,7 +8,9 @@ from fastai.torch_core import set_seed
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.core import CLM, MLM, picked
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
+from fastformers.objectives.core import gather_targets
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.callback.freeze import FusedAdam
@@ -23,7 +25,7 @@ class Keep(Callback):
         self.grads.append({k:p.grad.clone() for k,p in self.model.named_parameters() if p.grad is not None})
         self.clock.append(self.train_iter)
 
-def exact(pred, y): return F.cross_entropy(pred.flatten(0,1), picked(y, pred.shape[1]).flatten(), ignore_index=-100)
+def exact(pred, y): return F.cross_entropy(pred.flatten(0,1), gather_targets(y, pred.shape[1]).flatten(), ignore_index=-100)
 
 class First(torch.nn.Linear):
     "A head that, other than ours, stays in float64, as torch's loss does and fastai's does not"

@@ -11,7 +11,8 @@ from fastformers.models.families import block_modules, group_names, layer_groups
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.load import _from_pretrained, load_body
 from fastformers.models.core import TextClassifier
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok

@@ -15,7 +15,8 @@ from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 from fastformers.interpret.forgetting import forgetting
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.load import ADAPTERS, load_body
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
 from fastformers.ulmfit.run import ulmfit
 from test_adapters import learner, loud, methods, moved, needs_peft, no_biases, pred, weights

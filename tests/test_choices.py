@@ -9,7 +9,8 @@ from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.inference.predictor import from_hf
 from fastformers.ulmfit.stage import fine_tune_classifier
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune
 from fastformers.inference.stage_json import read_stage

@@ -9,7 +9,8 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.models.families import block_modules, layer_groups
 from fastformers.callback.frozen_cache import FrozenCache
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok

@@ -8,7 +8,8 @@ from fastformers.text.core import TensorTokens
 from fastformers.data.block import PadTokens, classifier_dls, lm_dls
 from fastformers.models.heads import PoolingHead
 from fastformers.models.core import LanguageModel, TextClassifier, is_causal, layer_groups, load_body, load_hf
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 from fastformers.text.tokenizer import HFTokenizer
 

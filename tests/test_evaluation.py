@@ -13,7 +13,10 @@ from fastformers.text.core import as_tokens
 from fastformers.data.block import lm_dls
 from fastformers.learner.core import lm_learner
 from fastformers.ulmfit.measure import RowScores, measure
-from fastformers.objectives.core import CLM, MLM, NLLPerByte, TokenLoss, byte_lengths
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
+from fastformers.objectives.metrics import NLLPerByte, byte_lengths
+from fastformers.objectives.core import TokenLoss
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
 from fastformers.text.vocab import extend_vocab
 

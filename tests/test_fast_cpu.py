@@ -5,7 +5,8 @@ from fastformers.callback import fast_cpu as module
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.callback.fast_cpu import fast_cpu
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.callback.compute import cpu_bf16
 

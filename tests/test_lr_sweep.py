@@ -17,7 +17,7 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.callback.frozen_cache import FrozenCache
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.callback.lr_find import find_fall, usual_lrs
-from fastformers.objectives.core import CLM
+from fastformers.objectives.clm import CLM
 from fastformers.callback.regularize import L2SP, Mixout
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze

@@ -20,7 +20,8 @@ from fastformers.interpret.forgetting import forgetting
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.load import load_config, load_hf
 from fastformers.models.core import layer_groups
-from fastformers.objectives.core import CLM, MLM
+from fastformers.objectives.clm import CLM
+from fastformers.objectives.mlm import MLM
 from fastformers.callback.regularize import L2SP, Mixout, RDrop, agreement, loaded_weights, _mixing
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune, gradual_unfreeze

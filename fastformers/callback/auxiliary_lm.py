@@ -15,7 +15,9 @@ from ..models.adapters import _plain_state
 from ..text.core import as_tokens
 from ..data.block import tokenizer_of
 from ..models.core import LanguageModel, block_modules, fit_vocab, is_causal, load_hf, quiet_hf
-from ..objectives.core import CLM, MLM, Objective
+from ..objectives.clm import CLM
+from ..objectives.mlm import MLM
+from ..objectives.core import Objective
 from .regularize import add_penalty, check_strength, _order
 from .schedule import in_fit
 from ..text.tokenizer import tok_hash
@@ -59,7 +61,7 @@ def lm_objective(
 ): # `CLM` for causal families, else `MLM`
     "The class of objective for a language model beside a classifier; a ValueError says why a family has none"
     cls = CLM if is_causal(config) else MLM
-    if (why := cls.unfit(config)): raise ValueError(why)
+    if (why := cls.why_unsupported(config)): raise ValueError(why)
     return cls
 
 class AuxiliaryLM(Callback):
@@ -79,7 +81,7 @@ class AuxiliaryLM(Callback):
     def after_create(self):
         if isinstance(self.model, LanguageModel): raise TypeError("`AuxiliaryLM` is for classifiers; this learner's model is a language model already")
         self.objective,cfg = self._objective(),self.model.config
-        if (why := self.objective.unfit(cfg)): raise ValueError(why)
+        if (why := self.objective.why_unsupported(cfg)): raise ValueError(why)
         self.model.lm = lm_on(self.model, self.objective.auto_cls, self.arch)
         if self.model.lm.new_head: _log.warning(f"{self.model.lm.loaded.source} has no LM head: a new one starts random; begin with the directory of a language model, or name it as `arch` of `AuxiliaryLM`")
 

@@ -19,7 +19,8 @@ from ..hub import resolve_arch
 from ..data.loader import PadTokens
 from ..models.load import LoadReport
 from ..models.core import HFModel, LanguageModel, is_causal, load_body, load_config, load_hf, max_length, evaluating
-from ..objectives.core import CLM, MLM
+from ..objectives.clm import CLM
+from ..objectives.mlm import MLM
 from ..callback.auxiliary_lm import lm_on
 from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
 
@@ -57,8 +58,9 @@ def text_losses(
         for at in (order[i:i+bs] for i in range(0, len(order), bs)):
             x = torch.stack([o[0] for o in pad([(rows[i],) for i in at])]).as_subclass(TensorTokens).to(device)
             x,y = objective((x,), split_idx=1)
-            ns[at] = (y!=-100).sum(1).cpu().numpy()
-            sums[at] = objective.loss_func(model(x), y, reduction='none').double().cpu().numpy()*ns[at]
+            pred = model(x)
+            ns[at] = objective.row_weights(pred, y).cpu().numpy()
+            sums[at] = objective.loss_func(pred, y, reduction='none').double().cpu().numpy()*ns[at]
     return sums,ns
 
 def _interval(diff, ns, n_boot=2000, seed=0):
