@@ -10,14 +10,14 @@ import imdb, trec_adapt
 from classify import Rows, train
 from common import *
 
-whole = dict(epochs=4, bs=32, lr=5e-4, max_len=128, schedule='by_two', discr=1.4, shape='slanted_triangular', pool='concat')
-plain = dict(schedule='full_tune', discr=1., shape='one_cycle', pool='cls', lr=2e-4)
+whole = dict(epochs=4, bs=32, lr=5e-4, max_len=128, schedule='by_two', discr=1.4, anneal='slanted_triangular', pool='concat')
+plain = dict(schedule='full_tune', discr=1., anneal='one_cycle', pool='cls', lr=2e-4)
 arms = {
     'the whole':{},
     'without stage 2':dict(stage_2=False),
     'without discriminative rates':dict(discr=1.),
     'without gradual unfreezing':dict(schedule='full_tune'),
-    'one-cycle in place of slanted triangular':dict(shape='one_cycle'),
+    'one-cycle in place of slanted triangular':dict(anneal='one_cycle'),
     'first token in place of concat pooling':dict(pool='cls'),
     'plain fine-tuning':dict(stage_2=False, **plain),
     'plain fine-tuning, without pretraining':dict(stage_2=False, pretrained=False, **plain),

@@ -4,23 +4,20 @@ Modules:
 
 - `fastformers.all`: The names that one types in a notebook, in one import
 - `fastformers.callback.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
-- `fastformers.callback.audit`: Did a frozen weight move? `FrozenAudit` proves for each step of a schedule that none did, bit by bit
 - `fastformers.callback.auxiliary_lm`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.callback.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.callback.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
-- `fastformers.callback.freeze`: The mechanics around a step: frozen weights that stay frozen, a faster Adam and BERT's own, how many epochs fit into a time budget.
+- `fastformers.callback.freeze`: The mechanics around a step: frozen weights that stay frozen, how many epochs fit into a time budget.
 - `fastformers.callback.frozen`: What is frozen from the bottom up: which layers, in eval mode, and how to begin above them
 - `fastformers.callback.frozen_cache`: Compute what is frozen once a text: `FrozenCache`
 - `fastformers.callback.gradient_checkpointing`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.callback.lr_find`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
-- `fastformers.callback.rates`: How fast a layer learns: less the lower it lies, and up and down in time.
 - `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `L2SP`, `Mixout`, `RDrop`
 - `fastformers.callback.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
 - `fastformers.callback.schedule`: Which layers learn when, and how fast, as a table.
-- `fastformers.callback.schedule_cost`: What will a schedule cost on this machine? `schedule_cost`, measured on a few batches before it is run
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
 - `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
 - `fastformers.cli_csv`: csv files row by row and letter by letter, of any size
@@ -43,6 +40,7 @@ Modules:
 - `fastformers.interpret.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: The words that a language model would put there: `fill_mask` and `generate`
+- `fastformers.learner.optimizer`: A fast Adam, BERT's own Adam, and no weight decay on any normalization layer
 - `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part
 - `fastformers.models.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
 - `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
@@ -50,7 +48,9 @@ Modules:
 - `fastformers.models.heads`: From hidden states to a prediction: pooling functions, ULMFiT's classifier head, and an LSTM over features that stay as they are.
 - `fastformers.models.layers`: Which hidden states of a network feed a head: the last, others, several side by side, or a learned mix of all
 - `fastformers.models.load`: A network from a checkpoint or a config, and what became of its weights
-- `fastformers.objectives.core`: What the network is asked to predict: masked and causal language modelling
+- `fastformers.objectives.core`: What a language model is asked to predict: a reversible transform from tokens to (input, targets)
+- `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
+- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.text.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.text.corpora`: Text that is always there, and small readers for the text that is yours

@@ -25,8 +25,10 @@ from .models.layers import ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters, reinit_layers
 from .models.adapters_files import save_adapters, load_adapters
-from .objectives.core import Objective, TokenLoss, TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
-from .objectives.core import MLM, CLM
+from .objectives.core import Objective, TokenLoss
+from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
+from .objectives.mlm import MLM
+from .objectives.clm import CLM
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor
 from .inference.ensemble import Ensemble
@@ -35,8 +37,8 @@ from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
 from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule
-from .callback.rates import discriminative_lrs, one_cycle, slanted_triangular, linear_warmup
-from .callback.freeze import FreezeGrads, epochs_for, FusedAdam, BertAdam
+from .callback.schedule import discriminative_lrs, one_cycle, slanted_triangular, linear_warmup
+from .callback.freeze import FreezeGrads, epochs_for
 from .callback.frozen import FrozenEval
 from .callback.frozen_cache import FrozenCache
 from .callback.regularize import L2SP, Mixout, RDrop
@@ -45,6 +47,7 @@ from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .callback.lr_find import lr_sweep
+from .learner.optimizer import FusedAdam, BertAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .ulmfit.recipe import read_recipe

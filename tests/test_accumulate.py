@@ -13,8 +13,8 @@ from fastformers.objectives.mlm import MLM
 from fastformers.objectives.core import gather_targets
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import FusedAdam
 from fastformers.callback.compute import cpu_bf16
+from fastformers.learner.optimizer import FusedAdam
 
 class Keep(Callback):
     "Keep the gradient of each step, after clipping"

@@ -26,8 +26,8 @@ from fastformers.callback.regularize import L2SP, Mixout, RDrop, agreement, load
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.freeze import FusedAdam
 from fastformers.callback.compute import cpu_bf16
+from fastformers.learner.optimizer import FusedAdam
 
 df = tiny_df()
 

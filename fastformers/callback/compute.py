@@ -18,7 +18,7 @@ from fastcore.foundation import first
 from fastai.basics import Callback, CancelBatchException, CancelStepException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
-from ..objectives.core import Objective, n_predicted
+from ..objectives.core import objective_of
 from .schedule import ScheduleRunner
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def precision(
 # %% ../../nbs/callback/04_compute.ipynb #76e902c6
 def loss_weight(learn):
     "What the loss of `learn`'s batch is a mean over: predicted tokens, rows, or the weights of the rows' classes"
-    if first(f for f in learn.dls.train.after_batch.fs if isinstance(f, Objective)) is not None: return float(n_predicted(learn))
+    if (obj := objective_of(learn.dls)) is not None: return obj.weight(learn.pred, *learn.yb)
     f = getattr(learn.loss_func, 'f', learn.loss_func) # the loss inside what makes its outputs readable, or inside fastai's
     f = getattr(f, 'func', f)
     if not isinstance(f, nn.CrossEntropyLoss) or len(learn.yb)!=1 or learn.yb[0].is_floating_point(): return float(find_bs(learn.yb))

@@ -16,7 +16,7 @@ from safetensors import safe_open, SafetensorError
 from fastai.basics import Callback
 from ..models.adapters import plain_name
 from ..models.adapters_files import write_tensors
-from .audit import fingerprint
+from ..files import content_hash
 from ..text.core import as_tokens
 from ..models.core import LanguageModel
 from .regularize import Kept, add_penalty, check_strength, keep_start, loaded_weights, say_idle, _order
@@ -113,7 +113,7 @@ class EWC(Callback):
         check_strength(lam=lam)
         if not fisher: raise ValueError("`fisher` is empty; pass what `fisher_diagonal` gave, or the file that `save_fisher` wrote")
         self._measured = Kept(fisher) if isinstance(fisher, dict) else Kept()
-        self.fisher,self.lam = f'measured: {fingerprint(torch.cat([fisher[k].flatten().float() for k in sorted(fisher)]))}' if self._measured else str(fisher),lam
+        self.fisher,self.lam = f'measured: {content_hash(fisher[k] for k in sorted(fisher))}' if self._measured else str(fisher),lam
         self.start,self._by_weight,self.penalty = Kept(),Kept(),None
 
     def before_fit(self):

@@ -43,7 +43,8 @@ from ..files import atomic_dir, write_text
 from ..inference.stage_json import read_stage, versions, write_stage
 from ..data.tasks import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
 from ..text.tokenizer import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
-from ..callback.freeze import FreezeGrads, FusedAdam
+from ..callback.freeze import FreezeGrads
+from .optimizer import FusedAdam, NoNormDecay
 from ..text.vocab import is_extension, moved_tokens
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class PickleNote(Callback):
 
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
-    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), FrozenEval(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
+    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), FrozenEval(), NoNormDecay(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
     if _inside(model): _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
     return _comes_from(learn, arch)
 

@@ -24,10 +24,10 @@ from ..callback.checkpoints import data_facts
 from .choices import check_choices, chosen_learner, in_words, unusual
 from ..data.block import lm_dls, classifier_dls, split_rows, as_frame
 from ..text.readers import check_apart, check_writable
-from ..learner.core import lm_learner, objective_of
+from ..learner.core import lm_learner
 from .measure import measure, row_score
 from ..models.core import group_names, LanguageModel
-from ..objectives.core import objectives
+from ..objectives.core import all_objectives, objective_of
 from .report import _num
 from ..callback.resume import Resume
 from ..callback.schedule import Schedule, full_tune
@@ -90,6 +90,7 @@ def _schedule(o):
 def _objective(o):
     "The objective, or class of one, that `o` is or names"
     if not isinstance(o, str): return o
+    objectives = all_objectives()
     if o not in objectives: raise ValueError(f"`objective` {o!r} is unknown; available: {', '.join(objectives)}")
     return objectives[o]
 
