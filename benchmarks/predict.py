@@ -14,7 +14,7 @@ def bundle(path):
     "A checkpoint with a six-way classification head, random but scaled so that probabilities differ"
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    from fastformers.text.tokenizer import resolve_arch
+    from fastformers.hub import resolve_arch
     torch.manual_seed(0)
     arch = resolve_arch('minilm')
     model = AutoModelForSequenceClassification.from_pretrained(arch, num_labels=6)

@@ -59,7 +59,7 @@ Modules:
 - `fastformers.text.readers`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
 - `fastformers.text.store`: A corpus of any size, tokenized once into files that are mapped, not loaded
 - `fastformers.text.streams`: Documents from lists, tables and files of any size, a piece at a time
-- `fastformers.text.tokenizer`: Text to ids and back, once, with any fast Hugging Face tokenizer
+- `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
 - `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
 - `fastformers.text.vocab`: New tokens for a tokenizer that is already trained: words of a domain, and what a pair of texts needs
 - `fastformers.ulmfit.choices`: What a classifier may do beside the usual, one argument each: `layers`, `adapters`, `aux_lm`

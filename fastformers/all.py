@@ -10,11 +10,10 @@ __all__ = []
 
 # %% ../nbs/11_all.ipynb #cbd73fed
 import fastformers.learner.generation as _generation, fastformers.data.show as _show # methods of `Learner`, tables of batches
-from .hub import resolve_arch, load_tokenizer
+from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
-from .text.tokenizer import HFTokenizer, encode_df
-from .text.vocab import extend_vocab, pair_tokens
+from .text.tokenizer import HFTokenizer, encode_df, extend_vocab, load_tokenizer, pair_tokens
 from .text.corpora import docs_corpus, corpus_info, texts_from_csv, texts_from_folder
 from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta, FamilyMeta

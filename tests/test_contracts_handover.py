@@ -5,7 +5,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 from fastformers.learner import core as learner_module
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.files import content_hash
-from fastformers.text.tokenizer import tok_hash, train_tokenizer
+from fastformers.text.tokenizer import tok_hash
+from fastformers.text.train_tokenizer import train_tokenizer
 from test_contracts_common import *
 
 def stage(family, path):

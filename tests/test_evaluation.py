@@ -18,7 +18,7 @@ from fastformers.objectives.mlm import MLM
 from fastformers.objectives.metrics import NLLPerByte, byte_lengths
 from fastformers.objectives.core import TokenLoss
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
-from fastformers.text.vocab import extend_vocab
+from fastformers.text.tokenizer import extend_vocab
 
 df = tiny_df()
 def lm(family='bert', bs=8, seq_len=32, n=60, objective=None, **kwargs):

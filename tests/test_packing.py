@@ -7,7 +7,7 @@ from fastformers.models.core import ModelInputs, padding_safe
 from fastformers.data.packing import Sentences, fill_rows, pack_tokens, packings, store_rows
 from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_families
-from fastformers.text.vocab import pair_tokens, separates_pairs
+from fastformers.text.tokenizer import pair_tokens, separates_pairs
 from test_contracts_common import *
 import numpy as np
 

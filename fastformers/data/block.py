@@ -28,8 +28,8 @@ from ..text.corpora import texts_from_csv, texts_from_folder
 from .labels import as_frame, check_classes, check_columns, check_spread, class_weights, label_kind, read_label, read_labels, read_texts, split_rows, warn_leak
 from .packing import pack_tokens, store_rows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, not_a_text, tok_hash, pair_tokens
-from ..text.vocab import separates_pairs
+from ..text.tokenizer import HFTokenizer, text_hint, tok_hash, pair_tokens
+from ..text.tokenizer import separates_pairs
 from ..objectives.core import Objective, default_objective
 from .loader import PadTokens, TokensDL
 
@@ -58,7 +58,7 @@ class TextField(RowField):
 def _read_text(cols, r):
     for c in (cols if isinstance(cols, tuple) else (cols,)):
         if c not in r: raise ValueError(f"`text_col` {c!r} is not in this row; it has {', '.join(map(str, r.keys()))}")
-        if not isinstance(r[c], str): raise TypeError(f"`text_col` {c!r} holds {r[c]!r:.80}; {not_a_text(r[c], c)}")
+        if not isinstance(r[c], str): raise TypeError(f"`text_col` {c!r} holds {r[c]!r:.80}; {text_hint(r[c])}")
     return tuple(r[c] for c in cols) if isinstance(cols, tuple) else r[cols]
 
 def _cols(o):
@@ -237,7 +237,7 @@ class _EncodeOnce(HFTokenizer):
     train_setup = False # fastai hands training items only to a setup that may learn from them; here nothing is learnt
     def setups(self, items):
         bad = first((i,o) for i,o in enumerate(items) if not isinstance(o, (str,list,tuple,L,np.ndarray,Tensor)))
-        if bad is not None: raise TypeError(f"`get_x` gives {bad[1]!r:.80} for item {bad[0]}; {not_a_text(bad[1])}")
+        if bad is not None: raise TypeError(f"`get_x` gives {bad[1]!r:.80} for item {bad[0]}; {text_hint(bad[1])}")
         texts = list(dict.fromkeys(_key(o) for o in items if isinstance(_key(o), (str,tuple))))
         self.seen = dict(zip(texts, self.encode_batch(texts)))
     def __call__(self, o, **kwargs):

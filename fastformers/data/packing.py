@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from ..text.core import TensorTokens
 from ..text.store import StoreRows
-from ..text.vocab import separates_pairs
+from ..text.tokenizer import separates_pairs
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from .bundle import HFClassifier, activations, build_head, head_module, problem_
 from ..models.heads import as_head
 from ..hub import resolve_arch
 from ..models.core import TextClassifier, load_body, load_config, load_hf, max_length
-from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, not_a_text
+from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, text_hint
 
 # %% ../../nbs/inference/03_predictor.ipynb #b019cf1d
 def _check(texts, pairs, at=0):
@@ -35,7 +35,7 @@ def _check(texts, pairs, at=0):
             if pairs: raise TypeError(f"this classifier was trained on pairs of texts and got the single text {o!r:.60} at position {i}; pass a list of pairs: [(text_a, text_b), ...]")
         elif is_pair(o):
             if pairs is False: raise TypeError(f"this classifier was trained on single texts and got the pair {o!r:.60} at position {i}; pass a list of texts")
-        else: raise TypeError(f"expected a text or a pair of texts, got {o!r:.60} at position {i}; {not_a_text(o)}")
+        else: raise TypeError(f"expected a text or a pair of texts, got {o!r:.60} at position {i}; {text_hint(o)}")
     return texts
 
 def _cut(lengths, bs, max_tokens):

@@ -42,10 +42,10 @@ import fastformers.callback.schedule # `fit_schedule`
 from ..files import atomic_dir, write_text
 from ..inference.stage_json import read_stage, versions, write_stage
 from ..data.tasks import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
-from ..text.tokenizer import HFTokenizer, load_tokenizer, resolve_arch, tok_hash
+from ..hub import resolve_arch
+from ..text.tokenizer import HFTokenizer, is_extension, load_tokenizer, moved_tokens, tok_hash
 from ..callback.freeze import FreezeGrads
 from .optimizer import FusedAdam, NoNormDecay
-from ..text.vocab import is_extension, moved_tokens
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from safetensors import safe_open, SafetensorError
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 from transformers.utils import logging as hf_logging
 from .families import family_meta, _meta
-from ..hub import resolve_arch, hub_args, not_found
+from ..hub import load_kwargs, not_found, resolve_arch
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def load_config(arch, revision='main'):
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
     if os.path.isdir(path) and not Path(path, 'config.json').is_file(): raise OSError(not_found(arch, 'config.json'))
-    try: return AutoConfig.from_pretrained(path, revision=revision, **hub_args(path))
+    try: return AutoConfig.from_pretrained(path, **load_kwargs(revision))
     except OSError as e: raise OSError(not_found(arch, 'config', e)) from e
 
 def _scale_dropout(cfg, mult):
@@ -95,7 +95,6 @@ def _unreadable(folder):
         except (SafetensorError,OSError) as e: yield f'{f} ({f.stat().st_size:,} bytes: {e})'
 
 def _from_pretrained(cls, arch, path, **kwargs):
-    if local := hub_args(path): kwargs.update(local, adapter_kwargs=local) # where peft is installed, transformers looks for adapters too
     try: return cls.from_pretrained(path, output_loading_info=True, **kwargs)
     except (OSError,SafetensorError) as e:
         broken = [*_unreadable(path)] if os.path.isdir(path) else []
@@ -122,7 +121,7 @@ def load_hf(
     old = _scale_dropout(cfg, drop_mult)
     with quiet_hf():
         if random: hf,info = (getattr(auto_cls,'from_config',None) or auto_cls._from_config)(cfg, dtype=dtype, **kwargs), None
-        else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, revision=revision, dtype=dtype, **kwargs)
+        else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, **load_kwargs(revision), dtype=dtype, **kwargs)
     for k,v in old.items(): setattr(hf.config, k, v)
     names = list(hf.state_dict())
     if random: return hf, LoadReport(f'random {cfg.model_type}', 0, names, revision=revision)

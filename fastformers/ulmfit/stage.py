@@ -34,7 +34,8 @@ from ..callback.schedule import Schedule, full_tune
 from ..files import content_hash, to_json
 from ..inference.stage_json import read_stage
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash, train_tokenizer
+from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
+from ..text.train_tokenizer import train_tokenizer
 from ..callback.freeze import epochs_for
 from ..callback.compute import cpu_bf16
 
