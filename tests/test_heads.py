@@ -10,7 +10,7 @@ from fastformers.callback.gradient_checkpointing import checkpointing, compiled
 from fastformers.inference.predictor import from_hf
 from fastformers.callback.frozen_cache import FrozenCache
 from fastformers.models.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
-from fastformers.models.layers import LayerFeed, hidden_states, state_widths
+from fastformers.models.heads import HiddenStateSelector, all_states, state_widths
 from fastformers.learner.core import classifier_learner
 from fastformers.models.core import ModelInputs, block_modules, group_names
 from fastformers.callback.schedule import gradual_unfreeze, head_only
@@ -23,7 +23,7 @@ odd = ['', 'Loved it!', 'one two three four five six seven', '😡 ❤ 😀', 'a
 n_hidden = 3
 
 def at_of(body): return 'last' if is_causal(body.config) else 'cls'
-def model_of(family, layers=-1, head=None, **kwargs):
+def model_of(family, hidden_states=-1, head=None, **kwargs):
     torch.manual_seed(0)
     body = load_body(tiny_arch(family, **kwargs))[0]
     return loud(TextClassifier(body, None, lambda nf: (head or partial(PoolingHead, at=at_of(body)))(nf, 3), layers), by=4.)
@@ -40,7 +40,7 @@ def test_hidden_states_are_counted_as_the_signal_passes(family):
     body = load_body(tiny_arch(family)).eval()[0]
     inputs = ModelInputs(body)
     if family=='funnel':
-        with pytest.raises(ValueError, match='FunnelModel gives states.*layers=-1'): state_widths(body, inputs)
+        with pytest.raises(ValueError, match='FunnelModel gives states.*hidden_states=-1'): state_widths(body, inputs)
         return
     n = body.config.num_hidden_layers
     assert state_widths(body, inputs)==[32]*(n+1)
@@ -129,8 +129,8 @@ def learner(family, by=4., **kwargs):
 
 def preds(learn, items): return learn.get_preds(dl=learn.dls.test_dl(items))[0]
 small = partial(LSTMHead, width=8, ps=(.1,.1))
-kinds = dict(mix=dict(layers='mix'), below=dict(layers=-2, pool='attn'), four=dict(layers=[-4,-3,-2,-1], pool='mean'), embeddings=dict(layers=0, pool='max'), lstm=dict(head=small),
-             lstm_mix=dict(head=partial(small, n_layers=2, bidirectional=False, pool='last', norm=None), layers='mix'), hf=dict(head='hf'))
+kinds = dict(mix=dict(hidden_states='mix'), below=dict(hidden_states=-2, pool='attn'), four=dict(hidden_states=[-4,-3,-2,-1], pool='mean'), embeddings=dict(hidden_states=0, pool='max'), lstm=dict(head=small),
+             lstm_mix=dict(head=partial(small, n_hidden_states=2, bidirectional=False, pool='last', norm=None), hidden_states='mix'), hf=dict(head='hf'))
 
 @pytest.mark.parametrize('kind', kinds)
 @pytest.mark.parametrize('family', 'bert gpt2 xlnet modernbert albert fnet'.split())
@@ -149,9 +149,9 @@ def test_what_is_in_the_directory(tmp_path):
     def names(learn, k): path = learn.to_hf(tmp_path/k); return {*safe_open(path/'head.safetensors', 'pt').keys()},json.loads((path/'classifier.json').read_text())
     plain,facts = names(learner('bert'), 'plain')
     assert 'layers' not in facts['head'] and facts['format']==1 and plain=={'layers.0.weight','layers.0.bias','layers.2.weight','layers.2.bias','layers.4.weight','layers.4.bias','layers.6.weight','layers.6.bias'}
-    mixed,facts = names(learner('bert', layers='mix'), 'mixed')
+    mixed,facts = names(learner('bert', hidden_states='mix'), 'mixed')
     assert facts['head']['layers']=='mix' and mixed=={'mix.s','mix.gamma'}|{f'head.{o}' for o in plain}
-    _,facts = names(learner('bert', layers=1), 'one')
+    _,facts = names(learner('bert', hidden_states=1), 'one')
     assert facts['head']['layers']==[-3] and facts['head']['class']=='PoolingHead'
     _,facts = names(learner('bert', head=small), 'lstm')
     assert facts['head']['class']=='LSTMHead' and 'layers' not in facts['head']
@@ -163,15 +163,15 @@ def test_a_head_of_a_later_version_is_refused(tmp_path):
     with pytest.raises(ValueError, match="WonderHead.*knows PoolingHead, LSTMHead"): from_hf(path)
 
 def test_another_feed_or_head_starts_anew(tmp_path):
-    learn = learner('bert', layers='mix')
+    learn = learner('bert', hidden_states='mix')
     spread(learn.model.mix)
     path,want = learn.save_encoder(tmp_path/'o'),preds(learn, odd)
-    for kw in (dict(), dict(layers=-2), dict(layers='mix', pool='mean'), dict(layers='mix', head=small), dict(layers='mix', pretrained=False)):
+    for kw in (dict(), dict(hidden_states=-2), dict(hidden_states='mix', pool='mean'), dict(hidden_states='mix', head=small), dict(hidden_states='mix', pretrained=False)):
         other = quiet(classifier_learner(learn.dls, path, **kw))
         assert gap(preds(other, odd), want)>1e-4 and (other.model.mix is None or other.model.mix.weights.std()==0)
     mine = PoolingHead(32, 3)
     before = [p.clone() for p in mine.parameters()]
-    quiet(classifier_learner(learn.dls, path, layers='mix', head=mine))
+    quiet(classifier_learner(learn.dls, path, hidden_states='mix', head=mine))
     assert all(torch.equal(a, b) for a,b in zip(before, mine.parameters())), 'a module of the user stays as it is'
 
 class Weighted(torch.nn.Module):
@@ -193,19 +193,19 @@ def test_a_head_that_does_not_fit_is_refused_at_once():
     def make(**kw): return classifier_learner(dls, tiny_arch('bert'), **kw)
     with pytest.raises(ValueError, match=r'PoolingHead cannot take the hidden states of this bert, \(bs, sl, 32\).*build it for that width.*head=PoolingHead'): make(head=PoolingHead(48, 3, pool='mean'))
     with pytest.raises(ValueError, match=r'LSTMHead cannot take.*\(bs, sl, 32\).*width 48 and got 32'): make(head=LSTMHead(48, 3))
-    with pytest.raises(ValueError, match=r'\(bs, sl, 64\)'): make(head=Weighted(32, 3), layers=[-1,-2])
+    with pytest.raises(ValueError, match=r'\(bs, sl, 64\)'): make(head=Weighted(32, 3), hidden_states=[-1,-2])
     with pytest.raises(ValueError, match='makes 5 numbers of a text, the data want 3'): make(head=Weighted(32, 5))
     with pytest.raises(TypeError, match=r'mean_pool\(32, 3\) failed'): make(head=pools['mean'])
     with pytest.raises(TypeError, match='gave a Tensor'): make(head=torch.zeros)
     with pytest.raises(TypeError, match='`head` is a module'): make(head=3)
     with pytest.raises(ValueError, match='called with .nf, n_out.*`pool`'): make(head='mean')
-    with pytest.raises(ValueError, match="Hugging Face's own head is fed by the last layer"): make(head='hf', layers='mix')
-    with pytest.raises(ValueError, match='4 is no layer of this network; it has 0'): make(layers=4)
+    with pytest.raises(ValueError, match="Hugging Face's own head is fed by the last layer"): make(head='hf', hidden_states='mix')
+    with pytest.raises(ValueError, match='4 is no layer of this network; it has 0'): make(hidden_states=4)
     for o in ([-1,-1], 'all', [], True, 1.5):
         with pytest.raises(ValueError, match="or 'mix' for a learned mean"): make(layers=o)
     with pytest.raises(ValueError, match='dropout probability'): make(drop_mult=6.)
     make(head=Weighted(32, 5), loss_func=lambda pred,y: pred.mean()) # who brings the loss knows what it takes
-    make(head='hf', layers=[-1])
+    make(head='hf', hidden_states=[-1])
 
 # ---- training
 
@@ -232,7 +232,7 @@ def test_summary_and_unfreezing(kind):
     assert 'Total params' in learn.summary()
 
 def test_what_is_above_the_feed_stays_as_it_is():
-    learn = learner('bert', by=1., layers=-2)
+    learn = learner('bert', by=1., hidden_states=-2)
     before = weights(learn)
     learn.fit(1, 1e-2, wd=.1)
     now = moved(learn, before)
@@ -243,13 +243,13 @@ def test_a_feed_says_which_layers_it_takes():
     assert repr(LayerFeed(-2, [32]*4))!=repr(LayerFeed(-3, [32]*4)) and repr(LayerFeed(2, [32]*4))==repr(LayerFeed(-2, [32]*4))
 
 def test_features_stay_as_they_are():
-    learn = learner('bert', by=1., head=small, layers='mix')
+    learn = learner('bert', by=1., head=small, hidden_states='mix')
     before = weights(learn)
     learn.fit_schedule(head_only, lr=1e-2, epochs=1)
     now = moved(learn, before)
     assert now and all(o.startswith(('head.','feed.')) for o in now) and {'feed.mix.s','head.lstm.weight_hh_l0'}<=now
 
-@pytest.mark.parametrize('kw', [dict(layers='mix'), dict(layers=-2), dict(layers=[0,-1]), dict(head=small)], ids=str)
+@pytest.mark.parametrize('kw', [dict(hidden_states='mix'), dict(hidden_states=-2), dict(hidden_states=[0,-1]), dict(head=small)], ids=str)
 def test_kept_states_feed_a_head_as_computed_ones(kw):
     "Where kept states of frozen layers would not do, as for all layers at once, they are computed"
     def run(cbs):
@@ -273,14 +273,14 @@ def test_a_new_head_begins_with_what_needs_no_reading(tmp_path):
     assert classifier_learner(dls, tmp_path/'o').model.head.layers[-1].bias.item()==7., 'a head that was trained stays'
 
 def test_numbers_of_which_one_differs_give_numbers():
-    for kw in (dict(), dict(layers='mix'), dict(head=small), dict(head='hf')):
+    for kw in (dict(), dict(hidden_states='mix'), dict(head=small), dict(head='hf')):
         learn = quiet(classifier_learner(dls_of('bert', 'equal'), tiny_arch('bert'), **kw))
         learn.fit(1, 1e-3)
         assert torch.tensor(learn.recorder.losses).isfinite().all() and preds(learn, odd).isfinite().all()
 
 def test_rows_without_a_token():
     x = TensorTokens(torch.zeros(2,5).long(), attention_mask=torch.tensor([[0]*5,[1]*3+[0]*2]))
-    for kw in (dict(layers='mix'), dict(layers=-2), dict(layers='mix', head=small)):
+    for kw in (dict(hidden_states='mix'), dict(hidden_states=-2), dict(hidden_states='mix', head=small)):
         m = model_of('bert', **kw)
         out = m(x)
         out.sum().backward()
@@ -337,7 +337,7 @@ def test_a_predictor_needs_no_fastai(tmp_path, root):
     r = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
     assert r.returncode==0, r.stderr
 
-@pytest.mark.parametrize('spec', [dict(pool='concat', at='last'), dict(pool='attn', bidirectional=False, n_layers=2), dict(lin_ftrs=(), ps=(.3,), norm=None, y_range=(0,5)), dict(norm=torch.nn.BatchNorm1d)], ids=str)
+@pytest.mark.parametrize('spec', [dict(pool='concat', at='last'), dict(pool='attn', bidirectional=False, n_hidden_states=2), dict(lin_ftrs=(), ps=(.3,), norm=None, y_range=(0,5)), dict(norm=torch.nn.BatchNorm1d)], ids=str)
 def test_an_lstm_head_is_rebuilt(spec):
     m = model_of('bert', 'mix', partial(small, **spec))
     said = json.loads(json.dumps(head_spec(m)))
@@ -347,7 +347,7 @@ def test_an_lstm_head_is_rebuilt(spec):
 
 def test_the_picture_says_what_was_learnt():
     import matplotlib.pyplot as plt
-    learn = learner('bert', layers='mix')
+    learn = learner('bert', hidden_states='mix')
     with torch.no_grad(): learn.model.mix.s.fill_(.3)
     assert plot_scalar_mix(learn).get_title().startswith('all layers alike')
     with torch.no_grad(): learn.model.mix.s.copy_(torch.tensor([0.,0.,9.,0.])); learn.model.mix.gamma.fill_(.5)
@@ -355,7 +355,7 @@ def test_the_picture_says_what_was_learnt():
     assert plot_scalar_mix(learn.model, ax) is ax and ax.get_title()=='layer 2 100%, gamma 0.50' and len(ax.patches)==4
     assert [o.get_text() for o in ax.get_xticklabels()]==['emb','1','2','3']
     for o in (learner('bert'), torch.nn.Linear(2, 2), 'mix'):
-        with pytest.raises(ValueError, match="layers='mix'"): plot_scalar_mix(o)
+        with pytest.raises(ValueError, match="hidden_states='mix'"): plot_scalar_mix(o)
     plt.close('all')
 
 class Shape(torch.nn.Module):

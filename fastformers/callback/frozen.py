@@ -15,7 +15,7 @@ from torch import Tensor
 from fastcore.foundation import first
 from fastai.basics import Callback
 from transformers.utils import ModelOutput
-from ..models.families import _named_groups, block_modules
+from ..models.families import named_groups, block_modules
 from .meanwhile import computing
 
 # %% ../../nbs/callback/05_frozen.ipynb #05139d27
@@ -31,7 +31,7 @@ def lowest_open(
     "The lowest layer in the body of `model` with a weight that requires a gradient"
     n = len(block_modules(model.body))
     names = ['embeddings', *(f'block {i+1}' for i in range(n)), 'head']
-    at = {p:names.index(name) for name,ps in _named_groups(model) for p in ps}
+    at = {p:names.index(name) for name,ps in named_groups(model) for p in ps}
     return min((at.get(p, 0) for p in model.body.parameters() if p.requires_grad), default=n+2)
 
 def frozen_modules(model):

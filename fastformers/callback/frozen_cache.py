@@ -20,9 +20,8 @@ from torch import Tensor
 from fastcore.basics import GetAttr
 from fastcore.foundation import first
 from fastai.basics import Callback
-from ..models.load import evaluating
 from ..text.core import TensorTokens, as_tokens
-from ..models.families import _meta, block_modules
+from ..models.families import block_modules, evaluating, get_meta
 from .frozen import Prefix, lowest_open, reader
 from .meanwhile import StandIn, computing, while_fitting
 from ..models.core import LanguageModel, TextClassifier
@@ -181,10 +180,10 @@ def find_prefix(
     n=None # Blocks in it; None: the whole body
 )->Prefix: # None where kept states would not do
     "The `Prefix` of `n` blocks of `model`, if the network computes the same on top of its states; found by trying"
-    if _meta(model.body.config).padding is not None: return # it must not be tried
+    if get_meta(model.body.config).padding is not None: return # it must not be tried
     exact = model if next(model.body.parameters()).dtype==torch.float32 else deepcopy(model).float() # half precision could not tell a small error from rounding
-    feed = getattr(model, 'feed', None)
-    layers = feed.reads if feed is not None and n is None else ()
+    selector = getattr(model, 'selector', None)
+    layers = () if selector is None or n is not None else selector.hidden_states if selector.mix is None else tuple(range(-len(selector.mix.s), 0))
     prefix = Prefix(exact.body, n, layers=layers)
     try: fits = _try_prefix(exact, prefix)
     except Exception: fits = False # each family refuses in its own way

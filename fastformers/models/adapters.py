@@ -18,7 +18,7 @@ from numbers import Integral
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
-from .families import _meta, block_modules, layer_groups
+from .families import block_modules, get_meta, layer_groups
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def sublayers(
     body # A Hugging Face base model
 ) -> list: # For each block a pair of modules
     "The modules of each block whose outputs attention and feed-forward add to the stream"
-    nf,names,res = body.config.get_text_config().hidden_size,_meta(body.config).sublayers,[]
+    nf,names,res = body.config.get_text_config().hidden_size,get_meta(body.config).sublayers,[]
     for block in block_modules(body):
         parts = [(n,m) for o in block for n,m in o.named_modules()]
         two = [m for want in names for n,m in parts if n==want] if names else [m for _,m in parts if (_sizes(m) or (0,0))[1]==nf][-2:]

@@ -20,8 +20,7 @@ from fastcore.meta import delegates
 from fastai.learner import Learner
 from ..models.adapters import _peft, adapter_ways, add_lora
 from ..callback.auxiliary_lm import AuxiliaryLM, lm_objective
-from ..models.layers import _listed
-from ..models.heads import check_head
+from ..models.heads import state_indices
 from ..learner.core import _dir, classifier_learner
 from ..models.load import ADAPTERS, load_config
 from .recipe import parse, settings, TaskConfig
@@ -40,7 +39,7 @@ def _read_layers(o):
     "The `layers` that `o` is, or says in words"
     if isinstance(o, str):
         with suppress(ValueError): o = parse(settings(TaskConfig)['hidden_states'].type, o)
-    return _listed(o)
+    return state_indices(o)
 
 def _read_adapters(o):
     "The function of a model that `o` is or names"
@@ -67,7 +66,6 @@ def check_choices(
 )->dict: # `layers`, `adapters` and `aux_lm` as `chosen_learner` takes them
     "Raise now if something in these settings is unknown or cannot work together"
     layers,adapters = _read_layers(layers),_read_adapters(adapters)
-    check_head(head, layers, others.get('pool', 'concat'))
     if adapters is not None and (f := _dir(arch)/ADAPTERS).is_file(): raise ValueError(_twice(arch, f"brings adapters along ({f.name})", adapters))
     if aux_lm is not None: _check_aux_lm(aux_lm, arch)
     return dict(layers=layers, adapters=adapters, aux_lm=aux_lm)
@@ -93,7 +91,7 @@ def chosen_learner(
     if aux_lm is not None:
         if any(isinstance(o, AuxiliaryLM) for o in cbs): raise ValueError("`aux_lm` makes an `AuxiliaryLM`, and there is one in `cbs`: expected one of them")
         cbs = cbs+[AuxiliaryLM(aux_lm)]
-    learn = classifier_learner(dls, arch, layers=layers, cbs=cbs, **kwargs)
+    learn = classifier_learner(dls, arch, hidden_states=layers, cbs=cbs, **kwargs)
     if adapters is not None: _adapt(learn, adapters)
     return learn
 
