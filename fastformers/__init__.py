@@ -45,8 +45,7 @@ Modules:
 - `fastformers.models.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
 - `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
 - `fastformers.models.families`: What the model families of the transformers library have in common, and one row for each that differs
-- `fastformers.models.heads`: From hidden states to a prediction: pooling functions, ULMFiT's classifier head, and an LSTM over features that stay as they are.
-- `fastformers.models.layers`: Which hidden states of a network feed a head: the last, others, several side by side, or a learned mix of all
+- `fastformers.models.heads`: From hidden states to a prediction: pooling, ULMFiT's classifier head, an LSTM, one prediction a token, and a mix of layers
 - `fastformers.models.load`: A network from a checkpoint or a config, and what became of its weights
 - `fastformers.objectives.core`: What a language model is asked to predict: a reversible transform from tokens to (input, targets)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size

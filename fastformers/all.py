@@ -20,7 +20,7 @@ from .models.families import layer_groups, group_names, family_meta, FamilyMeta
 from .models.load import load_config, load_hf, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, concat_pool, PoolingHead
 from .models.heads import LSTMHead
-from .models.layers import ScalarMix, plot_scalar_mix
+from .models.heads import ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters, reinit_layers
 from .models.adapters_files import save_adapters, load_adapters

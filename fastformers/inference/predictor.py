@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from safetensors import safe_open
-from safetensors.torch import load_model
 from transformers import AutoModelForSequenceClassification
 from ..text.core import TensorTokens
-from .bundle import HFClassifier, activations, build_head, head_module, problem_types, read_bundle
-from ..models.heads import as_head
+from .bundle import HFClassifier, activations, problem_types, read_bundle
+from ..models.heads import as_head, build_head
 from ..hub import resolve_arch
 from ..models.core import TextClassifier, load_body, load_config, load_hf, max_length
 from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, text_hint
@@ -183,9 +182,8 @@ def _model(path, facts, head):
     if head is None and spec['class']=='custom':
         raise ValueError(f"the head in {path} is a {spec['name']}, a module that cannot be rebuilt from JSON; pass one of the same shape, its weights are here: from_hf({str(path)!r}, head={spec['name']}(...))")
     head = build_head(spec) if head is None else head
-    model = TextClassifier(*_whole(*load_body(path), path), lambda nf: as_head(head, nf, len(facts['labels'])), spec.get('layers', -1))
-    try: load_model(head_module(model), str(path/'head.safetensors'))
-    except RuntimeError as e: raise ValueError(f"the weights in {path/'head.safetensors'} do not fit the head {type(model.head).__name__}: {e}") from e
+    model = TextClassifier(*_whole(*load_body(path), path), lambda nf: as_head(head, nf, len(facts['labels'])), spec.get('hidden_states', -1))
+    model.load_head(path)
     return model
 
 def from_hf(

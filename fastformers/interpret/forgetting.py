@@ -18,7 +18,8 @@ from ..data.block import tokenizer_of
 from ..hub import resolve_arch
 from ..data.loader import PadTokens
 from ..models.load import LoadReport
-from ..models.core import HFModel, LanguageModel, is_causal, load_body, load_config, load_hf, max_length, evaluating
+from ..models.core import HFModel, LanguageModel, is_causal, load_body, load_config, load_hf, max_length
+from ..models.families import evaluating
 from ..objectives.clm import CLM
 from ..objectives.mlm import MLM
 from ..callback.auxiliary_lm import lm_on

@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # so that every learner has `lr_find`, `fit_one_cycle`, `summary`, ...
-from safetensors.torch import load_model
 from fastcore.basics import patch
 from fastcore.foundation import L, first
 from fastcore.meta import delegates
@@ -26,13 +25,13 @@ from fastai.learner import Learner
 from transformers import PretrainedConfig
 from ..models.adapters import _check_alike, _inside, _plain_state
 from ..models.adapters_files import load_adapters
-from ..inference.bundle import bundle_facts, head_module, head_spec, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
-from ..models.load import evaluating
+from ..inference.bundle import bundle_facts, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
+from ..models.families import evaluating
 from ..callback.checkpoints import data_hash
 from ..data.block import tokenizer_of
 from ..callback.fast_cpu import FastCPU
 from ..callback.frozen import FrozenEval
-from ..models.heads import PoolingHead, as_head, check_head
+from ..models.heads import PoolingHead, as_head
 from ..models.load import ADAPTERS
 from ..models.core import HFClassifier, HFModel, TextClassifier, LanguageModel, load_body, load_config, load_hf, layer_groups, max_length, is_causal
 from ..objectives.core import objective_of
@@ -158,21 +157,21 @@ def _say_kept(path):
     _log.warning(f"the head of {path} is kept, it is for the same labels in a column of the same name; if these data mean something else by them, "
                  f"start a new one: classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
 
-def _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, start, **kwargs):
+def _with_own_head(dls, arch, head, pool, hidden_states, pretrained, drop_mult, start, **kwargs):
     "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
     (body,report),n_out = load_body(arch, pretrained, drop_mult, **kwargs),get_c(dls)
     facts = read_bundle(path := _dir(arch, report.revision)) if pretrained else None
     name_labels(body.config, *target_of(dls)[:2])
     if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
-    model = TextClassifier(body, report, lambda nf: as_head(head, nf, n_out, drop_mult), layers)
+    model = TextClassifier(body, report, lambda nf: as_head(head, nf, n_out, drop_mult), hidden_states)
     if isinstance(head, nn.Module): return model
     there = facts if facts and (facts['head']['class']=='hf' or (path/'head.safetensors').is_file()) else None
-    if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], head_spec(model)):
-        load_model(head_module(model), str(path/'head.safetensors'))
+    if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], model.head_spec()):
+        model.load_head(path)
         _say_kept(path)
         return model
     if there: _log.warning(f"the head in {path} is for other labels or of another form: it is not used, a new one starts random")
-    if start and hasattr(model.head, 'start_at') and (y := answer_without_reading(dls)) is not None: model.head.start_at(y)
+    if start and hasattr(model.head, 'init_bias') and (y := answer_without_reading(dls)) is not None: model.head.init_bias(y)
     return model
 
 def _check_head(model, n_out):
@@ -211,15 +210,14 @@ def classifier_learner(
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
     attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; weights are float32 unless `dtype` says otherwise
-    layers=-1, # Whose hidden states feed the head: -1 the last, another index (0: embeddings), several, side by side, or 'mix' for a learned mean of all, see `LayerFeed`
+    hidden_states=-1, # Which hidden states feed the head: -1 the last, another index (0: embeddings), several, side by side, or 'mix' for a learned mean of all
     **kwargs
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
-    check_head(head, layers, pool)
     opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision)
     if head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
     else:
-        model = _with_own_head(dls, arch, head, pool, layers, pretrained, drop_mult, loss_func is None, **opts)
+        model = _with_own_head(dls, arch, head, pool, hidden_states, pretrained, drop_mult, loss_func is None, **opts)
         if head is not None: _check_head(model, get_c(dls) if loss_func is None else None)
     return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=default_metrics(dls) if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
@@ -237,7 +235,7 @@ def _write(learn, path, readme=False, **facts):
     data = {'data':data_hash(learn.dls)} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
     with atomic_dir(path) as tmp:
         if bundle: write_bundle(tmp, learn.model, tok, bundle)
-        else: write_checkpoint(tmp, hf, tok)
+        else: write_checkpoint(tmp, learn.model, tok)
         if readme: write_text(tmp/'README.md', model_card(bundle, type(hf).__name__, versions()))
         write_stage(tmp, **{'stage':'classifier' if bundle else 'language model', 'parent':getattr(learn,'lineage',''), 'tokenizer':tok_hash(tok.tok), **data,
                             **({'labels':[str(o) for o in bundle['labels']]} if bundle else {}), **facts})
