@@ -15,7 +15,7 @@ Modules:
 - `fastformers.callback.gradient_checkpointing`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.callback.lr_find`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
-- `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `L2SP`, `Mixout`, `RDrop`
+- `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
 - `fastformers.callback.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
 - `fastformers.callback.schedule`: Which layers learn when, and how fast, as a table.
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe

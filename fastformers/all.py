@@ -40,8 +40,7 @@ from .callback.schedule import discriminative_lrs, one_cycle, slanted_triangular
 from .callback.freeze import FreezeGrads, epochs_for
 from .callback.frozen import FrozenEval
 from .callback.frozen_cache import FrozenCache
-from .callback.regularize import L2SP, Mixout, RDrop
-from .callback.ewc import EWC, fisher_diagonal, save_fisher, load_fisher
+from .callback.regularize import Regularizer, L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume

@@ -1,5 +1,7 @@
 "Callbacks that keep what pretraining learnt: by hand, and beside everything else that happens around a step"
-import copy, importlib.util, math, pickle
+import copy, importlib.util, math
+from contextlib import contextmanager
+from functools import partial
 import pandas as pd, pytest, torch, torch.nn.functional as F
 from fastai.basics import Callback, CancelFitException, OptimWrapper
 from fastai.callback.fp16 import MixedPrecision
@@ -7,24 +9,22 @@ from fastai.callback.schedule import lr_find
 from fastai.learner import load_learner
 from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForPreTraining
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers.callback.compute import TokenAccumulation
-from fastformers.models.adapters import add_adapters, add_lora, reinit_layers
+from fastformers.models.adapters import add_lora, reinit_layers
 from fastformers.models.adapters_files import load_adapters, save_adapters
-from fastformers.callback import auxiliary_lm as auxiliary
-from fastformers.callback.auxiliary_lm import AuxiliaryLM, lm_on
+from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.text.core import as_tokens
 from fastformers.data.block import classifier_dls, lm_dls
-from fastformers.callback.ewc import EWC, fisher_diagonal, load_fisher, save_fisher
 from fastformers.interpret.forgetting import forgetting
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.models.load import load_config, load_hf
+from fastformers.models.load import load_config
 from fastformers.models.core import layer_groups
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
-from fastformers.callback.regularize import L2SP, Mixout, RDrop, agreement, loaded_weights, _mixing
+from fastformers.callback.regularize import EWC, L2SP, Mixout, RDrop, fisher_diagonal, load_fisher, loaded_weights, save_fisher, symmetric_kl
 from fastformers.callback.resume import Resume
-from fastformers.callback.schedule import full_tune, gradual_unfreeze
+from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.callback.compute import cpu_bf16
 from fastformers.learner.optimizer import FusedAdam
@@ -85,20 +85,13 @@ names = ['L2SP','EWC','Mixout','RDrop','AuxiliaryLM']
 
 # --- gradients by hand
 
-@pytest.mark.parametrize('open_from', [0,2,-1])
-def test_l2sp_by_hand_and_only_where_it_is_open(stages, open_from):
-    a,_,_,shown = first_grads(stages['bert'], open_from=open_from)
-    b,w,w0,shown_too = first_grads(stages['bert'], L2SP(.3,.2), open_from=open_from)
-    assert shown==shown_too and a.keys()==b.keys() and (open_from==0)==(len(b)==len(w))
-    for k in b: torch.testing.assert_close(b[k]-a[k], .3*(w[k]-w0[k]) if k.startswith('body') else .2*w[k], atol=1e-5, rtol=1e-4)
-
 def test_ewc_by_hand(stages):
     fisher = load_fisher(stages['fisher'])
     a,_,_,shown = first_grads(stages['bert'])
     b,w,w0,shown_too = first_grads(stages['bert'], EWC(stages['fisher'], 1000.))
     assert shown==shown_too
     for k in b:
-        want = 1000*fisher[k.removeprefix('body.')]*(w[k]-w0[k]) if k.startswith('body') else torch.zeros_like(w[k])
+        want = 1000*fisher[k.removeprefix('hf.')]*(w[k]-w0[k]) if k.startswith('hf.') else torch.zeros_like(w[k])
         torch.testing.assert_close(b[k]-a[k], want, atol=1e-4, rtol=1e-3)
 
 def test_new_weights_are_those_that_were_not_loaded(stages):
@@ -108,18 +101,28 @@ def test_new_weights_are_those_that_were_not_loaded(stages):
     learn = classifier(stages['bert'], AuxiliaryLM())
     assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p not in loaded_weights(learn.model)}=={'head'}
     learn = classifier(stages['bert'], pretrained=False).load_encoder(stages['bert'])
-    assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p in loaded_weights(learn.model)}=={'body'}
+    assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p in loaded_weights(learn.model)}=={'hf'}
 
-def test_weight_decay_gives_way_to_l2sp_and_comes_back(stages):
-    for opt_func in (SGD,FusedAdam,Adam):
-        learn = classifier(stages['bert'], L2SP(0.,0.), opt_func=opt_func, drop_mult=0.)
-        plain = classifier(stages['bert'], opt_func=opt_func, drop_mult=0.)
-        quiet(learn, 1, 1e-3, wd=.5); quiet(plain, 1, 1e-3, wd=0.)
-        for (k,a),b in zip(weights(learn).items(), weights(plain).values()): torch.testing.assert_close(a, b)
-        flags = [[{k:v for k,v in l.opt.state[p].items() if k=='do_wd'} for ps in l.opt.param_lists for p in ps] for l in (learn,plain)]
-        assert flags[0]==flags[1]
-    learn = classifier(stages['bert'], L2SP(), opt_func=lambda ps, lr, **kw: OptimWrapper(ps, torch.optim.AdamW, lr=lr))
-    with pytest.raises(ValueError, match='pass wd=0'): quiet(learn, 1, wd=.1)
+@pytest.mark.parametrize('opt_func', [SGD, FusedAdam, Adam, partial(OptimWrapper, opt=torch.optim.AdamW)])
+def test_l2sp_replaces_weight_decay(stages, opt_func):
+    learn,plain = (classifier(stages['bert'], *cbs, opt_func=opt_func, drop_mult=0.) for cbs in ([L2SP(0.,0.)], []))
+    quiet(learn, 1, 1e-3, wd=.5); quiet(plain, 1, 1e-3, wd=0.)
+    for (k,a),b in zip(weights(learn).items(), weights(plain).values()): torch.testing.assert_close(a, b)
+    assert {h['wd'] for h in learn.opt.hypers}=={.5}
+
+def test_other_weights_renew_the_reference(stages, tmp_path):
+    other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
+    learn = quiet(quiet(classifier(stages['bert'], L2SP(10., 0.), drop_mult=0.), 2, 1e-3), 1, 0.)
+    before = float(learn.l2_sp.value)
+    assert before>1e-3
+    assert abs(float(quiet(copy.deepcopy(learn), 1, 0.).l2_sp.value)-before)<1e-3*before
+    quiet(learn.load_encoder(other), 1, 0.)
+    assert learn.l2_sp.value==0
+
+def test_fisher_of_another_architecture(stages):
+    learn = classifier(stages['gpt2'], EWC(stages['fisher'], 1.), family='gpt2')
+    with pytest.raises(ValueError, match='another architecture'): quiet(learn, 1)
+    with pytest.raises(TypeError, match='measures a language model'): fisher_diagonal(classifier(stages['bert']))
 
 # --- R-Drop
 
@@ -154,15 +157,10 @@ def test_rdrop_other_targets(stages, data, kl):
     else:
         P,Q = torch.distributions.Bernoulli(logits=a),torch.distributions.Bernoulli(logits=b)
         want = (torch.distributions.kl_divergence(P,Q)+torch.distributions.kl_divergence(Q,P)).mean()/2
-    torch.testing.assert_close(agreement(a, b, act), want)
-    assert agreement(a, a, act)==0
+    torch.testing.assert_close(symmetric_kl(a, b, act), want)
+    assert symmetric_kl(a, a, act)==0
     quiet(learn, 1, 1e-3)
     assert all(math.isfinite(o) for o in learn.recorder.losses)
-
-def test_rdrop_stays_finite_with_huge_outputs():
-    a = torch.tensor([[1e4,-1e4,0.]], requires_grad=True)
-    o = agreement(a, -a, lambda o: o.softmax(-1)); o.backward()
-    assert o.isfinite() and a.grad.isfinite().all()
 
 # --- Mixout
 
@@ -182,10 +180,12 @@ def test_mixout_in_training_alone_and_plain_afterwards(stages):
     assert not any(m._forward_pre_hooks for m in learn.model.modules()) and not any('weight' in vars(m) for m in learn.model.modules())
     copy.deepcopy(learn.model)
 
+@contextmanager
 def mixing(learn):
     "`Mixout` of `learn` at work, as in a fit"
-    learn.mixout.before_fit()
-    return _mixing([m for m in learn.model.body.modules() if getattr(m, 'weight', None) in learn.mixout.start], learn.mixout.start, learn.mixout.p)
+    learn.create_opt(); learn.mixout.before_fit()
+    try: yield
+    finally: learn.mixout.after_fit()
 
 def test_mixout_expectation_and_gradient_through_the_model(stages):
     "A linear layer's output: its mean over draws is that of the plain layer, its gradient reaches kept entries alone"
@@ -205,16 +205,6 @@ def test_mixout_expectation_and_gradient_through_the_model(stages):
     assert torch.equal(g, torch.where(replaced, 0., 2.))
     m.eval(); assert torch.equal(m(x), plain)
     m.train(); assert torch.equal(m(x), plain), 'off after the block'
-
-def test_mixout_leaves_frozen_weights_alone(stages):
-    learn = classifier(stages['bert'], Mixout(.5), drop_mult=0.)
-    x = learn.dls.valid.one_batch()[0].as_subclass(torch.Tensor)
-    with torch.no_grad(), mixing(learn):
-        learn.model.train()
-        for p in learn.model.body.parameters(): p += .1                           # as if trained before
-        def equal(): return torch.equal(learn.model.body(x&0xffff)[0], learn.model.body(x&0xffff)[0])
-        assert not equal()
-        learn.freeze(); assert equal()
 
 def test_mixout_cleans_up_after_an_error_and_ends_with_its_fit(stages):
     learn = classifier(stages['bert'])
@@ -261,7 +251,7 @@ def test_auxiliary_by_hand(stages, family):
     extra = {'token_type_ids':xm.segment_ids} if family=='bert' else {}
     logits = hf(input_ids=xm.ids, attention_mask=xm.attention_mask, **extra).logits
     want = F.cross_entropy(logits.flatten(0,1), ym.as_subclass(torch.Tensor).flatten(), ignore_index=-100)
-    torch.testing.assert_close(learn.auxiliary_lm.penalty, want.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(learn.auxiliary_lm.lm_loss, want.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(learn.loss_grad, learn.loss+.7*want, atol=1e-4, rtol=1e-4)
     assert torch.equal(learn.model.eval()(x), plain.model.eval()(x))
 
@@ -271,21 +261,12 @@ def test_auxiliary_head_learns_in_the_head_group_and_is_no_part_of_a_bundle(stag
     before = weights(learn)
     quiet(learn, 1, 1e-2)
     moved = {k for k,w in weights(learn).items() if not torch.equal(w, before[k])}
-    assert any(k.startswith('lm.hf.cls') for k in moved) and not any(k.startswith('body') for k in moved)
+    assert any(k.startswith('lm.hf.cls') for k in moved) and not any(k.startswith('hf.') for k in moved)
     assert sum(len(ps) for ps in layer_groups(learn.model))==len(before)==len({p for ps in learn.opt.param_lists for p in ps})
     learn.save_encoder(tmp_path/'a')
     again = classifier(tmp_path/'a')
     x = again.dls.valid.one_batch()[0]
     assert torch.equal(again.model.eval()(x), learn.model.eval()(x)) and not hasattr(again.model, 'lm')
-
-def test_the_lm_head_comes_from_the_revision_of_the_body(stages, monkeypatch):
-    asked = []
-    monkeypatch.setattr(auxiliary, 'load_hf', lambda *args, revision, **kwargs: asked.append(revision) or load_hf(*args, **kwargs)) # a directory has no revisions
-    learn = classifier(stages['bert'])
-    assert learn.model.loaded.revision=='main'
-    learn.model.loaded.revision = 'v2'
-    for arch in (None, stages['bert']): lm_on(learn.model, MLM.auto_cls, arch)
-    assert asked==['v2','main'], 'one that is named beside is its own'
 
 def test_auxiliary_with_untied_head_another_head_and_grown_vocabulary(stages, tmp_path):
     tok = tiny_tok('bert')
@@ -350,7 +331,7 @@ def test_with_schedule_bf16_accumulation_and_lr_find(stages, name):
     quiet(learn, gradual_unfreeze, 1e-3, epochs=2, verb='fit_schedule')
     assert all(p.isfinite().all() for p in learn.model.parameters()) and any(not torch.equal(v, before[k]) for k,v in weights(learn).items())
     assert not any(m._forward_pre_hooks for m in learn.model.modules())
-    start = vars(cb).get('start', {})
+    start = getattr(cb, 'reference', {})
     assert (len(start)>0)==(name in ('L2SP','EWC','Mixout'))
     names_ = {p:k for k,p in learn.model.named_parameters()}
     assert all(torch.equal(w, before[names_[p]]) for p,w in start.items())         # lr_find did not move the start
@@ -383,7 +364,7 @@ def test_resume_bit_by_bit(stages, tmp_path, name):
         if at: learn.add_cb(Kill(at))
         quiet(learn, 1, 1e-3); quiet(learn, 2, 1e-3)
         known = {p:k for k,p in learn.model.named_parameters()}
-        assert all(torch.equal(w, before[known[p]]) for p,w in vars(cb).get('start', {}).items())
+        assert all(torch.equal(w, before[known[p]]) for p,w in getattr(cb, 'reference', {}).items())
         return weights(learn)
     want = run('whole')
     n = -(-45//8)
@@ -395,13 +376,6 @@ def test_resume_compares_settings(stages, tmp_path):
     def run(cb): quiet(classifier(stages['bert'], cb, Resume(tmp_path/'x', every=2, minutes=None)), 1, 1e-3)
     run(L2SP(.3))
     with pytest.raises(ValueError, match='alpha=0.3'): run(L2SP(.4))
-
-def test_checkpoints_hold_no_second_copy(stages, tmp_path):
-    from safetensors.torch import load_file
-    quiet(classifier(stages['bert'], L2SP(), EWC(stages['fisher'], 1.), Mixout(.5), Resume(tmp_path/'x', every=2, minutes=None)), 1, 1e-3)
-    for o in (tmp_path/'x').glob('*/weights.safetensors'):
-        assert not [k for k in load_file(o) if not k.startswith(('weight.','buffer.','grad.','random.','Recorder','hypers','losses','smooth','AvgSmoothLoss','ParamScheduler'))
-                    and load_file(o)[k].numel()>1000]
 
 def test_all_together(stages):
     learn = classifier(stages['bert'], *everything(stages).values())
@@ -421,7 +395,7 @@ def test_validation_and_prediction_before_within_and_after_a_fit(stages, tmp_pat
             self.hooks = sum(bool(m._forward_pre_hooks) for m in self.model.modules())
     learn = classifier(stages['bert'], cb, Within())
     with learn.no_bar(): learn.validate(); learn.predict('Great')
-    assert not vars(cb).get('start')
+    assert not getattr(cb, 'reference', None)
     quiet(learn, 1, 1e-3)
     assert bool(learn.within.hooks)==(name=='Mixout') and not any(m._forward_pre_hooks for m in learn.model.modules())
     learn.remove_cb(learn.within); learn.export(tmp_path/'x.pkl')
@@ -430,44 +404,16 @@ def test_validation_and_prediction_before_within_and_after_a_fit(stages, tmp_pat
 
 # --- at the door
 
-def test_arguments(stages):
-    for bad in (lambda: L2SP(alpha=-1), lambda: L2SP(beta=float('nan')), lambda: L2SP('0.1'), lambda: Mixout(1), lambda: Mixout(-.1), lambda: RDrop(float('inf')),
-                lambda: EWC({}, -1), lambda: AuxiliaryLM(-1), lambda: AuxiliaryLM(anneal=0), lambda: AuxiliaryLM(anneal=2)):
-        with pytest.raises(ValueError): bad()
-    with pytest.raises(TypeError, match='such as `MLM'): AuxiliaryLM(objective='mlm')
-
 @pytest.mark.parametrize('cb', [lambda f: L2SP(), lambda f: Mixout(), lambda f: EWC(f, 1.)])
 def test_nothing_pretrained(stages, cb):
-    with pytest.raises(ValueError, match='none that were loaded'): quiet(classifier(tiny_arch('bert'), cb(stages['fisher'])), 1)
-
-def test_fisher_of_another_architecture_and_damaged_files(stages, tmp_path):
-    learn = classifier(stages['gpt2'], EWC(stages['fisher'], 1.), family='gpt2')
-    with pytest.raises(ValueError, match='another architecture'): quiet(learn, 1)
-    (tmp_path/'bad').write_bytes(b'no tensors')
-    with pytest.raises(ValueError, match='damaged'): load_fisher(tmp_path/'bad')
-    with pytest.raises(FileNotFoundError, match='write it after training'): quiet(classifier(stages['bert'], EWC(tmp_path/'none', 1.)), 1)
-    with pytest.raises(TypeError, match='measures a language model'): fisher_diagonal(classifier(stages['bert']))
-
-def test_ewc_of_tensors_is_that_of_their_file(stages, tmp_path):
-    fisher = load_fisher(stages['fisher'])
-    a,b = (first_grads(stages['bert'], EWC(o, 1000.))[0] for o in (fisher, stages['fisher']))
-    assert a.keys()==b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-    def run(o): quiet(classifier(stages['bert'], EWC(o, 1.), Resume(tmp_path/'x', every=2, minutes=None)), 1, 1e-3)
-    run(fisher)
-    run({k:fisher[k].clone() for k in reversed(fisher)})                      # the same measurement
-    with pytest.raises(ValueError, match='fisher=measured: '): run({k:2*v for k,v in fisher.items()})
-    learn = pickle.loads(pickle.dumps(classifier(stages['bert'], EWC(fisher, 1.))))
-    with pytest.raises(ValueError, match='no part of a pickled learner.*remove_cb'): quiet(learn, 1)
-    with pytest.raises(ValueError, match='is empty'): EWC({}, 1.)
-    learn.remove_cb(EWC); learn.add_cb(EWC(stages['fisher'], 1.))
-    quiet(learn, 1)
+    with pytest.raises(ValueError, match='were loaded'): quiet(classifier(tiny_arch('bert'), cb(stages['fisher'])), 1)
 
 def test_ewc_for_the_second_language_model(stages):
     "From general text to the target's: names in the body are the same"
     set_seed(0)
     learn = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), stages['bert'], cbs=[EWC(stages['fisher'], 10.), L2SP(), Mixout()])
     quiet(learn, 1, 1e-3)
-    assert learn.ewc.penalty>0 and all(math.isfinite(o) for o in learn.recorder.losses)
+    assert learn.ewc.value>0 and all(math.isfinite(o) for o in learn.recorder.losses)
 
 def test_fisher_is_that_of_rows(stages):
     "Squares of each row's gradient, not of a batch's, with answers drawn from the model"
@@ -489,8 +435,6 @@ def test_auxiliary_wrong_places(stages):
     with pytest.raises(ValueError, match='`cbs` of `classifier_learner`'): quiet(classifier(stages['bert']), 1, cbs=AuxiliaryLM())
     with pytest.raises(ValueError, match='another tokenizer'): classifier(stages['bert'], AuxiliaryLM(objective=MLM(tiny_tok('roberta'))))
     with pytest.raises(ValueError): classifier(stages['bert'], AuxiliaryLM(objective=CLM(tiny_tok())))
-    learn = classifier(stages['bert'], AuxiliaryLM(), splitter=lambda m: [list(m.body.parameters()), list(m.head.parameters())])
-    with pytest.raises(ValueError, match='all weights of the LM head'): quiet(learn, 1)
     with pytest.raises(ValueError, match='another architecture'): classifier(tiny_arch('bert'), AuxiliaryLM(arch=stages['bert']))
 
 def test_forgetting_needs_no_luck(stages):
@@ -516,68 +460,7 @@ def test_a_new_block_below_an_auxiliary_head_is_not_kept_near_its_luck(stages):
         last = [p for p in learn.model.body.encoder.layer[-1].parameters()]
         assert not any(p in known for p in last) and learn.model.body.get_input_embeddings().weight in known
 
-def test_the_body_keeps_its_attention(stages):
-    learn = classifier(stages['bert'], AuxiliaryLM(), attn_implementation='eager')
-    assert learn.model.body.config._attn_implementation=='eager'
-    quiet(learn, 1); assert learn.model.body.config._attn_implementation=='eager'
-
-@pytest.mark.parametrize('epochs', [1, .5, 1.25])
-def test_the_lm_loss_fades_to_the_end_of_a_fit(stages, epochs):
-    class Weights(Callback):
-        order = AuxiliaryLM.order+1
-        def after_loss(self):
-            if self.training: seen.append(self.learn.auxiliary_lm.now)
-    seen,learn = [],classifier(stages['bert'], AuxiliaryLM(.5, anneal=.01), bs=2)
-    quiet(learn, full_tune, epochs=epochs, lr=1e-4, verb='fit_schedule', cbs=Weights())
-    assert abs(seen[0]-.5)<1e-6 and .005<=seen[-1]<.005*.01**(-2/len(seen)) # within a step or two of the end
-
-def test_a_body_that_comes_later_is_not_taught_by_a_random_head_without_a_word(stages, caplog):
-    learn = classifier(stages['bert'], AuxiliaryLM(), pretrained=False).load_encoder(stages['bert'])
-    quiet(learn, 1); assert 'the LM head starts random' in caplog.text
-    caplog.clear()
-    learn = classifier(stages['bert'], AuxiliaryLM(arch=stages['bert']), pretrained=False).load_encoder(stages['bert'])
-    quiet(learn, 1); assert 'starts random' not in caplog.text
-
-def test_forgetting_compares_with_the_revision_it_began_with(stages, monkeypatch):
-    from fastformers.interpret import forgetting as page
-    learn,asked = classifier(stages['bert']),[]
-    def seen(cls, arch, revision='main', **kwargs): asked.append(revision); return load_hf(cls, arch, **kwargs)
-    monkeypatch.setattr(page, 'load_hf', seen)
-    learn.model.loaded.revision = 'v2'
-    forgetting(learn, list(df.text[:4])); assert asked[0]=='v2'
-
-def test_mixout_says_when_it_has_nothing_to_mix(stages, caplog):
-    learn = classifier(stages['bert'], Mixout(.5))
-    add_adapters(learn.model, 4)
-    quiet(learn, 1); assert 'has no part in this fit' in caplog.text
-    caplog.clear()
-    quiet(classifier(stages['bert'], Mixout(.5)), 1); assert 'no part' not in caplog.text
-
-def penalty(learn, cls): return float(next(o for o in learn.cbs if isinstance(o, cls)).penalty)
-
-def test_the_start_is_that_of_the_weights_that_are_there(stages, tmp_path, caplog):
-    "It goes with a copy, is missed in a pickle, and begins anew with other weights"
-    other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
-    for make in (lambda: L2SP(alpha=10., beta=0.), lambda: EWC(stages['fisher'], 1e4)):
-        cls = type(make())
-        learn = quiet(quiet(classifier(stages['bert'], make(), drop_mult=0.), 2, 1e-3), 1, 0.)
-        before = penalty(learn, cls)
-        assert before>1e-3
-        assert abs(penalty(quiet(copy.deepcopy(learn), 1, 0.), cls)-before)<1e-3*before and 'pickled' not in caplog.text
-        new = copy.deepcopy(pickle.loads(pickle.dumps(learn))); new.dls = learn.dls
-        assert penalty(quiet(new, 1, 0.), cls)==0 and 'are no part of a pickled learner' in caplog.text
-        learn.load_encoder(other)
-        assert penalty(quiet(learn, 1, 0.), cls)==0
-        caplog.clear()
-
-def test_an_lm_head_of_another_body_is_said(stages, tmp_path, caplog):
-    other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
-    learn = quiet(classifier(stages['bert'], AuxiliaryLM()), 1)
-    assert 'LM head is' not in caplog.text
-    quiet(learn.load_encoder(stages['bert']), 1)
-    assert 'LM head is' not in caplog.text
-    quiet(learn.load_encoder(other), 1)
-    assert f'is still that of {stages["bert"]}' in caplog.text
+def penalty(learn, cls): return float(next(o for o in learn.cbs if isinstance(o, cls)).value)
 
 def test_a_summary_before_the_first_fit(stages, capsys):
     for cbs in ([AuxiliaryLM()], [L2SP()], [EWC(stages['fisher'], 1.)], [Mixout()]): assert 'Total trainable params' in str(classifier(stages['bert'], *cbs).summary())
@@ -587,7 +470,7 @@ def test_lora_beside_and_below(stages, tmp_path, caplog):
     learn = classifier(stages['bert'], EWC(stages['fisher'], 1.)); add_lora(learn.model)
     def change(): return forgetting(learn, ['good work', 'a test of the tests']).change['now']
     assert change()==0
-    quiet(learn, 1, 1e-2); assert '`EWC` has no part in this fit' in caplog.text
+    quiet(learn, 1, 1e-2); assert '`EWC` has no effect in this fit' in caplog.text
     assert change()!=0
     lm = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), stages['bert']); add_lora(lm.model)
     quiet(lm, 1, 1e-2)
@@ -602,17 +485,3 @@ def test_lora_beside_and_below(stages, tmp_path, caplog):
     new = classifier(stages['bert'], seed=5)
     load_adapters(new.model, save_adapters(learn.model, tmp_path/'a.safetensors')); new.opt = None
     assert torch.equal(new.get_preds()[0], a)
-
-def test_ewc_leaves_a_pooler_alone(stages, tmp_path):
-    BertForPreTraining(load_config(stages['bert'])).save_pretrained(tmp_path/'p'); tiny_tok().save_pretrained(tmp_path/'p')
-    fisher = fisher_diagonal(lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tmp_path/'p'), n=3)
-    learn = classifier(tmp_path/'p', EWC(fisher, 1.), head='hf')
-    assert learn.model.body.pooler is not None and penalty(quiet(learn, 1, 1e-3), EWC)>0
-
-def test_forgetting_reads_strings(stages):
-    for bad,says in ((df, r"got a DataFrame; pass a column"), ([('a','b')], 'are strings'), ([None], 'are strings')):
-        with pytest.raises(TypeError, match=says): forgetting(classifier(stages['bert']), bad)
-
-def test_a_file_of_fisher_that_cannot_be_written(stages, tmp_path):
-    (tmp_path/'file').write_text('')
-    with pytest.raises(OSError, match='cannot write .*x.safetensors'): save_fisher(load_fisher(stages['fisher']), tmp_path/'file'/'x.safetensors')

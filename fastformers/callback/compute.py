@@ -14,7 +14,6 @@ import logging, time
 from functools import cache
 import torch, torch.nn.functional as F
 from torch import nn
-from fastcore.foundation import first
 from fastai.basics import Callback, CancelBatchException, CancelStepException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
@@ -92,12 +91,11 @@ def precision(
 
 # %% ../../nbs/callback/04_compute.ipynb #76e902c6
 def loss_weight(learn):
-    "What the loss of `learn`'s batch is a mean over: predicted tokens, rows, or the weights of the rows' classes"
+    "What the loss of `learn`'s batch is a mean over: predicted tokens, rows, or the class weights of the labels"
     if (obj := objective_of(learn.dls)) is not None: return obj.weight(learn.pred, *learn.yb)
-    f = getattr(learn.loss_func, 'f', learn.loss_func) # the loss inside what makes its outputs readable, or inside fastai's
-    f = getattr(f, 'func', f)
-    if not isinstance(f, nn.CrossEntropyLoss) or len(learn.yb)!=1 or learn.yb[0].is_floating_point(): return float(find_bs(learn.yb))
-    y = learn.yb[0].flatten()
+    f,y = learn.loss_func,learn.yb[0].flatten()
+    while inner := getattr(f, 'func', None) or getattr(f, 'f', None): f = inner # fastai's wrapper of a loss, and ours
+    if not isinstance(f, nn.CrossEntropyLoss) or y.is_floating_point(): return float(find_bs(learn.yb))
     y = y[y!=f.ignore_index]
     return float(len(y) if f.weight is None else f.weight[y].sum())
 
@@ -106,22 +104,22 @@ class TokenAccumulation(Callback):
     "Step once for several batches, with exactly the gradient of one batch of all their rows"
     order,run_valid = MixedPrecision.order-4,False # before precision, frozen gradients and clipping
     def __init__(self,
-        n_tokens:int=None, # Step when this many tokens were seen, padding aside
-        n_acc:int=None, # Step when this many rows were seen
+        n_tokens:int=None, # step when this many tokens were seen, padding aside
+        n_acc:int=None, # step when this many rows were seen
     ):
         if (n_tokens is None)==(n_acc is None): raise ValueError("give `n_tokens` or `n_acc`, how much makes a step")
-        if not (n := n_acc if n_tokens is None else n_tokens)>0: raise ValueError(f"`n_tokens` and `n_acc` must be more than 0, got {n}")
         self.n_tokens,self.n_acc = n_tokens,n_acc
-        self.seen,self.total,self.unit = 0,0.,0.
+        self._reset()
 
+    def _reset(self): self.seen,self.total,self.unit = 0,0.,0.
     def before_train(self):
         self.opt.zero_grad() # of a window that an interrupted fit left open
-        self.seen,self.total,self.unit = 0,0.,0.
+        self._reset()
 
     def after_loss(self):
         w = loss_weight(self.learn)
         self.total += w
-        if not self.unit: self.unit = w # gradients keep their size, which float16 needs; a window of one batch is untouched
+        if not self.unit: self.unit = w # the first batch keeps its size, which float16 needs
         self.seen += find_bs(self.yb) if self.n_acc else int(as_tokens(self.xb[0]).attention_mask.sum())
         if w!=self.unit: self.learn.loss_grad = self.loss_grad*(w/self.unit)
 
@@ -139,11 +137,10 @@ class TokenAccumulation(Callback):
         if scale!=1:
             for p in self.model.parameters():
                 if p.grad is not None: p.grad.mul_(scale)
-        self.seen,self.total,self.unit = 0,0.,0.
+        self._reset()
 
     def after_train(self):
-        "Whoever ended the epoch early left a window open"
-        if not self.seen: return
+        if not self.seen: return # else the epoch was ended early, within a window
         self.seen = float('inf')
         self.learn._with_events(self.learn._step, 'step', CancelStepException)
         self.opt.zero_grad()

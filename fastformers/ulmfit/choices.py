@@ -19,7 +19,7 @@ from fastcore.foundation import L
 from fastcore.meta import delegates
 from fastai.learner import Learner
 from ..models.adapters import _peft, adapter_ways, add_lora
-from ..callback.auxiliary_lm import AuxiliaryLM, lm_objective
+from ..callback.auxiliary_lm import AuxiliaryLM
 from ..models.heads import state_indices
 from ..learner.core import _dir, classifier_learner
 from ..models.load import ADAPTERS, load_config
@@ -53,8 +53,6 @@ def _read_adapters(o):
 def _check_aux_lm(o, arch):
     "Raise unless `o` is a weight, and networks as `arch` have a language model"
     if not (isinstance(o, Real) and 0<o<math.inf): raise ValueError(f"`aux_lm` is the weight of a language model's loss, more than 0 and finite, such as 0.5, or None for no such loss; got {o!r}")
-    try: lm_objective(load_config(arch))
-    except ValueError as e: raise ValueError(f"`aux_lm`: {e}; or leave `aux_lm` out") from e
 
 def check_choices(
     arch, # As for `classifier_learner`
