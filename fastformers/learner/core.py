@@ -33,7 +33,7 @@ from ..callback.fast_cpu import FastCPU
 from ..callback.frozen import FrozenEval
 from ..models.heads import PoolingHead, as_head
 from ..models.load import ADAPTERS
-from ..models.core import HFClassifier, HFModel, TextClassifier, LanguageModel, load_body, load_config, load_hf, layer_groups, max_length, is_causal
+from ..models.core import HFClassifier, HFModel, TextClassifier, load_body, load_config, layer_groups, max_length, is_causal
 from ..objectives.core import objective_of
 from ..objectives.metrics import TokenRecorder
 import fastformers.learner.generation # `fill_mask`, `generate`
@@ -224,14 +224,13 @@ def classifier_learner(
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _hf_model(learn, verb):
     "The Hugging Face model inside `learn`"
-    if isinstance(learn.model, (LanguageModel,HFClassifier)): return learn.model.hf
-    if isinstance(learn.model, TextClassifier): return learn.model.body
+    if isinstance(learn.model, HFModel): return learn.model.hf
     raise TypeError(f"`{verb}` works on learners made by `lm_learner` or `classifier_learner`; this one holds a {type(learn.model).__name__}")
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
     hf,tok = _hf_model(learn,'save_encoder'),tokenizer_of(learn.dls)
-    bundle = None if isinstance(learn.model, LanguageModel) else _facts(learn.dls, learn.model, learn.loss_func)
+    bundle = None if learn.model.is_lm else _facts(learn.dls, learn.model, learn.loss_func)
     data = {'data':data_hash(learn.dls)} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
     with atomic_dir(path) as tmp:
         if bundle: write_bundle(tmp, learn.model, tok, bundle)
@@ -275,16 +274,20 @@ def load_encoder(self:Learner,
 ):
     "Load the weights in `path` into this learner's language model or body, adapters beside them too; `path` becomes its parent, a classifier's head stays"
     mine = model = self.model
-    if isinstance(model, LanguageModel): theirs = LanguageModel(*load_hf(objective_of(self.dls).auto_cls, path))
+    if model.is_lm: theirs = objective_of(self.dls).build(path)
     else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))
     _check_alike(mine, theirs, path)
+    for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path, tokenizer_of(self.dls).tok)
+    if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
+    return _comes_from(self, path)
+
+def _load_weights(mine, theirs, path, tok):
+    "Give the `HFModel` `mine` the weights of `theirs`, but those that are new there"
     a,b = _plain_state(mine.hf),_plain_state(theirs.hf)
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
     if bad: _check_rows(path, *(o.hf.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "
                              f"{tuple(a[bad[0]].shape) if bad[0] in a else 'missing'} here")
-    _check_tok(tokenizer_of(self.dls).tok, theirs, path)
+    _check_tok(tok, theirs, path)
     mine.hf.load_state_dict({k:a[k] if k in theirs.loaded.new else v for k,v in b.items()}, strict=False) # what is not there stays as it is
     mine.loaded = theirs.loaded
-    if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
-    return _comes_from(self, path)

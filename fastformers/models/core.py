@@ -134,6 +134,8 @@ class HFModel(nn.Module):
     def body(self): "The network without an LM head or a classification head"; return self.hf.base_model
     @property
     def config(self): "The Hugging Face config"; return self.hf.config
+    @property
+    def parts(self): "The models whose checkpoints `save` writes: this one, and in a subclass those beside it"; return [self]
     def head_spec(self): "JSON that says how the head is built; None without a head of ours"
     def forward(self, x): return self.states(x)
 

@@ -51,6 +51,8 @@ class Electra(HFModel):
         self.generator,self.seed = generator,seed
         self.register_buffer('words', words, persistent=False)
         self.share_embeddings()
+    @property
+    def parts(self): "The discriminator and the generator"; return [self, self.generator]
 
     def share_embeddings(self):
         "Let the generator use the discriminator's embeddings"
