@@ -41,8 +41,7 @@ Modules:
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: The words that a language model would put there: `fill_mask` and `generate`
 - `fastformers.learner.optimizer`: A fast Adam, BERT's own Adam, and no weight decay on any normalization layer
-- `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part
-- `fastformers.models.adapters_files`: What a few weights have learnt, as one small file: `save_adapters`, `load_adapters`
+- `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part, and one small file a task
 - `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
 - `fastformers.models.families`: What the model families of the transformers library have in common, and one row for each that differs
 - `fastformers.models.heads`: From hidden states to a prediction: pooling, ULMFiT's classifier head, an LSTM, one prediction a token, and a mix of layers

@@ -23,7 +23,7 @@ from .models.heads import LSTMHead
 from .models.heads import ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters, reinit_layers
-from .models.adapters_files import save_adapters, load_adapters
+from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM

@@ -5,7 +5,7 @@ from fastai.basics import Callback
 from fastai.callback.progress import ProgressCallback
 from transformers import AutoModel, AutoModelForMaskedLM
 from fastformers.models.adapters import *
-from fastformers.models.adapters_files import load_adapters, save_adapters
+from fastformers.models.adapters import load_adapters, save_adapters
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.models.families import block_modules, group_names, layer_groups
 from fastformers.learner.core import classifier_learner, lm_learner

@@ -4,8 +4,8 @@ import pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from fastformers.inference import bundle as bundles
 from fastformers.models.adapters import *
-from fastformers.models.adapters import _plain_state
-from fastformers.models.adapters_files import load_adapters, save_adapters
+from fastformers.models.adapters import plain_state
+from fastformers.models.adapters import load_adapters, save_adapters
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.inference.bundle import read_bundle
 from fastformers.data.block import classifier_dls, lm_dls
@@ -67,7 +67,7 @@ def test_bottlenecks_of_every_family_go_and_come(family, tmp_path):
 def test_merging_while_writing_is_merging(family, tmp_path):
     if family=='squeezebert': return
     m = loud(add_lora(learner(family).model, r=2), .1)
-    want = {k:v.clone() for k,v in _plain_state(m.body).items()} # merging is done in place
+    want = {k:v.clone() for k,v in plain_state(m.body).items()} # merging is done in place
     merged = merge_adapters(m).body.state_dict()
     assert list(merged)==list(want) and all(torch.equal(v, want[k]) for k,v in merged.items())
 

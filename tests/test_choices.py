@@ -76,7 +76,7 @@ def test_a_directory_with_bottlenecks_goes_on_and_takes_no_second_ones(start, tm
     assert [o['score'] for o in from_hf(tmp_path/'c', device='cpu')(df.text.tolist())]==pytest.approx(want.tolist(), abs=1e-2)
     with pytest.raises(ValueError, match='brings adapters along'): fine_tune_classifier(df, tmp_path/'c', adapters='bitfit', **quick)
     again = fine_tune_classifier(df, tmp_path/'c', layers='mix', **quick)
-    assert again.learner.model.body.adapted['method']=='add_adapters' and again.settings==dict(layers='mix')
+    assert again.learner.model.adapters['method']=='bottleneck' and again.settings==dict(layers='mix')
 
 def test_a_usual_stage_has_no_more_columns(start):
     stage = fine_tune_classifier(df, start, layers=[-1], **quick)
@@ -114,7 +114,7 @@ def test_a_network_is_not_adapted_twice(start, monkeypatch):
     load = learner.load_body
     monkeypatch.setattr(learner, 'load_body', lambda *args, **kwargs: add_adapters(load(*args, **kwargs)))
     with pytest.raises(ValueError, match='lm went through `add_adapters` before, and `adapters` = bitfit would be the second; leave `adapters` out'): fine_tune_classifier(df, start, adapters='bitfit', **quick)
-    assert fine_tune_classifier(df, start, **quick).learner.model.body.adapted['method']=='add_adapters'
+    assert fine_tune_classifier(df, start, **quick).learner.model.adapters['method']=='bottleneck'
 
 def test_a_directory_with_adapters_is_refused_before_the_data_are_looked_at(start, tmp_path):
     shutil.copytree(start, tmp_path/'c'); (tmp_path/'c'/'adapters.safetensors').touch()

@@ -12,7 +12,7 @@ from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.models.adapters import add_lora, reinit_layers
-from fastformers.models.adapters_files import load_adapters, save_adapters
+from fastformers.models.adapters import load_adapters, save_adapters
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.text.core import as_tokens
 from fastformers.data.block import classifier_dls, lm_dls

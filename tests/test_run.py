@@ -90,7 +90,7 @@ def test_every_key_of_a_recipe_reaches_what_it_names(tmp_path):
     assert np.allclose(clf['recipe']['schedule']['factors'], (head_only(n[1])*discriminative_lrs(n[1], 1.5)).factors)
     assert (clf['recipe']['max_len'], clf['recipe']['bs'], clf['recipe']['discr'], clf['recipe']['pool'], clf['lr'], clf['seed'])==(11, 6, 1.5, 'mean', 3e-3, 7)
     assert (clf['recipe']['layers'], clf['recipe']['adapters'], clf['recipe']['aux_lm'])==('mix','bitfit',.25) and 'mix | bitfit | 0.25' in (tmp_path/'run'/'report.md').read_text()
-    assert len(learn.model.mix.s)==4 and learn.model.body.adapted['method']=='bitfit' and learn.auxiliary_lm.weight==.25
+    assert len(learn.model.mix.s)==4 and learn.model.adapters['method']=='bitfit' and learn.auxiliary_lm.weight==.25
     assert learn.dls.train.bs==6 and learn.dls.one_batch()[0].shape[1]<=11 and learn.model.head.layers[0].normalized_shape==(32,) # a mean, not three vectors
     assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] # compare = no
     assert f"{tmp_path/'start'} (target LM)"==report.stages[0].parent

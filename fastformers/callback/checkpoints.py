@@ -158,7 +158,7 @@ def _loss(f):
 
 def data_facts(learn):
     dl = learn.dls.train
-    few = getattr(getattr(learn.model, 'body', None), 'trained_names', ()) # what adapters let train
+    few = (getattr(learn.model, 'adapters', None) or {}).get('trained', ()) # what adapters let train
     layers = [_plain(repr(learn.model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in learn.model.named_parameters()), *sorted(few)]
     return {'model':f'{type(learn.model).__name__} of {sum(p.numel() for p in learn.model.parameters()):,} weights, {content_hash(layers)}',
             'training rows':_rows(dl), 'validation rows':_rows(learn.dls.valid), 'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed,

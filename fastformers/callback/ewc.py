@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open, SafetensorError
 from fastai.basics import Callback
+from safetensors.torch import save_file
+from ..files import atomic_file
 from ..models.adapters import plain_name
-from ..models.adapters_files import write_tensors
 from ..files import content_hash
 from ..text.core import as_tokens
 from ..models.core import LanguageModel
@@ -82,7 +83,7 @@ def save_fisher(
 )->Path:
     "Write `fisher`, whole or not at all"
     path = Path(path)
-    write_tensors(fisher, path, {'format':'1', 'kind':'fisher'})
+    with atomic_file(path) as tmp: save_file({k:v.detach().cpu().contiguous() for k,v in fisher.items()}, tmp, metadata={'format':'1', 'kind':'fisher'})
     return path
 
 def load_fisher(path)->dict:

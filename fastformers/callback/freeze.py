@@ -36,7 +36,7 @@ class FreezeGrads(Callback):
         if self.opt is None or not in_fit(self): return # fastai's `summary` fits without an optimizer
         held = {id(p) for ps in self.opt.param_lists for p in ps}
         late = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in held]
-        now = hasattr(getattr(self.model, 'body', self.model), 'trained_names')
+        now = bool(getattr(self.model, 'adapters', None)) # a model of the user's has none
         if late and (now or self.adapted): # or set free since the last fit
             raise ValueError(f"the optimizer of this learner was made before its model was adapted, or set free again, and does not hold {late[0]}" + (f" and {len(late)-1} more" if late[1:] else '') + "; let it make a new one: learn.opt = None")
         self.adapted = now

@@ -15,7 +15,6 @@ import hashlib, json, logging
 from functools import partial
 from pathlib import Path
 from transformers import AutoModelForSequenceClassification
-from ..models.adapters import _inside
 from ..models.load import ADAPTERS
 from ..models.core import HFClassifier, load_config, load_hf
 
@@ -88,9 +87,9 @@ def bundle_facts(
     "What has to be known to rebuild a classifier and to read its answers"
     if kind not in problem_types: raise ValueError(f"`kind` {kind!r} is none of {', '.join(problem_types)}")
     return dict(format=1, kind=kind, target=target, labels=json_labels(labels), activation=activation or activations[kind], **({'threshold':threshold} if kind=='multi' else {}),
-                pairs=pairs, max_len=tok.max_len, truncation=tok.truncation, head=model.head_spec(), **({'adapters':o} if _apart(o := _inside(model)) else {}))
+                pairs=pairs, max_len=tok.max_len, truncation=tok.truncation, head=model.head_spec(), **({'adapters':{k:model.adapters[k] for k in ('method','settings')}} if _apart(model.adapters) else {}))
 
-def _apart(done): "Is that what stands beside a checkpoint, for it cannot be merged into one?"; return done is not None and done['method']=='add_adapters'
+def _apart(done): "Is that what stands beside a checkpoint, for it cannot be merged into one?"; return done is not None and done['method']=='bottleneck'
 
 def write_checkpoint(path, model, tok):
     "Write the `HFModel` `model` and the `HFTokenizer` `tok`"

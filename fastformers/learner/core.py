@@ -23,8 +23,7 @@ from fastai.callback.core import Callback
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from transformers import PretrainedConfig
-from ..models.adapters import _check_alike, _inside, _plain_state
-from ..models.adapters_files import load_adapters
+from ..models.adapters import load_adapters, plain_state
 from ..inference.bundle import bundle_facts, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
 from ..models.families import evaluating
 from ..callback.checkpoints import data_hash
@@ -92,7 +91,7 @@ class PickleNote(Callback):
 def _learner(dls, model, arch, cbs, **kwargs):
     _fit_data(dls, model, arch)
     learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), FrozenEval(), NoNormDecay(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
-    if _inside(model): _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
+    if model.adapters: _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
     return _comes_from(learn, arch)
 
 def _comes_from(learn, arch):
@@ -276,14 +275,15 @@ def load_encoder(self:Learner,
     mine = model = self.model
     if model.is_lm: theirs = objective_of(self.dls).build(path)
     else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))
-    _check_alike(mine, theirs, path)
+    if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
+        raise ValueError(f"this learner's model has adapters ({mine.adapters['method']}), {path} has not: `remove_adapters(learn.model)`, load, then adapt")
     for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path, tokenizer_of(self.dls).tok)
-    if _inside(theirs): load_adapters(mine, _dir(path)/ADAPTERS)
+    if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     return _comes_from(self, path)
 
 def _load_weights(mine, theirs, path, tok):
     "Give the `HFModel` `mine` the weights of `theirs`, but those that are new there"
-    a,b = _plain_state(mine.hf),_plain_state(theirs.hf)
+    a,b = plain_state(mine.hf),plain_state(theirs.hf)
     bad = [k for k in a if k not in b or a[k].shape!=b[k].shape] or [k for k in b if k not in a]
     if bad: _check_rows(path, *(o.hf.get_input_embeddings().num_embeddings for o in (mine,theirs)), [(a.get(k),b.get(k)) for k in bad])
     if bad: raise ValueError(f"{path} holds another architecture: {bad[0]} is {tuple(b[bad[0]].shape) if bad[0] in b else 'missing'} there, "

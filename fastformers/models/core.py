@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_model, save_model
 from torch import nn, Tensor
 from ..text.core import TensorTokens, as_tokens
+from .adapters import load_adapters, save_checkpoint
 from .families import block_modules, evaluating, get_meta, group_names, is_causal, is_decoder, layer_groups, max_length
 from .heads import HiddenStateSelector, all_states, forget_states, is_last, state_widths
 from .load import LoadReport, fit_vocab, load_body, load_config, load_hf, quiet_hf
@@ -127,9 +128,9 @@ class HFModel(nn.Module):
     ):
         super().__init__()
         self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
-        self.adapters = None # Which adapters it carries: {'method', 'settings'}
+        self.adapters = None # which it carries: {'method', 'settings', 'trained': names of the weights of the body that train}
         self.inputs = ModelInputs(self.body)
-        if self.loaded.adapters: self._load_adapters(self.loaded.adapters)
+        if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "The network without an LM head or a classification head"; return self.hf.base_model
     @property
@@ -141,14 +142,7 @@ class HFModel(nn.Module):
 
     def save(self, path):
         "Write a checkpoint in Hugging Face format to the directory `path`; LoRA is merged, bottlenecks stand in a file beside it"
-        from fastformers.models.adapters import _inside, save_checkpoint
-        from fastformers.models.adapters_files import _save_apart
-        done = _inside(self)
-        with quiet_hf(): (_save_apart if done and done['method']=='add_adapters' else save_checkpoint)(self.hf, path)
-
-    def _load_adapters(self, file):
-        from fastformers.models.adapters_files import load_adapters
-        load_adapters(self, file)
+        with quiet_hf(): save_checkpoint(self, path)
 
     def fit_vocab(self, n_tokens):
         "Give the network at least `n_tokens` embeddings"

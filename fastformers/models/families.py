@@ -117,8 +117,8 @@ def named_groups(model):
         else: where[id(p)] = top if seen and not n.startswith(before or ('\0',)) else 0
     names = ['embeddings', *(f'block {i}' for i in range(1,top)), 'head']
     groups = [[] for _ in names]
-    trained = getattr(body, 'trained_names', None)
-    frozen = set() if trained is None else {id(p) for n,p in body.named_parameters() if n not in trained}
+    adapters = getattr(model, 'adapters', None) # a network that is not in an `HFModel` has none
+    frozen = {id(p) for n,p in body.named_parameters() if n not in adapters['trained']} if adapters else ()
     for p in model.parameters(): # a shared tensor comes once
         if id(p) not in frozen: groups[where.get(id(p), top)].append(p)
     return [(n,g) for n,g in zip(names,groups) if g]

@@ -18,7 +18,7 @@ from torch import nn
 from fastcore.foundation import L
 from fastcore.meta import delegates
 from fastai.learner import Learner
-from ..models.adapters import _peft, adapter_ways, add_lora
+from ..models.adapters import adapter_methods
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..models.heads import state_indices
 from ..learner.core import _dir, classifier_learner
@@ -27,8 +27,8 @@ from .recipe import parse, settings, TaskConfig
 
 # %% ../../nbs/ulmfit/04_choices.ipynb #7b4fd834
 def _named(f):
-    "A function in words: its name in `adapter_ways`, or its own with its settings"
-    if (k := next((k for k,v in adapter_ways.items() if v is f), None)): return k
+    "A function in words: its name in `adapter_methods`, or its own with its settings"
+    if (k := next((k for k,v in adapter_methods.items() if v is f), None)): return k
     inner = f.func if isinstance(f, partial) else f
     name = getattr(inner, '__name__', type(inner).__name__)
     return f"{name}({', '.join([*map(str, f.args), *(f'{k}={v}' for k,v in f.keywords.items())])})" if isinstance(f, partial) else name
@@ -43,11 +43,10 @@ def _read_layers(o):
 
 def _read_adapters(o):
     "The function of a model that `o` is or names"
-    known = f"available: {', '.join(adapter_ways)}, in Python also a function of the model such as partial(add_adapters, width=32)"
-    if isinstance(o, str) and o not in adapter_ways: raise ValueError(f"`adapters` {o!r} is unknown; {known}")
+    known = f"available: {', '.join(adapter_methods)}, in Python also a function of the model such as partial(add_adapters, width=32)"
+    if isinstance(o, str) and o not in adapter_methods: raise ValueError(f"`adapters` {o!r} is unknown; {known}")
     if o is not None and not isinstance(o, str) and (isinstance(o, nn.Module) or not callable(o)): raise TypeError(f"`adapters` is a name or a function of the model, got {o!r}; {known}")
-    f = adapter_ways.get(o) if isinstance(o, str) else o
-    if getattr(f, 'func', f) is add_lora: _peft() # which may not be installed
+    f = adapter_methods.get(o) if isinstance(o, str) else o
     return f
 
 def _check_aux_lm(o, arch):
@@ -71,7 +70,7 @@ def check_choices(
 # %% ../../nbs/ulmfit/04_choices.ipynb #6275a11f
 def _adapt(learn, f):
     "Let `f` change the model of `learn`, which has no adapters yet"
-    if done := getattr(learn.model.body, 'adapted', None): raise ValueError(_twice(learn.parent, f"went through `{done['method']}` before", f))
+    if done := learn.model.adapters: raise ValueError(_twice(learn.parent, f"went through `{done['method']}` before", f))
     model = f(learn.model)
     if not isinstance(model, nn.Module): raise TypeError(f"`adapters` is a function that takes the model and gives it back, as add_adapters does; {_named(f)} gave {model!r:.60}")
     learn.model = model
