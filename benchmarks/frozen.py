@@ -14,7 +14,7 @@ from common import data_files, quiet, read, save
 def learner(dls, open_blocks, precision, cache, drop_mult=1.):
     "MiniLM with its head and `open_blocks` blocks open, None: all of it"
     import torch
-    from fastformers.callback.frozen_cache import FrozenCache
+    from fastformers.callback.freeze import FrozenCache
     from fastformers.learner.core import classifier_learner
     from fastformers.callback.compute import cpu_bf16
     torch.manual_seed(0)

@@ -9,11 +9,9 @@ Modules:
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.callback.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
-- `fastformers.callback.freeze`: The mechanics around a step: frozen weights that stay frozen, how many epochs fit into a time budget.
-- `fastformers.callback.frozen`: What is frozen from the bottom up: which layers, in eval mode, and how to begin above them
-- `fastformers.callback.frozen_cache`: Compute what is frozen once a text: `FrozenCache`
+- `fastformers.callback.freeze`: Frozen weights do not move, frozen layers run without dropout, and the states of a frozen body are computed once
 - `fastformers.callback.gradient_checkpointing`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
-- `fastformers.callback.lr_find`: The learning rate for the groups that are open now, from several short runs that leave no trace: `lr_sweep`
+- `fastformers.callback.lr_find`: A learning rate from several short runs, and how many epochs fit into a time budget; the learner stays as it is
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
 - `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
 - `fastformers.callback.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`

@@ -38,14 +38,12 @@ from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
 from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule
 from .callback.schedule import discriminative_lrs, one_cycle, slanted_triangular, linear_warmup
-from .callback.freeze import FreezeGrads, epochs_for
-from .callback.frozen import FrozenEval
-from .callback.frozen_cache import FrozenCache
+from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
 from .callback.regularize import Regularizer, L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
-from .callback.lr_find import lr_sweep
+from .callback.lr_find import lr_sweep, epochs_for
 from .learner.optimizer import FusedAdam, BertAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting

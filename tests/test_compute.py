@@ -7,14 +7,14 @@ from fastai.basics import Callback, CancelEpochException, set_seed
 from fastformers.callback.gradient_checkpointing import CompileBlocks, GradientCheckpointing, checkpointing, compiled, hf_inside
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.models.families import block_modules, layer_groups
-from fastformers.callback.frozen_cache import FrozenCache
+from fastformers.callback.freeze import FrozenCache
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
-from fastformers.callback.freeze import epochs_for
+from fastformers.callback.lr_find import epochs_for
 from fastformers.callback.compute import cpu_bf16
 from fastai.callback.fp16 import MixedPrecision
 

@@ -8,7 +8,7 @@ from fastformers.models.adapters import add_lora
 from fastformers.inference.bundle import build_head, head_spec
 from fastformers.callback.gradient_checkpointing import checkpointing, compiled
 from fastformers.inference.predictor import from_hf
-from fastformers.callback.frozen_cache import FrozenCache
+from fastformers.callback.freeze import FrozenCache
 from fastformers.models.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
 from fastformers.models.heads import HiddenStateSelector, all_states, state_widths
 from fastformers.learner.core import classifier_learner

@@ -29,7 +29,6 @@ from ..models.families import evaluating
 from ..callback.checkpoints import data_hash
 from ..data.block import tokenizer_of
 from ..callback.fast_cpu import FastCPU
-from ..callback.frozen import FrozenEval
 from ..models.heads import PoolingHead, as_head
 from ..models.load import ADAPTERS
 from ..models.core import HFClassifier, HFModel, TextClassifier, load_body, load_config, layer_groups, max_length, is_causal
@@ -42,7 +41,7 @@ from ..inference.stage_json import read_stage, versions, write_stage
 from ..data.tasks import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
 from ..hub import resolve_arch
 from ..text.tokenizer import HFTokenizer, is_extension, load_tokenizer, moved_tokens, tok_hash
-from ..callback.freeze import FreezeGrads
+from ..callback.freeze import FreezeGrads, FrozenEval
 from .optimizer import FusedAdam, NoNormDecay
 
 _log = logging.getLogger(__name__)

@@ -122,6 +122,8 @@ class HFModel(nn.Module):
     "A Hugging Face model that takes `TensorTokens` `(bs, sl)`; by itself it gives the hidden states of its body `(bs, sl, nf)`"
     is_lm = False # Does it predict tokens?
     new_head = False # Is its head random, on a body that was loaded?
+    has_frozen_cache = False # Does it read `state_cache`?
+    state_cache = None # Tokens -> hidden states of a frozen body, while `FrozenCache` keeps them
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # Its `LoadReport`, as `load_hf` and `load_body` give; None: all weights are new
@@ -221,6 +223,7 @@ class LanguageModel(HFModel):
 # %% ../../nbs/models/05_core.ipynb #f04b5026
 class TextClassifier(HFModel):
     "Tokens `(bs, sl)` -> `head(hidden states (bs, sl, nf), real (bs, sl))`"
+    has_frozen_cache = True
     def __init__(self,
         body, # A Hugging Face base model, as `load_body` gives
         report, # Its `LoadReport`
@@ -235,7 +238,7 @@ class TextClassifier(HFModel):
     @property
     def mix(self): "The `ScalarMix` of hidden states that feeds the head, None where there is none"; return self.selector and self.selector.mix
     def forward(self, x):
-        h = self.states(x)
+        h = (self.state_cache or self.states)(as_tokens(x))
         with torch.autocast(h.device.type, enabled=False): return self.head(h.float(), as_tokens(x).real)
     def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickles
 

@@ -36,7 +36,7 @@ from ..inference.stage_json import read_stage
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
 from ..text.train_tokenizer import train_tokenizer
-from ..callback.freeze import epochs_for
+from ..callback.lr_find import epochs_for
 from ..callback.compute import cpu_bf16
 
 _log = logging.getLogger(__name__)
