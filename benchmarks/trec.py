@@ -12,7 +12,7 @@ from common import *
 def main():
     args = parser(__doc__.split('\n')[0]).parse_args()
     train_csv,test_csv = data_files('trec/train.csv', 'trec/test.csv')
-    from fastformers.data.block import split_rows
+    from fastformers.data.labels import class_names, split_rows
     from fastformers.ulmfit.recipe import read_recipe
     from fastformers.callback.schedule import full_tune
     from fastformers.ulmfit.run import ulmfit, fine_tune_classifier
@@ -20,7 +20,7 @@ def main():
     seeds = [int(o) for o in args.seeds.split(',')]
     recipe = read_recipe(here/'trec.ini')
     df,test = read(train_csv)[['text','label']], read(test_csv)[['text','label']]
-    train,valid = split_rows(df, None, .1, 0, df.label)
+    train,valid = split_rows(df, None, .1, names=class_names(df, 'label'))
     df['is_valid'] = np.isin(np.arange(len(df)), valid)
     clean = ~test.text.isin(df.text).to_numpy() # test questions that do not occur in training
 

@@ -192,8 +192,8 @@ def _open_classifier(path, device, given):
     try: torch.empty(0, device=device)
     except (RuntimeError, AssertionError): raise ValueError(f"--device {device}: no such device here; expected cpu, or cuda where there is a GPU") from None
     res = from_hf(path, device=device)
-    if 'threshold' in given and res.kind!='multi': raise ValueError("--threshold: this classifier gives each text one label, whatever its score")
-    if given.get('top_k', 1)!=1 and res.kind=='regression': raise ValueError("--top-k: this model gives each text a number, and has no labels")
+    if 'threshold' in given and not res.task.several: raise ValueError("--threshold: this classifier gives each text one label, whatever its score")
+    if given.get('top_k', 1)!=1 and not res.task.classes: raise ValueError("--top-k: this model gives each text a number, and has no labels")
     return res
 
 def predict(args):
@@ -203,7 +203,7 @@ def predict(args):
     table = checked_csv(args.csv, _names(args.text_col, 'text'), **form) if args.csv else None
     logging.getLogger('fastformers').setLevel(logging.WARNING) # of a model that is used, nobody wants to know how many tensors it has
     predictor = _open_classifier(path, args.device, given)
-    n = 1 if predictor.kind=='regression' else min(given.get('top_k', 1) or len(predictor.labels), len(predictor.labels))
+    n = 1 if not predictor.task.classes else min(given.get('top_k', 1) or len(predictor.labels), len(predictor.labels))
     if table:
         count = predict_csv(predictor, table, out, n, **given)
         if out is not None: print(f"{_share(count)}\n\nThe {sum(count.values()):,} rows with their labels are in {out}.")

@@ -11,6 +11,7 @@ __all__ = ['tasks', 'listed', 'plain', 'Task', 'SingleLabel', 'MultiLabel', 'Sca
            'OwnLoss', 'loss_for']
 
 # %% ../../nbs/inference/01_tasks.ipynb #9e56cc3c
+from functools import partial
 import numpy as np, pandas as pd, torch
 from torch import nn, Tensor
 from fastcore.foundation import L, first
@@ -35,6 +36,9 @@ class Task:
     problem_type = None                             # what Hugging Face calls it
     score_name = 'accuracy'                         # of `row_score`
     units = None                                    # (mean, standard deviation) of targets that are numbers
+    classes = True                                  # Is a label made of names of classes?
+    several = False                                 # May a text have several labels, or none?
+    per_word = False                                # Has each word of a text a label?
 
     def __init__(self,
         labels=(), # Names of the outputs, in their order; found by `fit` if there are none
@@ -45,8 +49,8 @@ class Task:
 
     @property
     def n_out(self): "Outputs of the network"; return len(self.labels)
-    @property
-    def head(self): "The default head: a class called with `(nf, n_out)`"; return PoolingHead
+    def head(self, **pooling): "The default head, to be called with `(nf, n_out)`"; return partial(PoolingHead, **pooling)
+    def callbacks(self): "More callbacks that a learner needs"; return []
 
     @classmethod
     def matches(cls, df, label_col): "Do the labels of `df` look like this task?"; return False
@@ -61,10 +65,12 @@ class Task:
         return self
     def names(self, label): "The names of classes in a label"; return [label]
 
+    def tokenizer(self, tok): "The `HFTokenizer` that this task wants, made of `tok`"; return tok
     def block(self): "The fastai block of the targets"
     def loss_func(self): "The default loss"
     def metrics(self): "The default metrics"
-    def prior_bias(self, ys): "`(n_out,)`: the outputs before anything was read, from training targets `ys`; None: no better guess than zero"
+    def prior_bias(self, dls): "`(n_out,)`: outputs that answer without reading, from the training targets of `dls`; None: no better guess than zero"
+    def gather(self, rows, ids): "The outputs of texts, whose tokens are `ids`, as `scores` takes them"; return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
     def scores(self, logits): "Outputs of the network -> float32 scores"; return logits.float()
     def answers(self,
         scores, # `(n, n_out)`, as from `scores`
@@ -86,11 +92,20 @@ class Task:
     @staticmethod
     def from_dict(d):
         "The task that `to_dict` described"
+        if not isinstance(d, dict): raise ValueError(f"a task is an object in JSON, got {d!r:.60}")
         d = dict(d)
         name = d.pop('name', None)
         if name not in tasks: raise ValueError(f"task {name!r} is none of {', '.join(tasks)}")
         if not isinstance(d.get('labels'), list) or not d['labels']: raise ValueError(f"a task has a list of labels, got {d.get('labels')!r:.60}")
         return tasks[name](**d)
+
+    @staticmethod
+    def from_config(cfg, arch):
+        "The task of a Hugging Face classifier of the class named `arch`; None if it is none"
+        fits = [o for o in tasks.values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
+        new = first(fits, lambda o: o.problem_type==cfg.problem_type) or (fits[0] if fits else None)
+        if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression # as transformers has it
+        return new and new([cfg.id2label[i] for i in range(cfg.num_labels)])
 
 # %% ../../nbs/inference/01_tasks.ipynb #bac21d1d
 class SingleLabel(Task):
@@ -122,7 +137,7 @@ _several = list,tuple,set,np.ndarray
 class MultiLabel(Task):
     "Any number of classes a text: lists, names joined by ';', or several columns of 0 and 1"
     name,fastai,says = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
-    problem_type = 'multi_label_classification'
+    problem_type,several = 'multi_label_classification',True
     def __init__(self, labels=(), target='', threshold=.5): # a label with a higher score is given
         super().__init__(labels, target)
         self.threshold = threshold
@@ -152,7 +167,9 @@ class MultiLabel(Task):
     def metrics(self):
         from fastai.metrics import accuracy_multi
         return [accuracy_multi]
-    def prior_bias(self, ys): return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row more with each label and without: none is impossible
+    def prior_bias(self, dls):
+        ys = targets(dls)
+        return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row more with each label and without: none is impossible
     def scores(self, logits): return logits.float().sigmoid()
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         if top_k!=1: return super().answers(scores, texts, top_k)
@@ -174,7 +191,7 @@ class ScaledMSE(nn.MSELoss):
 class Regression(Task):
     "A number a text, or several"
     name,fastai,says = 'regression',('RegressionSetup',),'{n} number(s) a text'
-    problem_type,score_name = 'regression','-squared error'
+    problem_type,score_name,classes = 'regression','-squared error',False
     @classmethod
     def matches(cls, df, label_col):
         if isinstance(label_col, (list,tuple,L)): return all(pd.api.types.is_float_dtype(df[c]) and not df[c].isin([0,1]).all() for c in label_col)
@@ -201,7 +218,7 @@ class Regression(Task):
     def metrics(self):
         from fastai.metrics import rmse, PearsonCorrCoef
         return [rmse, PearsonCorrCoef()]
-    def prior_bias(self, ys): return ys.mean(0).reshape(-1)
+    def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         label = self.labels[0] if self.n_out==1 else list(self.labels)
         res = [{'label':label, 'score':o[0] if self.n_out==1 else o} for o in scores.tolist()]

@@ -27,7 +27,7 @@ from .stage import fine_tune_classifier, fine_tune_lm
 from .recipe import Recipe, read_recipe
 from .report import paired_bootstrap
 from ..callback.resume import Resume
-from ..data.labels import label_kind, split_rows
+from ..data.labels import class_names, find_task, split_rows
 from ..files import content_hash, write_text
 from ..inference.stage_json import read_stage
 from .run import _check_same, _facts, lm_texts, stage_settings
@@ -148,9 +148,9 @@ def label_curve(
     arch,sizes,seeds = arch or r.model.arch or 'minilm',_whole(sizes, 'sizes'),_whole(seeds, 'seeds')
     of_lm,of_classifier = stage_settings(r)
     check_choices(arch, **of_classifier)
-    if not isinstance(label_col, str) or label_kind(df, label_col)!='single': raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds something else")
+    if (task := find_task(df, label_col)).several or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds something else")
     check_apart(arch, path)
-    train,valid = map(np.asarray, split_rows(df, valid_col or r.data.valid_col or None, .2, seeds[0], df[label_col]))
+    train,valid = map(np.asarray, split_rows(df, valid_col or r.data.valid_col or None, .2, text_col, class_names(df, label_col)))
     _check_sizes(sizes, df[label_col].iloc[train])
     classifier_dls(df.assign(is_valid=np.isin(np.arange(len(df)), valid)), arch, text_col, label_col, 'is_valid', max_len=of_classifier['max_len']) # mistakes in texts and labels are found now
     cols,texts = [*as_list(text_col), label_col],lm_texts(df, train, unlabelled, None, text_col)[0]

@@ -11,19 +11,15 @@ __all__ = ['row_score', 'RowScores', 'measure']
 # %% ../../nbs/ulmfit/03_measure.ipynb #4c3dc099
 import math, torch
 from fastai.callback.core import Callback
-from fastai.losses import CrossEntropyLossFlat, BCEWithLogitsLossFlat
+from ..inference.tasks import task_of
 from ..objectives.core import objective_of
 
 # %% ../../nbs/ulmfit/03_measure.ipynb #862bc1c1
 def row_score(learn):
     "(what a row's score is called, the function (pred, y) -> (score, weight) of each row) for `learn`'s kind of target"
-    f = learn.loss_func
-    kind = getattr(learn.dls.train_ds, 'loss_func', f) # by the labels, whatever loss is trained
-    if (obj := objective_of(learn.dls)) is not None: return '-loss', lambda *o: (-f(*o, reduction='none'), obj.row_weights(*o))
-    if isinstance(kind, CrossEntropyLossFlat): name,score = 'accuracy', lambda pred,y: pred.argmax(-1)==y
-    elif isinstance(kind, BCEWithLogitsLossFlat): name,score = 'accuracy', lambda pred,y: ((pred>0)==(y>.5)).float().mean(1)
-    else: name,score = '-squared error', lambda pred,y: -(pred.float().view(len(y),-1)-y.view(len(y),-1)).pow(2).mean(1)
-    return name, lambda pred,y: (score(pred, y), torch.ones(len(y)))
+    if (obj := objective_of(learn.dls)) is not None: return '-loss', lambda *o: (-learn.loss_func(*o, reduction='none'), obj.row_weights(*o))
+    task = task_of(learn.dls)
+    return task.score_name, lambda pred,y: (task.row_score(pred, y), torch.ones(len(y)))
 
 class RowScores(Callback):
     "Collect a score, higher is better, and a weight for each row of a validation pass"

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from ..callback.checkpoints import differences
 from .choices import check_choices, chosen_learner, in_words, unusual
-from ..data.block import as_frame, classifier_dls, split_rows
+from ..data.block import classifier_dls
+from ..data.labels import as_frame, class_names, split_rows
 from ..text.readers import as_list, check_apart, columns_in
 from .stage import _test_dl, fine_tune_classifier, fine_tune_lm, head_first, pretrain_lm, small_config
 from .measure import RowScores, measure, row_score
@@ -126,7 +127,7 @@ def ulmfit(
     choices = check_choices(arch, **of_classifier)
     check_apart(arch, path)
     _begun(path, resume)
-    train,valid = split_rows(df, valid_col, .2, seeds[0], df[label_col] if isinstance(label_col, str) and label_col in df else None)
+    train,valid = split_rows(df, valid_col, .2, text_col, class_names(df, label_col))
     df = df.assign(is_valid=np.isin(np.arange(len(df)), valid))
     texts,dropped = lm_texts(df, train, unlabelled, test, text_col)
     classify = partial(fine_tune_classifier, df, test=test, text_col=text_col, label_col=label_col, valid_col='is_valid', **of_classifier)
