@@ -23,16 +23,14 @@ Modules:
 - `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
 - `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
-- `fastformers.data.labels`: What a table says: its texts, its labels, its split, and what is wrong with them
+- `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
 - `fastformers.data.show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
-- `fastformers.data.tasks`: What the data ask for: kind of target, labels, loss, metrics
 - `fastformers.files`: Write a directory or a file whole or not at all; content hash, cache folder, near names
 - `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
 - `fastformers.inference.bundle`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
-- `fastformers.inference.ensemble`: Ask several classifiers and take the mean: `Ensemble`
-- `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out
+- `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out; `Ensemble` asks several
 - `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
 - `fastformers.inference.tasks`: Kinds of label: one class a text, several, or a number; loss, metrics, head and answers of each
 - `fastformers.interpret.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`

@@ -20,14 +20,14 @@ from fastcore.basics import patch
 from fastcore.foundation import L, first
 from fastcore.meta import delegates
 from fastai.callback.core import Callback
-from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from transformers import PretrainedConfig
 from ..models.adapters import load_adapters, plain_state
-from ..inference.bundle import bundle_facts, hf_classifier, json_labels, model_card, name_labels, opened_by, read_bundle, write_bundle, write_checkpoint
+from ..inference.bundle import hf_classifier, model_card, opened_by, read_bundle, save_tokenizer, write_bundle
+from ..inference.tasks import loss_for, task_of
 from ..models.families import evaluating
 from ..callback.checkpoints import data_hash
-from ..data.block import tokenizer_of
+from ..data.block import reads_pairs, tokenizer_of
 from ..callback.fast_cpu import FastCPU
 from ..models.heads import PoolingHead, as_head
 from ..models.load import ADAPTERS
@@ -37,8 +37,7 @@ from ..objectives.metrics import TokenRecorder
 import fastformers.learner.generation # `fill_mask`, `generate`
 import fastformers.callback.schedule # `fit_schedule`
 from ..files import atomic_dir, write_text
-from ..inference.stage_json import read_stage, versions, write_stage
-from ..data.tasks import activation_of, answer_without_reading, columns_of, default_metrics, loss_for, target_of, threshold_of
+from ..inference.stage_json import read_stage, write_stage
 from ..hub import resolve_arch
 from ..text.tokenizer import HFTokenizer, is_extension, load_tokenizer, moved_tokens, tok_hash
 from ..callback.freeze import FreezeGrads, FrozenEval
@@ -136,15 +135,9 @@ def _summary_at(tok, config):
     starts_special = tok('a').ids[0] in tok.tok.all_special_ids
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
-def _facts(dls, model, loss_func):
-    kind,labels,target = target_of(dls)
-    cols = columns_of(dls.train_ds.tls[0])
-    return bundle_facts(model, tokenizer_of(dls), kind, labels, target, activation_of(loss_func), len(cols)==2 if cols else None, threshold_of(loss_func))
-
-def _same_task(facts, dls):
-    "Is `facts`, what `classifier.json` holds, for the labels of `dls`, from a column of the same name?"
-    kind,labels,target = target_of(dls)
-    return (facts['kind'],facts['target'],facts['labels'])==(kind,target,json_labels(labels))
+def _same_task(bundle, task):
+    "Is `bundle` for the labels of `task`, from a column of the same name?"
+    return bundle.task.to_dict()==task.to_dict()
 
 def _same_form(a, b):
     "Are two heads, as `classifier.json` has them, built alike? Dropout is no part of it"
@@ -155,21 +148,21 @@ def _say_kept(path):
     _log.warning(f"the head of {path} is kept, it is for the same labels in a column of the same name; if these data mean something else by them, "
                  f"start a new one: classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
 
-def _with_own_head(dls, arch, head, pool, hidden_states, pretrained, drop_mult, start, **kwargs):
-    "The body of `arch` with `head`, None for ULMFiT's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
-    (body,report),n_out = load_body(arch, pretrained, drop_mult, **kwargs),get_c(dls)
-    facts = read_bundle(path := _dir(arch, report.revision)) if pretrained else None
-    name_labels(body.config, *target_of(dls)[:2])
-    if head is None: head = partial(PoolingHead, pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
-    model = TextClassifier(body, report, lambda nf: as_head(head, nf, n_out, drop_mult), hidden_states)
+def _with_own_head(dls, task, arch, head, pool, hidden_states, pretrained, drop_mult, start, **kwargs):
+    "The body of `arch` with `head`, None for the task's; that of a classifier stage for the same task, if `arch` is the directory of one and `head` is no module of the user's"
+    body,report = load_body(arch, pretrained, drop_mult, **kwargs)
+    there = read_bundle(path := _dir(arch, report.revision)) if pretrained else None
+    if head is None: head = task.head(pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
+    model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     if isinstance(head, nn.Module): return model
-    there = facts if facts and (facts['head']['class']=='hf' or (path/'head.safetensors').is_file()) else None
-    if there and there['head']['class']!='custom' and _same_task(there, dls) and _same_form(there['head'], model.head_spec()):
+    if not model.head_spec().get('y_range'): model.units = task.units
+    if there and there.head['class'] not in ('custom','hf') and _same_task(there, task) and _same_form(there.head, model.head_spec()):
         model.load_head(path)
+        model.units = there.units
         _say_kept(path)
         return model
     if there: _log.warning(f"the head in {path} is for other labels or of another form: it is not used, a new one starts random")
-    if start and hasattr(model.head, 'init_bias') and (y := answer_without_reading(dls)) is not None: model.head.init_bias(y)
+    if start and hasattr(model.head, 'init_bias') and (y := task.prior_bias(dls)) is not None: model.head.init_bias(0*y if model.units else y)
     return model
 
 def _check_head(model, n_out):
@@ -178,6 +171,7 @@ def _check_head(model, n_out):
     h = torch.zeros(2, 16, model.nf, dtype=p.dtype if model.mix is None else torch.float32, device=p.device)
     try:
         with evaluating(model): out = model.head(h, torch.ones(h.shape[:2], dtype=torch.bool, device=p.device))
+        if getattr(out, 'ndim', 0)==3: out = out[:,0] # one for each token
     except Exception as e: # of whatever kind, in the user's own code
         raise ValueError(f"the head {name} cannot take the hidden states of this {model.config.model_type}, (bs, sl, {model.nf}) of {str(p.dtype)[6:]}: {e}; build it for that width, "
                          f"or pass the class or a function, which is called with (nf, n_out): head={name}") from e
@@ -186,13 +180,12 @@ def _check_head(model, n_out):
         does = f'makes {got[1]} numbers of a text' if got[:1]==(2,) and len(got)==2 else f'gives {got} for 2 texts'
         raise ValueError(f"the head {name} {does}, the data want {n_out}; build it for {n_out}, or pass the class or a function, which is called with (nf, n_out): head={name}")
 
-def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
-    (kind,labels,_),path = target_of(dls),_dir(arch, kwargs.get('revision','main'))
+def _with_hf_head(task, arch, pretrained, drop_mult, **kwargs):
+    path = _dir(arch, kwargs.get('revision','main'))
     there = read_bundle(path)
-    keep = there and _same_task(there, dls)
-    model = hf_classifier(arch, kind, labels, pretrained, drop_mult, keep, **kwargs)
-    if pretrained and keep and there['head']['class']=='hf': _say_kept(path)
-    return model
+    keep = there and _same_task(there, task)
+    if pretrained and keep and there.head['class']=='hf': _say_kept(path)
+    return hf_classifier(arch, task, pretrained, drop_mult, keep, **kwargs)
 
 @delegates(Learner.__init__, but=['model','train_bn'])
 def classifier_learner(
@@ -213,11 +206,12 @@ def classifier_learner(
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision)
-    if head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
+    task = task_of(dls)
+    if head=='hf': model = _with_hf_head(task, arch, pretrained, drop_mult, **opts)
     else:
-        model = _with_own_head(dls, arch, head, pool, hidden_states, pretrained, drop_mult, loss_func is None, **opts)
-        if head is not None: _check_head(model, get_c(dls) if loss_func is None else None)
-    return _learner(dls, model, arch, cbs, loss_func=loss_for(dls, loss_func), metrics=default_metrics(dls) if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
+        model = _with_own_head(dls, task, arch, head, pool, hidden_states, pretrained, drop_mult, loss_func is None, **opts)
+        if head is not None: _check_head(model, task.n_out if loss_func is None else None)
+    return _learner(dls, model, arch, [*task.callbacks(), *L(cbs)], loss_func=loss_for(task, loss_func), metrics=task.metrics() if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _hf_model(learn, verb):
@@ -227,16 +221,23 @@ def _hf_model(learn, verb):
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
-    hf,tok = _hf_model(learn,'save_encoder'),tokenizer_of(learn.dls)
-    bundle = None if learn.model.is_lm else _facts(learn.dls, learn.model, learn.loss_func)
-    data = {'data':data_hash(learn.dls)} if len(learn.dls.train_ds) else {} # a learner from a pickle has none
+    hf,dls,tok = _hf_model(learn,'save_encoder'),learn.dls,tokenizer_of(learn.dls)
+    task,bundle = task_of(dls),None
+    data = {'data':data_hash(dls)} if len(dls.train_ds) else {} # a learner from a pickle has none
+    base = getattr(learn,'parent','')
     with atomic_dir(path) as tmp:
-        if bundle: write_bundle(tmp, learn.model, tok, bundle)
-        else: write_checkpoint(tmp, learn.model, tok)
-        if readme: write_text(tmp/'README.md', model_card(bundle, type(hf).__name__, versions()))
-        write_stage(tmp, **{'stage':'classifier' if bundle else 'language model', 'parent':getattr(learn,'lineage',''), 'tokenizer':tok_hash(tok.tok), **data,
-                            **({'labels':[str(o) for o in bundle['labels']]} if bundle else {}), **facts})
+        if task is None: learn.model.save(tmp); save_tokenizer(tok, tmp)
+        else: bundle = write_bundle(tmp, learn.model, tok, task, reads_pairs(dls), base=base, rows=dict(training=len(dls.train_ds), validation=len(dls.valid_ds)), scores=_scores(learn))
+        if readme: write_text(tmp/'README.md', model_card(bundle, type(hf).__name__, base))
+        write_stage(tmp, **{'stage':'language model' if task is None else 'classifier', 'parent':getattr(learn,'lineage',''), 'tokenizer':tok_hash(tok.tok), **data,
+                            **({} if task is None else {'labels':[str(o) for o in task.labels]}), **facts})
     return Path(path),bundle
+
+def _scores(learn):
+    "The last metrics on the validation rows, where there are any"
+    rec = getattr(learn, 'recorder', None)
+    if rec is None or not rec.values: return None
+    return {k:float(v) for k,v in zip(rec.metric_names[1:-1], rec.values[-1]) if v is not None and k!='train_loss'}
 
 @patch
 def save_encoder(self:Learner,
@@ -261,10 +262,10 @@ def _check_rows(path, here, there, pairs):
     raise ValueError(f"{path} has embeddings for {there} tokens, this learner for {here}; begin with that directory as `arch` instead, which adds rows for new tokens"
                      + (f", and build the dls with tok={str(path)!r}" if there>here else ''))
 
-def _body_of(path, kind, labels, hf):
+def _body_of(path, task, hf):
     "The body of the classifier in `path`, or with `hf` Hugging Face's whole, adapters with it"
     read_bundle(_dir(path))
-    return hf_classifier(path, kind, labels, keep_head=False) if hf else HFModel(*load_body(path))
+    return hf_classifier(path, task, keep_head=False) if hf else HFModel(*load_body(path))
 
 @patch
 def load_encoder(self:Learner,
@@ -273,7 +274,7 @@ def load_encoder(self:Learner,
     "Load the weights in `path` into this learner's language model or body, adapters beside them too; `path` becomes its parent, a classifier's head stays"
     mine = model = self.model
     if model.is_lm: theirs = objective_of(self.dls).build(path)
-    else: theirs = _body_of(path, *target_of(self.dls)[:2], isinstance(model, HFClassifier))
+    else: theirs = _body_of(path, task_of(self.dls), isinstance(model, HFClassifier))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
         raise ValueError(f"this learner's model has adapters ({mine.adapters['method']}), {path} has not: `remove_adapters(learn.model)`, load, then adapt")
     for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path, tokenizer_of(self.dls).tok)

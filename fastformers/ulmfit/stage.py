@@ -22,7 +22,8 @@ from transformers import AutoConfig, PretrainedConfig
 from ..callback import schedule as schedules
 from ..callback.checkpoints import data_facts
 from .choices import check_choices, chosen_learner, in_words, unusual
-from ..data.block import lm_dls, classifier_dls, split_rows, as_frame
+from ..data.block import lm_dls, classifier_dls
+from ..data.labels import as_frame, split_rows
 from ..text.readers import check_apart, check_writable
 from ..learner.core import lm_learner
 from .measure import measure, row_score
@@ -242,7 +243,7 @@ def _tok_of_texts(data, text_col, tok, vocab_sz, valid_col, valid_pct, seed, res
         return data,(tok := load_tokenizer(tok), data.check_tok(tok))[0]
     df = as_frame(data, text_col)
     if text_col not in df: raise ValueError(f"`text_col` {text_col!r} is not a column; columns are {', '.join(map(str,df.columns))}")
-    train,_ = split_rows(df, valid_col, valid_pct, seed)
+    train,_ = split_rows(df, valid_col, valid_pct, text_col)
     return df,_new_tokenizer(df[text_col].iloc[train].tolist(), vocab_sz, resume) if tok is None else load_tokenizer(tok)
 
 @delegates(fine_tune_lm, but=['name'])
