@@ -131,6 +131,7 @@ class HFModel(nn.Module):
         super().__init__()
         self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # which it carries: {'method', 'settings', 'trained': names of the weights of the body that train}
+        self.units = None # Of targets that are numbers: (means, standard deviations), by which the outputs are scaled
         self.inputs = ModelInputs(self.body)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
@@ -141,6 +142,13 @@ class HFModel(nn.Module):
     def parts(self): "The models whose checkpoints `save` writes: this one, and in a subclass those beside it"; return [self]
     def head_spec(self): "JSON that says how the head is built; None without a head of ours"
     def forward(self, x): return self.states(x)
+
+    def outputs(self, o, x):
+        "`o` of a head for the tokens `x`: where each token has an output those that are predicted, and numbers in the units of the targets"
+        if o.ndim==3: o = at_positions(o, predicted_at(x.predicted))
+        if self.units is None: return o
+        mean,std = (torch.tensor(v, device=o.device) for v in self.units)
+        return o.float()*std+mean
 
     def save(self, path):
         "Write a checkpoint in Hugging Face format to the directory `path`; LoRA is merged, bottlenecks stand in a file beside it"
@@ -182,7 +190,7 @@ def _select(module, args, out):
     want = _wanted.get()
     if want is None or want.body is not module or want.done: return out
     want.done = True
-    h = out[0].gather(1, want.at[...,None].expand(-1, -1, out[0].shape[-1]))
+    h = at_positions(out[0], want.at)
     if isinstance(out, tuple): return (h, *out[1:])
     out.last_hidden_state = h
     return out
@@ -204,6 +212,8 @@ def predicted_at(predicted):
     k = max(int(predicted.sum(1).max()), 1)
     return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]
 
+def at_positions(h, at): "`h` `(bs, sl, n)` at the positions `at` `(bs, k)`"; return h.gather(1, at[...,None].expand(-1, -1, h.shape[-1]))
+
 # %% ../../nbs/models/05_core.ipynb #fd75135e
 class LanguageModel(HFModel):
     "Tokens `(bs, sl)` -> logits `(bs, k, V)` at the predicted positions in order of position; k is the most predicted in one row, at least 1"
@@ -218,11 +228,11 @@ class LanguageModel(HFModel):
         "`forward` for a batch whose padding does no harm"
         at = predicted_at(x.predicted)                                # (bs, k)
         with select_positions(self.body, at) as body: logits = self.hf(**self.inputs(x)).logits
-        return logits if body.done else logits.gather(1, at[...,None].expand(-1, -1, logits.shape[-1]))
+        return logits if body.done else at_positions(logits, at)
 
 # %% ../../nbs/models/05_core.ipynb #f04b5026
 class TextClassifier(HFModel):
-    "Tokens `(bs, sl)` -> `head(hidden states (bs, sl, nf), real (bs, sl))`"
+    "Tokens `(bs, sl)` -> `head(hidden states (bs, sl, nf), real (bs, sl))`; of a head with an output a token those of the predicted ones `(bs, k, n_out)`"
     has_frozen_cache = True
     def __init__(self,
         body, # A Hugging Face base model, as `load_body` gives
@@ -238,8 +248,9 @@ class TextClassifier(HFModel):
     @property
     def mix(self): "The `ScalarMix` of hidden states that feeds the head, None where there is none"; return self.selector and self.selector.mix
     def forward(self, x):
-        h = (self.state_cache or self.states)(as_tokens(x))
-        with torch.autocast(h.device.type, enabled=False): return self.head(h.float(), as_tokens(x).real)
+        x = as_tokens(x)
+        h = (self.state_cache or self.states)(x)
+        with torch.autocast(h.device.type, enabled=False): return self.outputs(self.head(h.float(), x.real), x)
     def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickles
 
     def _states(self, x):
@@ -265,11 +276,11 @@ class TextClassifier(HFModel):
 class HFClassifier(HFModel):
     "Tokens `(bs, sl)` -> logits `(bs, n_out)`, by Hugging Face's own classification head"
     def __init__(self,
-        hf, # A Hugging Face sequence classification model
+        hf, # A Hugging Face model with a sequence or token classification head
         report=None # Its `LoadReport`
     ):
         super().__init__(hf, report)
-        self.sums_up_last = is_decoder(hf.config)
+        self.sums_up_last = is_decoder(hf.config) and not type(hf).__name__.endswith('ForTokenClassification')
         if getattr(hf.config,'pad_token_id',None) is None: hf.config.pad_token_id = self.inputs.pad # without one it takes no batches
     def head_spec(self): return {'class':'hf'}
     def forward(self, x): return self.in_parts(self.logits, as_tokens(x)).float() # losses and metrics are in float32
@@ -277,7 +288,7 @@ class HFClassifier(HFModel):
     def logits(self, x):
         "`forward` for a batch whose padding does no harm"
         inputs = self.inputs(x)
-        if not self.sums_up_last: return self.hf(**inputs).logits
+        if not self.sums_up_last: return self.outputs(self.hf(**inputs).logits, x)
         mask = inputs['attention_mask']
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
         with select_positions(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits
