@@ -57,13 +57,10 @@ Modules:
 - `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
 - `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
 - `fastformers.text.vocab`: New tokens for a tokenizer that is already trained: words of a domain, and what a pair of texts needs
-- `fastformers.ulmfit.choices`: What a classifier may do beside the usual, one argument each: `layers`, `adapters`, `aux_lm`
-- `fastformers.ulmfit.experiments`: What would more labels buy, and what did luck? `label_curve` and `best_of`
-- `fastformers.ulmfit.measure`: A score for each validation row, so that two models, or one before and after training, are compared row by row
+- `fastformers.ulmfit.experiments`: Learning curves over the number of labels, and the spread over seeds: `label_curve`, `best_of`
 - `fastformers.ulmfit.recipe`: All settings of a run, declared once as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
-- `fastformers.ulmfit.report`: What each stage bought: tables, a picture and plain sentences, each difference with its interval
+- `fastformers.ulmfit.report`: Did a stage pay? Tables, a figure and sentences: each difference with its 95 % interval
 - `fastformers.ulmfit.run`: All stages in a row on one DataFrame, and a report of what each one bought: `ulmfit`
-- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
-- `fastformers.ulmfit.stage_show`: How a stage is shown: a line while it trains, a table when it is done, and how well each class is told from the others"""
+- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.1.0"

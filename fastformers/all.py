@@ -48,8 +48,7 @@ from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .ulmfit.recipe import read_recipe
 from .ulmfit.report import Report, paired_bootstrap
-from .ulmfit.stage import Stage, pretrain_lm, fine_tune_lm, fine_tune_classifier
-from .ulmfit.measure import measure
+from .ulmfit.stage import Stage, measure, pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.experiments import label_curve, best_of
 

@@ -172,7 +172,7 @@ def fit_facts(learn):
     for o in cbs:
         if isinstance(o, ScheduleRunner):
             s = o.schedule
-            res.update({'schedule':str(s.factors.tolist()), 'epochs of each step':str(s.epochs.tolist()), 'lr':str(o.lrs.tolist()), 'shape':getattr(o.shape,'__name__',''), 'restart':o.restart})
+            res.update({'schedule':str(s.factors.tolist()), 'epochs of each step':str(s.epochs.tolist()), 'lr':str(o.lrs.tolist()), 'anneal':getattr(o.anneal,'__name__',''), 'restart':o.restart})
         elif isinstance(o, ParamScheduler):
             for k in o.scheds: res.pop(k, None) # where it stands before the fit does not matter
             res.update({f'{k} over time':str([np.asarray(f(p)).tolist() for p in np.linspace(0,1,9)]) for k,f in o.scheds.items()})

@@ -28,6 +28,7 @@ from ..inference.tasks import loss_for, task_of
 from ..models.families import evaluating
 from ..callback.checkpoints import data_hash
 from ..data.block import reads_pairs, tokenizer_of
+from ..callback import compute
 from ..callback.fast_cpu import FastCPU
 from ..models.heads import PoolingHead, as_head
 from ..models.load import ADAPTERS
@@ -86,9 +87,9 @@ class PickleNote(Callback):
                      "`learn.to_hf(path)` writes safetensors and JSON instead, opened by `fastformers.inference.predictor.from_hf`")
         return self.__dict__
 
-def _learner(dls, model, arch, cbs, **kwargs):
+def _learner(dls, model, arch, cbs, how, **kwargs):
     _fit_data(dls, model, arch)
-    learn = Learner(dls, model, train_bn=False, cbs=[FreezeGrads(), FrozenEval(), NoNormDecay(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
+    learn = Learner(dls, model, train_bn=False, cbs=[*compute.precision(how, dls.device), FreezeGrads(), FrozenEval(), NoNormDecay(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
     if model.adapters: _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
     return _comes_from(learn, arch)
 
@@ -115,18 +116,23 @@ def lm_learner(
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     drop_mult=1., # Multiplies every dropout probability
     metrics=None, # Default: the objective's own
+    lr=5e-4, # Default learning rate of the learner's fits
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
+    precision='auto', # Number format of training: 'bf16', 'fp16', 'fp32'; 'auto': the fastest that this machine gains from
+    gradient_checkpointing=False, # Less memory, a third more time
+    compile_blocks=False, # Compile each layer: slow start, faster steps on a GPU
     attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; weights are float32 unless `dtype` says otherwise
     **kwargs
 ) -> Learner:
     "A `Learner` for a language model"
     obj = objective_of(dls)
     if obj is None: raise TypeError("these dls have no objective; build them with `lm_dls`, or add one: dls.add_tfms([MLM(tok)], 'after_batch')")
-    model = _built_for(obj, arch, revision or 'main').build(arch, pretrained, drop_mult=drop_mult, **_given(attn_implementation=attn_implementation, dtype=dtype, revision=revision))
+    model = _built_for(obj, arch, revision or 'main').build(arch, pretrained, drop_mult=drop_mult, 
+        **_given(attn_implementation=attn_implementation, dtype=dtype, revision=revision, gradient_checkpointing=gradient_checkpointing or None, compile_blocks=compile_blocks or None))
     if model.new_head: _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings; train it alone first, e.g. with `lp_ft`")
-    return _learner(dls, model, arch, [TokenRecorder(), *L(cbs)], loss_func=obj.loss_func, metrics=obj.metrics if metrics is None else metrics,
+    return _learner(dls, model, arch, [TokenRecorder(), *L(cbs)], precision, lr=lr, loss_func=obj.loss_func, metrics=obj.metrics if metrics is None else metrics,
                     opt_func=opt_func, splitter=splitter, **kwargs)
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b
@@ -197,21 +203,28 @@ def classifier_learner(
     metrics=None, # Default: accuracy, accuracy_multi, or rmse and Pearson's r, by the kind of label
     loss_func=None, # Default: fastai's for the kind of label; one of torch's or your own is wrapped, `learn.loss_func.f` is it
     drop_mult=1., # Multiplies every dropout probability, the head's too unless it is a module
+    lr=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 when adapters train
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
+    precision='auto', # Number format of training: 'bf16', 'fp16', 'fp32'; 'auto': the fastest that this machine gains from
+    gradient_checkpointing=False, # Less memory, a third more time
+    compile_blocks=False, # Compile each layer: slow start, faster steps on a GPU
     attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; weights are float32 unless `dtype` says otherwise
     hidden_states=-1, # Which hidden states feed the head: -1 the last, another index (0: embeddings), several, side by side, or 'mix' for a learned mean of all
     **kwargs
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
-    opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision)
+    opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
+                  gradient_checkpointing=gradient_checkpointing or None, compile_blocks=compile_blocks or None)
     task = task_of(dls)
     if head=='hf': model = _with_hf_head(task, arch, pretrained, drop_mult, **opts)
     else:
         model = _with_own_head(dls, task, arch, head, pool, hidden_states, pretrained, drop_mult, loss_func is None, **opts)
         if head is not None: _check_head(model, task.n_out if loss_func is None else None)
-    return _learner(dls, model, arch, [*task.callbacks(), *L(cbs)], loss_func=loss_for(task, loss_func), metrics=task.metrics() if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
+    return _learner(dls, model, arch, [*task.callbacks(), *L(cbs)], precision, lr=(2e-3 if model.adapters else 2e-4) if lr is None else lr,
+                    loss_func=loss_for(task, loss_func), metrics=task.metrics() if metrics is None else metrics,
+                    opt_func=opt_func, splitter=splitter, **kwargs)
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _hf_model(learn, verb):
