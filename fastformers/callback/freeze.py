@@ -52,7 +52,7 @@ def frozen_modules(model):
 
 class FrozenEval(Callback):
     "Run layers below the lowest one that trains in eval mode, without dropout"
-    order,run_valid = 95,False  # after `ScheduleRunner`
+    order,run_valid,outside = 95,False,True  # after `ScheduleRunner`; it has no state to save
     def before_train(self): self.grads,self.off = None,[]  # all of the model was put into training mode
 
     def before_batch(self):
@@ -72,22 +72,19 @@ class StateCache:
     def clear(self): self.rows,self.nbytes = {},0
     def __repr__(self): return f'{len(self.rows)} rows, {self.nbytes/1e9:.3g} of {self.max_gb:g} GB'
 
-    def _below(self):
-        "The modules that feed the head"
-        return [o for k,m in self.model.named_children() if k!='head' for o in m.modules()]
+    def _weights(self): return [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
 
     def _key(self):
-        "Precision and version of all weights below the head; None if one of them trains, or if a module is in training mode"
-        modules = self._below()
-        weights = [o for m in modules for o in (*m._parameters.values(), *m._buffers.values()) if o is not None]
-        if any(m.training for m in modules) or any(o.requires_grad for o in weights): return None
+        "Precision and version of all weights below the head; None if one of them trains, or if the body is in training mode"
+        weights = self._weights()
+        if any(o.requires_grad for o in weights) or any(m.training for m in self.model.body.modules()): return None
         device = weights[0].device.type
         return (torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
                 [(o._version, o.data_ptr()) for o in weights])
 
     def check_weights(self):
         "Forget all rows if a weight is not what it was at the last call"
-        sums = [p.detach().float().sum().item() for m in self._below() for p in m.parameters(recurse=False)]
+        sums = [o.detach().float().sum().item() for o in self._weights()]
         if sums!=self.sums: self.clear()
         self.sums = sums
 
@@ -116,7 +113,7 @@ class StateCache:
 
 class FrozenCache(Callback):
     "Keep the hidden states of a body that is frozen as a whole, for the epochs and fits to come"
-    cache = None
+    cache,outside = None,True  # no state to save
     def __init__(self,
         max_gb:float=2., # of states; a token has 4*nf bytes, so 1,000 texts of 256 tokens and width 384 have 0.4 GB
     ): self.max_gb = max_gb
@@ -124,14 +121,17 @@ class FrozenCache(Callback):
     def before_fit(self):
         if not in_fit(self): return
         model = get_model(self.model)
-        if not model.has_frozen_cache:
+        if not model.state_modules:
             raise TypeError(f"`FrozenCache` is for classifiers with a head of ours; this learner trains a {type(model).__name__}")
         if self.cache is None or self.cache.model is not model: self.cache = StateCache(model, self.max_gb)
-        self.cache.check_weights()
         model.state_cache = self.cache
 
-    def after_fit(self):
-        if in_fit(self): get_model(self.model).state_cache = None
+    def before_train(self): self.cache.check_weights()
+    def before_validate(self):
+        if self.cache is not None: self.cache.check_weights()  # `validate` may come before any fit
 
     def after_train(self):
         if self.epoch==0: _log.info(f"FrozenCache keeps {self.cache}")
+
+    def after_fit(self):
+        if in_fit(self): get_model(self.model).state_cache = None

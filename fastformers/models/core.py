@@ -122,7 +122,7 @@ class HFModel(nn.Module):
     "A Hugging Face model that takes `TensorTokens` `(bs, sl)`; by itself it gives the hidden states of its body `(bs, sl, nf)`"
     is_lm = False # Does it predict tokens?
     new_head = False # Is its head random, on a body that was loaded?
-    has_frozen_cache = False # Does it read `state_cache`?
+    state_modules = () # What computes the hidden states that feed a head, for `FrozenCache`
     state_cache = None # Tokens -> hidden states of a frozen body, while `FrozenCache` keeps them
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
@@ -233,7 +233,6 @@ class LanguageModel(HFModel):
 # %% ../../nbs/models/05_core.ipynb #f04b5026
 class TextClassifier(HFModel):
     "Tokens `(bs, sl)` -> `head(hidden states (bs, sl, nf), real (bs, sl))`; of a head with an output a token those of the predicted ones `(bs, k, n_out)`"
-    has_frozen_cache = True
     def __init__(self,
         body, # A Hugging Face base model, as `load_body` gives
         report, # Its `LoadReport`
@@ -245,6 +244,8 @@ class TextClassifier(HFModel):
         cfg = body.config.get_text_config()
         self.nf = self.selector.nf if self.selector else getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project what it gives
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
+    @property
+    def state_modules(self): return [o for o in (self.body, self.selector) if o is not None]
     @property
     def mix(self): "The `ScalarMix` of hidden states that feeds the head, None where there is none"; return self.selector and self.selector.mix
     def forward(self, x):
