@@ -19,7 +19,6 @@ peak_tflops = { # half precision, dense, as the vendor gives it; the first name 
 def extras():
     "Rows beside the plain ones: name, precision, our callbacks, arguments of the `Trainer`"
     rows = [('fp16', 'fp16', lambda: [], {})]
-    # from fastformers.callback.gradient_checkpointing import CompileBlocks, GradientCheckpointing; rows += [('bf16, checkpointing', 'bf16', lambda: [GradientCheckpointing()], dict(gradient_checkpointing=True)), ('bf16, compiled', 'bf16', lambda: [CompileBlocks()], dict(torch_compile=True))]
     return rows
 
 def configs(pad, tiny):

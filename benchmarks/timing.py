@@ -176,21 +176,20 @@ class LMTask:
     def headless(self, precision, seed=0, fast=False):
         "The limit: a bare loop over batches that lie ready, of the body and a step of the optimizer, no LM head, a loss that costs nothing; `fast`: with our attention and dropout on a CPU"
         import torch
-        from contextlib import nullcontext
-        from fastformers.callback.fast_cpu import fast_cpu
         from fastformers.models.core import ModelInputs
+        from fastformers.models.fast_cpu import use_fast_cpu
         body = self.dense().base_model.train()
+        if fast: use_fast_cpu(body)
         inputs,clock = ModelInputs(body),Clock(self.steps, self.warm)
         opt = torch.optim.AdamW(body.parameters(), self.lr, (self.opt['mom'],self.opt['sqr_mom']), self.opt['eps'], self.opt['wd'], fused=True)
         torch.manual_seed(seed)
         w = torch.randn(self.config.hidden_size, device=self.device)/100 # the sum of normalised states itself has no gradient
-        with fast_cpu(body) if fast else nullcontext():
-            for x,_ in self.batches:
-                with self.autocast(precision): h = body(**inputs(x))[0]
-                (h.float()@w).mean().backward()
-                opt.step()
-                opt.zero_grad()
-                clock.tick()
+        for x,_ in self.batches:
+            with self.autocast(precision): h = body(**inputs(x))[0]
+            (h.float()@w).mean().backward()
+            opt.step()
+            opt.zero_grad()
+            clock.tick()
         return clock.result(self.tokens)
 
     def count(self, rows=4):

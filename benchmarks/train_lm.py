@@ -113,7 +113,6 @@ def loops(df, bs, max_len, steps, precision):
     import torch
     from fastai.callback.core import Callback, CancelFitException
     from fastformers.data.block import classifier_dls
-    from fastformers.callback.fast_cpu import fast_cpu
     from fastformers.learner.core import classifier_learner
     from fastformers.callback.compute import cpu_bf16
     dls = classifier_dls(df, 'minilm', bs=bs, max_len=max_len, device='cpu')
@@ -140,14 +139,13 @@ def loops(df, bs, max_len, steps, precision):
         model,loss_func,o = learn.model.train(),learn.loss_func,LMTask.opt
         opt = torch.optim.AdamW(model.parameters(), 5e-4, (o['mom'],o['sqr_mom']), o['eps'], o['wd'], fused=True)
         torch.manual_seed(0)
-        with fast_cpu(model): # the loop is measured, not what is in it
-            for x,y in batches:
-                with torch.autocast('cpu', dtype=torch.bfloat16, enabled=precision=='bf16'): pred = model(x)
-                loss = loss_func(pred.float(), y)
-                loss.backward()
-                opt.step()
-                opt.zero_grad()
-                clock.tick(loss)
+        for x,y in batches:
+            with torch.autocast('cpu', dtype=torch.bfloat16, enabled=precision=='bf16'): pred = model(x)
+            loss = loss_func(pred.float(), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            clock.tick(loss)
         return clock.result(tokens)
     return dict(ours=ours, bare=bare)
 

@@ -8,9 +8,7 @@ Modules:
 - `fastformers.callback.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
-- `fastformers.callback.fast_cpu`: On a CPU, a training step spends more on random numbers and on attention than it has to: `FastCPU` computes the same in less time
 - `fastformers.callback.freeze`: Frozen weights do not move, frozen layers run without dropout, and the states of a frozen body are computed once
-- `fastformers.callback.gradient_checkpointing`: Less memory, fewer passes over memory, the same result: `GradientCheckpointing` and `CompileBlocks`
 - `fastformers.callback.lr_find`: A learning rate from several short runs, and how many epochs fit into a time budget; the learner stays as it is
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
 - `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
@@ -40,6 +38,7 @@ Modules:
 - `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part, and one small file a task
 - `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
 - `fastformers.models.families`: What the model families of the transformers library have in common, and one row for each that differs
+- `fastformers.models.fast_cpu`: The same training step in less time on a CPU: attention by the formula, and dropout with a quarter of the random numbers
 - `fastformers.models.heads`: From hidden states to a prediction: pooling, ULMFiT's classifier head, an LSTM, one prediction a token, and a mix of layers
 - `fastformers.models.load`: A network from a checkpoint or a config, and what became of its weights
 - `fastformers.objectives.core`: What a language model is asked to predict: a reversible transform from tokens to (input, targets)

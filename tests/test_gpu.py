@@ -4,7 +4,6 @@ from test_contracts_common import Power
 from fastai.basics import Callback, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastformers.callback.compute import TokenAccumulation
-from fastformers.callback.gradient_checkpointing import CompileBlocks, GradientCheckpointing
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.ulmfit.measure import measure
@@ -57,33 +56,33 @@ def test_half_precision_learns_as_fp32(kind, make):
 @pytest.mark.parametrize('family', ['bert','gpt2','modernbert'])
 @pytest.mark.parametrize('kind', list(half))
 def test_checkpointing_leaves_gradients(kind, family):
-    a,b = fit(lm(*half[kind](), family=family)),fit(lm(*half[kind](), GradientCheckpointing(), family=family))
+    a,b = fit(lm(*half[kind](), family=family)),fit(lm(*half[kind](), family=family, gradient_checkpointing=True))
     assert far(a, b)<(1e-4 if kind=='fp32' else 1e-2), 'with dropout; a GPU adds in an order of its own'
     assert torch.allclose(losses(a), losses(b), rtol=1e-5 if kind=='fp32' else 1e-2)
 
 def test_checkpointing_takes_less_memory():
-    def peak(*cbs):
-        learn = lm(*cbs, bs=64)
+    def peak(**kwargs):
+        learn = lm(bs=64, **kwargs)
         fit(learn, lambda o: o.fit(1, 1e-3))
         torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
         start = torch.cuda.memory_allocated()
         fit(learn, lambda o: o.fit(1, 1e-3))
         return torch.cuda.max_memory_allocated()-start
-    assert peak(GradientCheckpointing())<peak()
+    assert peak(gradient_checkpointing=True)<peak()
 
 @pytest.mark.parametrize('make', [lm, classifier])
 @pytest.mark.parametrize('kind', list(half))
 def test_compiled_blocks_equal_plain(kind, make):
     torch._dynamo.reset()
-    a,b = (fit(make(*half[kind](), *cbs, drop_mult=0.)) for cbs in ([], [CompileBlocks()]))
+    a,b = (fit(make(*half[kind](), drop_mult=0., compile_blocks=o)) for o in (False, True))
     eps = 1e-4 if kind=='fp32' else 2**-6
     assert (losses(a)-losses(b)).abs().max()<eps*losses(a).max()
-    assert a.model.state_dict().keys()==b.model.state_dict().keys() and all(m._compiled_call_impl is None for m in b.model.modules())
+    assert a.model.state_dict().keys()==b.model.state_dict().keys()
 
 def test_checkpointing_and_compiled_blocks_with_a_schedule():
     torch._dynamo.reset()
     how = lambda o: o.fit_schedule(gradual_unfreeze, 1e-3, epochs=6)
-    a,b = fit(lm(drop_mult=0.), how),fit(lm(GradientCheckpointing(), CompileBlocks(), drop_mult=0.), how)
+    a,b = fit(lm(drop_mult=0.), how),fit(lm(drop_mult=0., gradient_checkpointing=True, compile_blocks=True), how)
     assert (losses(a)-losses(b)).abs().max()<1e-4*losses(a).max()
 
 @pytest.mark.parametrize('kind', list(half))

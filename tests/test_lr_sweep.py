@@ -12,7 +12,6 @@ from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.torch_core import set_seed
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.models.adapters import add_adapters
-from fastformers.callback.gradient_checkpointing import GradientCheckpointing
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.callback.frozen_cache import FrozenCache
 from fastformers.learner.core import classifier_learner, lm_learner
@@ -99,7 +98,7 @@ class Boom(Callback):
 @pytest.mark.parametrize('ex', [KeyboardInterrupt(),RuntimeError('out of memory')])
 @pytest.mark.parametrize('event,at', [('before_fit',2),('after_pred',5),('before_step',1),('before_step',17),('after_step',3)])
 def test_no_trace_when_interrupted(event, at, ex, pretrained):
-    learn = fit(classifier(arch=pretrained, cbs=[Mixout(.1), cpu_bf16(enabled=True), L2SP(), GradientCheckpointing()]))
+    learn = fit(classifier(arch=pretrained, cbs=[Mixout(.1), cpu_bf16(enabled=True), L2SP()]))
     learn.add_cb(boom := Boom(event, at, ex))
     if event=='before_fit': boom.timed = True
     before = everything(learn)

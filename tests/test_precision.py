@@ -5,7 +5,6 @@ from fastai.basics import Callback, L, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientClip
 from fastformers.callback.compute import TokenAccumulation
-from fastformers.callback.gradient_checkpointing import GradientCheckpointing
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.callback.resume import Resume
@@ -56,8 +55,8 @@ def test_validation_in_bf16_stays_near_fp32():
 # --- a scaled loss
 
 @pytest.mark.parametrize('make', [lm, classifier])
-@pytest.mark.parametrize('cbs', [lambda: [], lambda: [TokenAccumulation(n_acc=9)], lambda: [TokenAccumulation(n_tokens=200), GradientClip(.1)], lambda: [GradientCheckpointing()]],
-                         ids=['alone','accumulation','accumulation and clipping','checkpointing'])
+@pytest.mark.parametrize('cbs', [lambda: [], lambda: [TokenAccumulation(n_acc=9)], lambda: [TokenAccumulation(n_tokens=200), GradientClip(.1)]],
+                         ids=['alone','accumulation','accumulation and clipping'])
 def test_a_scaled_loss_changes_nothing(make, cbs):
     clips = any(isinstance(o, GradientClip) for o in cbs())
     a,b = fit(make(*cbs())),fit(make(Half(init_scale=2.**10, growth_interval=3), *cbs()))

@@ -29,7 +29,6 @@ from ..models.families import evaluating
 from ..callback.checkpoints import data_hash
 from ..data.block import reads_pairs, tokenizer_of
 from ..callback import compute
-from ..callback.fast_cpu import FastCPU
 from ..models.heads import PoolingHead, as_head
 from ..models.load import ADAPTERS
 from ..models.core import HFClassifier, HFModel, TextClassifier, load_body, load_config, layer_groups, max_length, is_causal
@@ -89,7 +88,7 @@ class PickleNote(Callback):
 
 def _learner(dls, model, arch, cbs, how, **kwargs):
     _fit_data(dls, model, arch)
-    learn = Learner(dls, model, train_bn=False, cbs=[*compute.precision(how, dls.device), FreezeGrads(), FrozenEval(), NoNormDecay(), PickleNote(), FastCPU(), *L(cbs)], **kwargs)
+    learn = Learner(dls, model, train_bn=False, cbs=[*compute.precision(how, dls.device), FreezeGrads(), FrozenEval(), NoNormDecay(), PickleNote(), *L(cbs)], **kwargs)
     if model.adapters: _log.warning(f"{arch} brings adapters along: they, the norms and the head train, and all else stays frozen; `train_only(learn.model, lambda n,p: True)` opens all, `remove_adapters(learn.model)` leaves the network without them")
     return _comes_from(learn, arch)
 

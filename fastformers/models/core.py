@@ -37,7 +37,8 @@ class ModelInputs:
         m = get_meta(cfg)
         types = getattr(cfg,'type_vocab_size',0)>1 if m.segments is None else m.segments
         self.segments = types and 'token_type_ids' in sig
-        self.positions = is_causal(cfg) and 'position_ids' in sig
+        self.positions = is_decoder(cfg) and 'position_ids' in sig
+        self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {} # keys and values for a next token that nobody asks for
         self.vocab_sz,self.max_len,self.min_len = cfg.vocab_size,max_length(body),m.min_len
         self.safe = None # found when first asked for
         pad = getattr(cfg,'pad_token_id',None)
@@ -48,7 +49,7 @@ class ModelInputs:
         if self.max_len and x.shape[1]>self.max_len:
             raise ValueError(f"a text has {x.shape[1]} tokens, the model takes {self.max_len}; build the data with `max_len={self.max_len}`")
         mask = x.attention_mask
-        res = dict(input_ids=x.ids.masked_fill(mask==0, self.pad), attention_mask=mask)
+        res = dict(input_ids=x.ids.masked_fill(mask==0, self.pad), attention_mask=mask, **self.no_cache)
         if self.segments: res['token_type_ids'] = x.segment_ids
         if self.positions and bool((mask[:,0]==0).any()): res['position_ids'] = (mask.cumsum(1)-1).clamp(min=0)
         return res
@@ -91,7 +92,7 @@ def padding_safe(
     if (sides := get_meta(body.config).padding) is not None: return sides
     key = type(body), next(body.parameters()).dtype, str(body.config._attn_implementation), body.config.to_json_string()
     if key not in _safe_sides:
-        with evaluating(body): sides = _try_padding(body)
+        with torch.compiler.set_stance('force_eager'), evaluating(body): sides = _try_padding(body)
         if sides is None: return () # of these weights, not of their config
         _safe_sides[key] = sides
         if not sides: _log.warning(f"{body.config.model_type} lets padding change predictions: texts of one length are run together and without padding, which is exact but slower")
