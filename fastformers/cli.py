@@ -18,8 +18,8 @@ from .cli_args import Parser
 from .cli_output import check_stopped, stopped, swept
 from .cli_predict import add_users
 from .cli_stages import add_stages
-from .text.readers import check_writable, load_data
-from .ulmfit.recipe import Recipe, _head, read_recipe
+from .ulmfit.checks import check_writable
+from .ulmfit.recipe import Recipe, _head, read_data, read_recipe
 from .files import write_text
 
 # %% ../nbs/10_cli.ipynb #63d36e4a
@@ -124,7 +124,7 @@ def run_recipe(args):
     if recipe.classifier.aux_lm is not None: # which not every family can have
         from fastformers.ulmfit.choices import check_choices
         check_choices(recipe.model.arch, aux_lm=recipe.classifier.aux_lm)
-    df,unlabelled,test = load_data(recipe)
+    df,unlabelled,_,test = read_data(recipe)
     with _kept(path):
         if not begun: _start(path, recipe, args.recipe, args.kept)
         from fastformers.ulmfit.stage_show import terminal_progress # fastai takes seconds to load: not before the recipe and the data are known to be good

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 import pandas as pd
 from .files import find_path
-from .text.corpora import _lines
-from .text.readers import as_list, columns_in, sep_hint, separator
+from .ulmfit.checks import as_list, columns_in, sep_hint, separator
 
 # %% ../nbs/10c_cli_csv.ipynb #a45e6abd
 def _strings(path, encoding):
@@ -24,8 +23,7 @@ def _strings(path, encoding):
     try:
         with (gzip.open if path.suffix=='.gz' else open)(path, 'rt', encoding='utf-8-sig' if utf8 else encoding, newline='\n') as f: yield from f
     except (UnicodeError, EOFError, gzip.BadGzipFile, zlib.error):
-        for _ in _lines(path, encoding): pass # says in which line
-        raise
+        raise ValueError(f'{path} is not {encoding}, or damaged')
 
 def csv_rows(
     path, # csv or tsv file, .gz or not

@@ -13,7 +13,7 @@ import os, re, shutil, signal, tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 import pandas as pd
-from .text.readers import check_writable
+from .ulmfit.checks import check_writable
 from .files import check_dir
 
 # %% ../nbs/10b_cli_output.ipynb #d8b0f52b

@@ -18,7 +18,7 @@ import pandas as pd
 from .cli_args import add_flags, flags_of, summary_of
 from .cli_output import as_table, check_output, check_stopped, swept
 from .text.corpora import docs_corpus
-from .text.readers import _numbers, as_list, check_apart, check_labels, check_texts, columns_in, flags, labelled_from_path, texts_from_path
+from .ulmfit.checks import numbers, as_list, check_apart, check_labels, check_texts, columns_in, flags, labelled_from_path, texts_from_path
 from .text.ragged import is_ragged
 from .ulmfit.recipe import is_docs
 
@@ -79,7 +79,7 @@ def labelled_table(
     df = labelled_from_path(source, columns_first(text_col), **kwargs)
     text_col,label_col = columns_in(df, text_col, '--text-col', where),columns_in(df, label_col, '--label-col', where)
     check_labels(df, label_col, where)
-    return _with_flags(_numbers(check_texts(df, text_col, where), as_list(text_col)), valid_col, where), text_col, label_col
+    return _with_flags(numbers(check_texts(df, text_col, where), as_list(text_col)), valid_col, where), text_col, label_col
 
 # %% ../nbs/10d_cli_stages.ipynb #6013354b
 def _shown(stage):
@@ -182,7 +182,7 @@ def _written(parser):
     parser.add_argument('--output', required=True, metavar='DIR', help="Directory to write; required")
     parser.add_argument('--resume', action='store_true', help="Go on where the same command was stopped: with the checkpoints in DIR.checkpoints, which it leaves there every ten minutes until it is done")
 
-def format_flags(parser): add_flags(parser.add_argument_group('format of the files'), 'text/readers.texts_from_path', only='sep encoding')
+def format_flags(parser): add_flags(parser.add_argument_group('format of the files'), 'ulmfit/checks.texts_from_path', only='sep encoding')
 
 def add_stages(
     verb, # (name, function) -> parser
