@@ -15,7 +15,7 @@ def main():
     p.add_argument('--minutes', type=float, default=20, help='training budget of the general LM')
     args = p.parse_args()
     wiki,train,dev,test = data_files('wiki_es/train.txt.gz', 'fakenews_es/train.csv.gz', 'fakenews_es/dev.csv.gz', 'fakenews_es/test.csv.gz')
-    from fastformers.text.corpora import texts_from_articles
+    from fastformers.text.readers import read_texts
     from fastformers.ulmfit.recipe import read_recipe
     from fastformers.ulmfit.run import pretrain_lm, ulmfit
     quiet()
@@ -26,7 +26,7 @@ def main():
     test = read(test)[['text','label']]
     out = Path(args.out or tempfile.mkdtemp())
     start = time.time()
-    articles = texts_from_articles(wiki)
+    articles = read_texts(wiki)
     general = pretrain_lm(articles, out/'general', minutes=args.minutes, vocab_sz=8000, lr=1e-3, seed=seeds[0])
     fills = {o:[(c['token_str'], round(c['score'],3)) for c in general.learner.fill_mask(o, n=3)[0]] for o in ('La capital de Francia es [MASK].', 'El río [MASK] por la ciudad.')}
     report = ulmfit(df, test=test if args.final else None, arch=out/'general', recipe=recipe, path=out/'run', seeds=seeds)

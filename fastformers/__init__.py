@@ -47,10 +47,10 @@ Modules:
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): tell the words of a text from those that a small language model put there
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
 - `fastformers.text.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
-- `fastformers.text.corpora`: Text that is always there, and small readers for the text that is yours
+- `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
 - `fastformers.text.encoding`: Pieces of text to ids, here or in other processes, always in the same order
 - `fastformers.text.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
-- `fastformers.text.readers`: What a user names in a recipe or on a command line: tables of texts, columns in them, directories to write
+- `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: A corpus of any size, tokenized once into files that are mapped, not loaded
 - `fastformers.text.streams`: Documents from lists, tables and files of any size, a piece at a time
 - `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained

@@ -14,7 +14,8 @@ from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
 from .text.tokenizer import HFTokenizer, encode_df, extend_vocab, load_tokenizer, pair_tokens
-from .text.corpora import docs_corpus, corpus_info, texts_from_csv, texts_from_folder
+from .text.corpora import docs_corpus, corpus_info
+from .text.readers import read_texts
 from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta, FamilyMeta
 from .models.load import load_config, load_hf, load_body

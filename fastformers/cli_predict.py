@@ -18,7 +18,7 @@ from .cli_csv import RowWriter, checked_csv, open_new
 from .cli_output import as_table, check_output, new_output, swept
 from .cli_stages import _names, file_format, format_flags
 from .files import find_path
-from .text.readers import separator
+from .ulmfit.checks import separator
 from .inference.stage_json import versions
 
 _log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from fastai.basics import Callback, defaults
 from fastai.callback.progress import ProgressCallback
 import fastformers.callback.freeze, fastformers.ulmfit.stage, fastformers.callback.resume, fastformers.ulmfit.run
 from fastformers.cli import main
-from fastformers.text.readers import load_data
+from fastformers.ulmfit.recipe import read_data
 from fastformers.ulmfit.recipe import read_recipe
 from fastformers.callback.resume import Resume
 from fastformers.testing import tiny_df
@@ -49,7 +49,7 @@ def kill_at(stage, when):
 
 def run(ini, path, **kwargs):
     recipe = read_recipe(ini)
-    df,unlabelled,test = load_data(recipe)
+    df,unlabelled,_,test = read_data(recipe)
     fastformers.ulmfit.run.ulmfit(df, unlabelled, test, recipe=recipe, path=path, seeds=recipe.run.seed, **kwargs)
 def pretrain(path, ckpt, again=False):
     def never(*args, **kwargs): raise AssertionError('a tokenizer is trained again')

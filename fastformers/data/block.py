@@ -21,7 +21,7 @@ from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.core import TensorTokens
-from ..text.corpora import texts_from_csv, texts_from_folder
+from ..text.readers import read_texts
 from .labels import as_frame, check_classes, check_columns, class_weights, find_task, read_labels, split_rows, texts_of, warn_leak
 from .packing import pack_tokens, store_rows
 from ..text.store import TokenStore
@@ -170,27 +170,20 @@ def classifier_dls(
     return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
 
 # %% ../../nbs/data/04_block.ipynb #7246f1f5
-def _folder(path, train, valid, encoding, labels):
-    "The texts under `path` as a frame; with is_valid if both parts are there, or asked for by name"
-    has = lambda o: o is not None and (Path(path).expanduser()/o).is_dir()
-    if (train,valid)==('train','valid') and not has(valid): valid = None
-    if (train,valid)==('train',None) and not has(train): train = '.'
-    return texts_from_folder(path, train, valid, encoding=encoding, labels=labels)
-
 def _doors(f, labels):
     "Give `f(data, tok, ...)` its `from_csv`, `from_folder` and `from_df`"
     @delegates(f, but=['df','data'])
     def from_csv(
         path, # File to read, `.gz` or not
         tok, # A fast tokenizer, an `HFTokenizer`, or what names one
-        sep=',', # What stands between fields
+        sep=None, # What stands between fields; None: a comma, or a tab in .tsv
         encoding='utf-8', # Of the file
         **kwargs
     ) -> DataLoaders:
-        "Data from the columns of a csv file, see `texts_from_csv`"
+        "Data from the columns of a csv file, see `read_texts`"
         args = inspect.signature(f).bind(None, tok, **kwargs) # a misspelt argument is found before the file is read
         args.apply_defaults()
-        return f(texts_from_csv(path, sep=sep, encoding=encoding, text_col=args.arguments['text_col']), tok, **kwargs)
+        return f(read_texts(path, args.arguments['text_col'], sep=sep, encoding=encoding), tok, **kwargs)
     @delegates(f, but=['df','data','text_col','label_col','valid_col'])
     def from_folder(
         path, # Folder of `.txt` or `.txt.gz` files
@@ -200,9 +193,9 @@ def _doors(f, labels):
         encoding='utf-8', # Of the files
         **kwargs
     ) -> DataLoaders:
-        "Data from a folder of text files, see `texts_from_folder`"
+        "Data from a folder of text files, see `read_texts`"
         inspect.signature(f).bind(None, tok, **kwargs)
-        return f(_folder(path, train, valid, encoding, labels), tok, **kwargs)
+        return f(read_texts(path, labels=labels, encoding=encoding, train=train, valid=valid), tok, **kwargs)
     for o in (from_csv,from_folder): o.__qualname__ = f'{f.__name__}.{o.__name__}'
     f.from_csv,f.from_folder,f.from_df = from_csv,from_folder,f
 

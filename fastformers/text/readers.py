@@ -42,9 +42,10 @@ def _texts(path, encoding, labels):
 
 def _folder(path, encoding, labels, train, valid):
     "Rows of the parts `train` and `valid` of a folder, or of the folder itself where there is no `train`"
-    if not (path/train).is_dir(): yield from _texts(path, encoding, labels); return
-    for name,is_valid in ((train,False), (valid,True)):
-        if (path/name).is_dir(): yield from ({**o, 'is_valid':is_valid} for o in _texts(path/name, encoding, labels))
+    if train=='train' and not (path/train).is_dir(): yield from _texts(path, encoding, labels); return
+    if valid=='valid' and not (path/valid).is_dir(): valid = None
+    for o in _texts(find_path(path/train), encoding, labels): yield o if valid is None else {**o, 'is_valid':False}
+    if valid is not None: yield from ({**o, 'is_valid':True} for o in _texts(find_path(path/valid), encoding, labels))
 
 def _conll(path, encoding):
     "A row for each sentence: `text`, a list of words, and `label`, a list of tags, from the first and last column"
@@ -101,7 +102,7 @@ def read_texts(
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
     chunksize:int=None, # Rows in a DataFrame; None: one DataFrame
     train='train', # Part of a folder that is for training, if there is one
-    valid='valid', # Part of a folder that is for validation
+    valid='valid', # Part of a folder that is for validation, if there is one; None: no column is_valid
 ): # DataFrame, or with `chunksize` an iterator of them
     "Read texts, and labels where there are any, from `path`"
     path = find_path(path)
