@@ -1,19 +1,12 @@
-"Documents to rows: what each format holds, what it leaves out, and that texts which share a row do not see one another"
-import copy, logging, pickle, random, pytest, torch
-from fastformers.models import blocks; from fastformers.models import core as models
-from fastformers.models.blocks import find_blocks
+"Documents to rows: what each format holds and what it leaves out"
+import logging, pickle, random, pytest, torch
+import numpy as np
+from fastformers.data.packing import PackedRows, Sentences, pack_tokens, packings
 from fastformers.learner.core import lm_learner
-from fastformers.models.core import ModelInputs, padding_safe
-from fastformers.data.packing import Sentences, fill_rows, pack_tokens, packings, store_rows
 from fastformers.text.store import TokenStore
-from fastformers.testing import tiny_families
 from fastformers.text.tokenizer import pair_tokens, separates_pairs
 from test_contracts_common import *
-import numpy as np
 
-apart = 'xlm flaubert deberta-v2 deberta big_bird convbert fnet funnel xlnet openai-gpt bloom'.split() # families that get the texts of a row one by one
-everyone = list(tiny_families)
-no_lm = 't5 mt5 umt5 xlnet'.split()
 def docs_like(n=80, seed=0):
     "`n` documents of no to seven sentences, some without an end, some of one word"
     rng,words = random.Random(seed),' '.join(texts).replace('.', '').split()
@@ -99,29 +92,7 @@ def test_sentences_of_a_tokenizer_that_keeps_spaces_and_lines():
     assert cut('\n\nstart')==['\n\nstart']
     assert ''.join(cut('x'*100_000))=='x'*100_000
 
-# ---- several texts in a row
-
-@pytest.mark.parametrize('style', ['bert','roberta','xlnet','gpt2','t5'])
-def test_blocks_hold_each_text_once_and_whole(style):
-    tok = HFTokenizer(tiny_tok(style))
-    docs = tok.encode_batch(docs_like())
-    if style=='bert': docs += tok.encode_batch(pairs[:5])
-    rows = pack_tokens(docs, tok, 48, 'doc-blocks')
-    alone = pack_tokens(docs, tok, 48)
-    got = [r[r.text_ids==i] for r in rows for i in r.text_ids.unique()]
-    got = [o.replace(starts=torch.zeros(len(o))) for o in got]
-    assert sorted(o.tolist() for o in got)==sorted(o.tolist() for o in alone)
-    assert all(not r.starts[0] for r in rows) and max(map(len, rows))<=48
-    assert len(rows)*48<sum(map(len, alone))*1.15
-    for r in rows:
-        each = [o for i in r.text_ids.unique() if (o := tok.decode(r[r.text_ids==i]))]
-        assert tok.decode(r)==' | '.join(each) # shown apart, with or without special tokens between
-
-def test_rows_are_filled_well_and_the_same_each_time():
-    lengths = np.random.default_rng(0).integers(1, 60, 5000)
-    rows = fill_rows(lengths, 128)
-    assert sorted(i for r in rows for i in r)==list(range(5000)) and max(lengths[r].sum() for r in rows)<=128
-    assert lengths.sum()/(128*len(rows))>.99 and all((a==b).all() for a,b in zip(rows, fill_rows(lengths, 128)))
+# ---- a corpus on disk, and training
 
 @pytest.mark.parametrize('packing', packings)
 @pytest.mark.parametrize('style', ['bert','roberta','xlnet'])
@@ -129,111 +100,13 @@ def test_rows_of_a_store_are_those_in_memory(style, packing, tmp_path):
     tok,docs = HFTokenizer(tiny_tok(style)),docs_like(40)
     store = TokenStore.build(docs, tok, tmp_path/'s')
     order = np.random.default_rng(0).permutation(len(docs)); splits = order[:30],order[30:]
-    rows,n,lengths = store_rows(store, tok, splits, 24, packing)
+    rows = PackedRows(store, tok, splits, 24, packing)
     want = [pack_tokens(tok.encode_batch([docs[i] for i in s]), tok, 24, packing) for s in splits]
-    assert n==len(want[0]) and [o.tolist() for o in rows]==[o.tolist() for o in want[0]+want[1]] and lengths.tolist()==[*map(len, rows)]
+    assert rows.sizes==[*map(len, want)] and [o.tolist() for o in rows]==[o.tolist() for o in want[0]+want[1]] and rows.lengths.tolist()==[*map(len, rows)]
     again = pickle.loads(pickle.dumps(rows))
     assert torch.equal(again[len(rows)-1], rows[len(rows)-1])
 
-# ---- texts that share a row do not see one another
-
-def text_rows(tok, n=9): return [o for o in tok.encode_batch(texts[:n]+['Fresh fish']) if len(o)<60]
-
-def packed_batch(tok, side='right'):
-    rows = pack_tokens(text_rows(tok), tok, 64, 'doc-blocks')
-    tok = copy.copy(tok); tok.left = side=='left'
-    xs = [o for o, in PadTokens(tok)([(r,) for r in rows])]
-    x = torch.stack([o.as_subclass(Tensor) for o in xs]).as_subclass(TensorTokens)
-    assert x.text_ids.max()>0 and not x.real.all()
-    return x
-
-def one_by_one(x):
-    "The texts of `x`, each a batch of its own, in the order of rows"
-    return [(r,m,o.replace(starts=torch.zeros(len(o)))[None]) for r,row in enumerate(x) for i in row.text_ids.unique() for m in [(row.text_ids==i) & row.real] for o in [row[m]] if len(o)]
-
-def grads(model): return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-@pytest.mark.parametrize('family', everyone)
-def test_the_way_of_each_family(family):
-    m = classifier(family)
-    x = packed_batch(tokenizer(family))
-    assert (m.inputs.buckets(m.body, x) is not None)==(family in apart)
-
-@pytest.mark.parametrize('side', ['right','left'])
-@pytest.mark.parametrize('family', everyone)
-def test_states_in_a_row_are_those_of_the_text_alone(family, side):
-    m,x = classifier(family),packed_batch(tokenizer(family), side)
-    with torch.no_grad():
-        h = m.states(x)
-        for r,at,alone in one_by_one(x): assert gap(h[r][at], m.states(alone)[0])<1e-5*max(1., float(h.abs().max()))
-        naive = m.states(x.replace(starts=torch.zeros(x.shape)))
-    assert gap(naive[x.real], h[x.real])>1e-3 # it matters
-
-@pytest.mark.parametrize('family', [f for f in everyone if f not in no_lm])
-def test_loss_logits_and_gradients_in_a_row_are_those_of_the_texts_alone(family):
-    torch.manual_seed(0)
-    causal_ = is_causal(tiny_arch(family))
-    obj = (CLM if causal_ else MLM)(tiny_tok(family))
-    m = loud(obj.build(tiny_arch(family)), by=3.)
-    x,y = obj((packed_batch(obj.tfm),), split_idx=0)
-    pred = m(x); loss = obj.loss_func(pred, y, reduction='sum'); loss.backward()
-    packed = grads(m); m.zero_grad()
-    got = [pred[r,:k] for r,k in enumerate(x.predicted.sum(1).tolist())]
-    want,total,seen = [[] for _ in x],0.,0
-    for r,at,alone in one_by_one(x):
-        t = y[r][at][None]
-        if causal_: assert t[0,-1]==-100 # no text says how the next begins
-        o = m(alone); k = int(alone.predicted.sum()); want[r].append(o[0,:k])
-        part = obj.loss_func(o, t, reduction='sum'); total += float(part.detach()); seen += k; part.backward()
-    scale = max(1., float(pred.detach().abs().max()))
-    for a,b in zip(got, want): assert gap(a, torch.cat(b))<1e-5*scale
-    assert seen==int((y!=-100).sum()) and abs(float(loss.detach())-total)/seen<1e-5*scale
-    assert gap(packed, grads(m))<1e-5*max(1., float(packed.abs().max()))
-
-def test_a_window_is_seen_by_the_self_test():
-    "ModernBERT's local layers see all of a text under a plain mask: short texts would not show it"
-    body = load_body(tiny_arch('modernbert'))[0]
-    plain = blocks.Blocks('bool', False, 0, torch.float32)
-    assert find_blocks(body, ModelInputs(body)).kind=='layers'
-    ways = blocks._ways
-    try:
-        blocks._ways = lambda b: [plain]
-        with torch.no_grad(): assert blocks._try_blocks(body.eval(), ModelInputs(body)) is False
-    finally: blocks._ways = ways
-
-def test_a_row_longer_than_a_causal_window_is_taken_apart():
-    body = load_body(tiny_arch('mistral', sliding_window=160))[0]
-    m = TextClassifier(body, None, PoolingHead(32, 3)).eval()
-    row = lambda n: TensorTokens(torch.arange(20, 20+n)[None], starts=torch.arange(n)[None]==5)
-    assert m.inputs.buckets(body, row(160)) is None and len(m.inputs.buckets(body, row(161)))==2
-    with torch.no_grad(): assert gap(m.states(row(161))[:,5:], m.states(TensorTokens(torch.arange(25, 181)[None])))<1e-5
-
-def test_the_fallback_is_said_once_and_leaves_no_trace(caplog, monkeypatch):
-    monkeypatch.setattr(blocks, '_blocks', {})
-    body = load_body(tiny_arch('fnet')); body.train()[0]
-    state = torch.get_rng_state()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2): assert find_blocks(body, ModelInputs(body)) is False
-    assert len([r for r in caplog.records if 'cannot keep texts that share a row apart' in r.message])==1
-    assert body.training and torch.equal(state, torch.get_rng_state()) and all(p.grad is None for p in body.parameters())
-
-def test_a_spoilt_model_says_nothing_about_others(monkeypatch):
-    monkeypatch.setattr(blocks, '_blocks', {})
-    m = classifier('bert'); bad = copy.deepcopy(m); bad.inputs.blocks = None
-    with torch.no_grad():
-        for p in bad.body.parameters(): p.fill_(float('nan'))
-        bad.states(packed_batch(tokenizer('bert')))
-    assert find_blocks(m.body, ModelInputs(m.body))
-
-def test_half_precision_finds_the_same_way(monkeypatch):
-    monkeypatch.setattr(blocks, '_blocks', {})
-    for f in ('bert','mpnet'):
-        body = load_body(tiny_arch(f), dtype='bfloat16')[0]
-        way = find_blocks(body, ModelInputs(body))
-        assert way and way.dtype==torch.bfloat16
-        assert TextClassifier(body, None, PoolingHead(32, 3)).eval().states(packed_batch(tokenizer(f))).isfinite().all()
-
-@pytest.mark.parametrize('packing', packings[2:])
+@pytest.mark.parametrize('packing', packings)
 def test_a_language_model_trains_on_every_format(packing):
     dls = lm_dls(texts, tiny_tok('bert'), seq_len=64, bs=8, packing=packing, device='cpu')
     learn = quiet(lm_learner(dls, tiny_arch('bert')))

@@ -202,7 +202,7 @@ def test_a_full_disk_does_not_stop_a_command_for_its_checkpoints(here, tmp_path,
     assert stage('classify', here/'mine.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--bs', 8, '--epochs', 2)==0
     assert capsys.readouterr().err.count('training goes on meanwhile')>=2 and [o.name for o in tmp_path.iterdir()]==['c']
 
-@pytest.mark.parametrize('packing', ['full-sentences','doc-sentences','doc-blocks','segment-pair'])
+@pytest.mark.parametrize('packing', ['full-sentences','doc-sentences','segment-pair'])
 def test_pretraining_from_a_store_is_that_from_its_texts(tmp_path, packing, monkeypatch):
     texts,tok = ['', '🎬'*300, 'x '*5000, *tiny_df().text],tiny_tok('bert')
     store = TokenStore.build(texts, tok, tmp_path/'store')

@@ -7,7 +7,8 @@ from fastformers.text.core import TensorTokens
 from fastformers.data.block import lm_dls
 from fastformers.learner.core import lm_learner
 from fastformers.text.ragged import RaggedWriter
-from fastformers.text.store import StoreRows, TokenStore
+from fastformers.data.packing import PackedRows
+from fastformers.text.store import TokenStore
 from fastformers.text.streams import chunks, open_texts, pieces
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
 from fastformers.text.tokenizer import HFTokenizer, encode_df
@@ -62,8 +63,8 @@ def test_a_learner_trains_on_it_and_workers_read_it(tmp_path):
 def test_rows_are_made_when_asked_for(tmp_path, monkeypatch):
     store = TokenStore.build(texts_like(200), tok := tiny_tok('bert'), tmp_path/'s')
     made = []
-    was = StoreRows.ids
-    monkeypatch.setattr(StoreRows, 'ids', lambda self, i: made.append(i) or was(self, i))
+    was = PackedRows.__getitem__
+    monkeypatch.setattr(PackedRows, '__getitem__', lambda self, i: made.append(i) or was(self, i))
     dls = lm_dls(store, tok, bs=4, device='cpu')
     dls.train.one_batch()
     assert len(made)<12
