@@ -148,7 +148,7 @@ def _rows(dl):
 def data_hash(dls):
     "A hash of all texts of `dls`, in order; of a token store: that of the texts it was built from, so that a corpus is not read for it"
     rows = getattr(dls.train_ds.tls[0].items, 'rows', None)
-    store = getattr(getattr(rows, 'rows', rows), 'store', None) # of several texts a row, or of one
+    store = getattr(rows, 'docs', None)
     if isinstance(store, TokenStore): return content_hash([store.source, store.meta['tokenizer']])
     return content_hash(o for ds in (dls.train_ds, dls.valid_ds) for o in ds.tls[0])
 

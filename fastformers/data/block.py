@@ -23,7 +23,7 @@ from ..inference.tasks import listed
 from ..text.core import TensorTokens
 from ..text.readers import read_texts
 from .labels import as_frame, check_classes, check_columns, class_weights, find_task, read_labels, split_rows, texts_of, warn_leak
-from .packing import pack_tokens, store_rows
+from .packing import PackedRows
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, text_hint, tok_hash, pair_tokens
 from ..text.tokenizer import separates_pairs
@@ -119,22 +119,28 @@ def lm_dls(
     if tok_hash(objective.tok)!=tok_hash(tok.tok): raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
     if isinstance(data, TokenStore):
         if valid_col is not None: raise ValueError(f"a TokenStore has no columns, so `valid_col` {valid_col!r} means nothing; documents are held out at random, see `valid_pct`")
-        v = np.random.default_rng(seed).random(len(data))<valid_pct
-        rows,n,lengths = store_rows(data, tok, (np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()), seq_len, packing)
-        items,where = LazyItems(rows),str(data.path)
+        docs,v = data,np.random.default_rng(seed).random(len(data))<valid_pct
+        splits = np.flatnonzero(~v),np.flatnonzero(v)
     else:
         df = as_frame(data, text_col)
         check_columns(df, text_col=text_col)
         texts,splits = texts_of(df, text_col),split_rows(df, valid_col, valid_pct, text_col)
         warn_leak(texts, splits)
         docs = tok.encode_batch(texts)
-        train,valid = (pack_tokens([docs[i] for i in s], tok, seq_len, packing) for s in splits)
-        items,n,where = [Item(ids=o) for o in train+valid],len(train),f"column {text_col!r}"
-        lengths = np.array([len(o['ids']) for o in items])
-    for name,k in (('training',n), ('validation',len(items)-n)):
-        if not k: raise ValueError(f"the {name} documents hold no token at all; check {where}")
-    return _dls(items, [[ReadText(text_col), tok]], [slice(0, n), slice(n, len(items))], tok, device, objective, bs=bs, max_tokens=max_tokens, seed=seed,
-                dl_kwargs=[dict(lengths=lengths[:n]), dict(lengths=lengths[n:])])
+    rows = PackedRows(docs, tok, splits, seq_len, packing)
+    for name,k in zip(('training','validation'), rows.sizes):
+        if not k: raise ValueError(f"the {name} documents hold no token at all; check `data`, `text_col` and `valid_pct`")
+    _say_rows(rows, tok, seq_len)
+    n = rows.sizes[0]
+    return _dls(LazyItems(rows), [[ReadText(text_col), tok]], [slice(0, n), slice(n, len(rows))], tok, device, objective, bs=bs, max_tokens=max_tokens,
+                seed=seed, dl_kwargs=[dict(lengths=rows.lengths[:n]), dict(lengths=rows.lengths[n:])])
+
+def _say_rows(rows, tok, seq_len):
+    "One line in the log: what the rows of a language model hold"
+    unknown = 0. if tok.tok.unk_token_id is None else rows.unknown(tok.tok.unk_token_id)
+    line = (f"{rows.sizes[0]:,} training and {rows.sizes[1]:,} validation rows, {rows.lengths.sum():,} tokens, {unknown:.1%} unknown, "
+            f"{rows.cut:.0%} of the documents longer than a row of {seq_len}")
+    _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 # %% ../../nbs/data/04_block.ipynb #5d04fcf2
 def classifier_dls(

@@ -44,7 +44,9 @@ def display_rows(rows):
 
 def _targets(samples, names=('target','target2','target3')):
     "The target columns of decoded `samples`, whose first element is the input"
-    return [(n, samples.itemgot(i+1)) for i,n in zip(range(len(samples[0])-1), names)]
+    return [(n, [o[0].mark(o[i+1]) for o in samples]) for i,n in zip(range(len(samples[0])-1), names)]
+
+def _predicted(samples, outs): return 'predicted', [o[0].mark(p[0]) for o,p in zip(samples, outs)]
 
 # %% ../../nbs/data/05_show.ipynb #8ca2b8cb
 @dispatch
@@ -56,7 +58,7 @@ def show_batch(x:TensorTokens, y, samples, ctxs=None, max_n=9, trunc_at=300, **k
 @dispatch
 def show_results(x:TensorTokens, y, samples, outs, ctxs=None, max_n=9, trunc_at=300, **kwargs):
     "A table of texts, their targets and what the model predicted"
-    cols = [('text',samples.itemgot(0))] + _targets(samples) + [('predicted',outs.itemgot(0))]
+    cols = [('text',samples.itemgot(0))] + _targets(samples) + [_predicted(samples, outs)]
     rows = table_rows(cols, ctxs, max_n, trunc_at)
     display_rows(rows); return rows
 
@@ -65,6 +67,6 @@ def plot_top_losses(x:TensorTokens, y, samples, outs, raws, losses, trunc_at=300
     "A table of the texts that cost most, with the loss and, where one class is predicted, its probability"
     one = isinstance(y, TensorCategory) and not isinstance(y, TensorMultiCategory)
     probs = [('probability',[float(o.max()) for o in raws])] if one else []
-    cols = [('text',samples.itemgot(0))] + _targets(samples) + [('predicted',outs.itemgot(0))] + probs + [('loss',[float(o) for o in losses])]
+    cols = [('text',samples.itemgot(0))] + _targets(samples) + [_predicted(samples, outs)] + probs + [('loss',[float(o) for o in losses])]
     rows = table_rows(cols, None, len(samples), trunc_at)
     display_rows(rows); return rows

@@ -91,6 +91,7 @@ class TokenText(str):
         ctx[label] = self
         return ctx
     def truncate(self, n): "The first `n` characters, with an ellipsis when something was cut"; return TokenText(*_cut(self.pieces, n))
+    def mark(self, target): "What a table shows as `target` of this text"; return target
     def to_html(self): "Escaped, predicted pieces in colour"; return ''.join(_mark(html.escape(o)) if p else html.escape(o) for o,p in self.pieces)
 
 def _mark(o): return f'<b style="color:#c2410c">{o}</b>'
