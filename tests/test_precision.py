@@ -1,21 +1,18 @@
-"Half precision on the CPU: bfloat16 stays near float32, and what float16 needs (a scaled loss, steps that are skipped) goes with the other callbacks"
+"Half precision on the CPU: bfloat16 stays near float32; a scaled loss (skipped steps) works with the other callbacks"
 import pytest, torch
-from test_contracts_common import Power
 from fastai.basics import Callback, L, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientClip
-from fastformers.callback.compute import TokenAccumulation
+from fastformers.callback.compute import TokenAccumulation, cpu_bf16
+from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.callback.resume import Resume
-from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.callback.compute import cpu_bf16
 
 df = tiny_df().iloc[:32].assign(is_valid=[i%4==3 for i in range(32)])
-def lm(*cbs, bs=4, family='bert', drop_mult=1.):
+def lm(*cbs, drop_mult=1.):
     set_seed(0)
-    return lm_learner(lm_dls(df, tiny_tok(family), seq_len=32, bs=bs, device='cpu'), tiny_arch(family), drop_mult=drop_mult, cbs=list(cbs))
+    return lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=4, device='cpu'), tiny_arch('bert'), drop_mult=drop_mult, cbs=list(cbs))
 def classifier(*cbs, drop_mult=1.):
     set_seed(0)
     return classifier_learner(classifier_dls(df, tiny_tok(), bs=4, device='cpu'), tiny_arch('bert'), drop_mult=drop_mult, cbs=list(cbs))
@@ -33,34 +30,23 @@ class Half(MixedPrecision):
         self.learn.scaler = torch.amp.GradScaler('cpu', **self.kwargs)
 
 class Skipped(Callback):
-    "Steps that were skipped, and those that were taken"
+    "Count skipped steps and taken steps"
     def before_fit(self): self.skipped,self.taken = 0,0
     def after_cancel_step(self): self.skipped += 1
     def after_step(self): self.taken += 1
 
-# --- bfloat16
-
 @pytest.mark.parametrize('make,n', [(lm,8), (classifier,8)])
 def test_bf16_stays_near_fp32(make, n):
-    "bfloat16 has 8 bits, so that a number is known to one unit in its last place, 2^-7 of it; so are the losses of a model that was trained with it for some steps"
+    "bfloat16 has 8 bits: a number is known to 2^-7 of it, and so are the losses of a model trained with it for some steps"
     a,b = (losses(fit(make(*cbs, drop_mult=0.), lambda o: o.fit(n, 1e-3))) for cbs in ([], [cpu_bf16(True)]))
-    far = (a-b).abs()
     assert len(a)>=n*6 and a[-1]<a[0]-.1, 'something is learnt, so that the curves could part'
-    assert 0<far.max()<a.max()*2**-7, 'equal would mean that nothing was done in bfloat16'
-
-def test_validation_in_bf16_stays_near_fp32():
-    a,b = ([o for o in fit(lm(*cbs, drop_mult=0.)).validate()] for cbs in ([], [cpu_bf16(True)]))
-    assert abs(a[0]-b[0])<a[0]*2**-7 and abs(a[3]/b[3]-1)<2**-7
-
-# --- a scaled loss
+    assert 0<(a-b).abs().max()<a.max()*2**-7, 'equal would mean that nothing was done in bfloat16'
 
 @pytest.mark.parametrize('make', [lm, classifier])
-@pytest.mark.parametrize('cbs', [lambda: [], lambda: [TokenAccumulation(n_acc=9)], lambda: [TokenAccumulation(n_tokens=200), GradientClip(.1)]],
-                         ids=['alone','accumulation','accumulation and clipping'])
+@pytest.mark.parametrize('cbs', [lambda: [], lambda: [TokenAccumulation(n_acc=9)], lambda: [TokenAccumulation(n_tokens=200), GradientClip(.1)]], ids=['alone','accumulation','accumulation and clipping'])
 def test_a_scaled_loss_changes_nothing(make, cbs):
-    clips = any(isinstance(o, GradientClip) for o in cbs())
     a,b = fit(make(*cbs())),fit(make(Half(init_scale=2.**10, growth_interval=3), *cbs()))
-    if clips: assert torch.allclose(losses(a), losses(b), atol=1e-4)
+    if any(isinstance(o, GradientClip) for o in cbs()): assert torch.allclose(losses(a), losses(b), atol=1e-4)
     else: assert same(a, b) and torch.equal(losses(a), losses(b))
 
 def test_a_scaled_loss_and_frozen_groups():
@@ -74,24 +60,7 @@ def test_a_scaled_loss_and_frozen_groups():
 
 @pytest.mark.parametrize('acc', [False, True])
 def test_steps_with_infinite_gradients_are_skipped(acc):
-    "A window whose gradient overflows is lost as a whole, and the next begins anew"
     learn = lm(Half(init_scale=2.**127, growth_interval=1000), Skipped(), *[TokenAccumulation(n_acc=8)]*acc)
     fit(learn)
     assert learn.skipped.skipped>0 and learn.skipped.taken>learn.skipped.skipped
     assert all(v.isfinite().all() for v in learn.model.state_dict().values() if v.is_floating_point()) and all(o.isfinite() for o in learn.recorder.losses)
-
-class LastScale(Callback):
-    order = 1002
-    def after_batch(self): self.scale = self.learn.scaler.get_scale()
-
-@pytest.mark.parametrize('acc', [False, True])
-@pytest.mark.parametrize('at', [2,7])
-@pytest.mark.parametrize('start', [2.**10, 2.**127])
-def test_resume_goes_on_with_the_scale_of_the_loss(at, acc, start, tmp_path):
-    def run(*cbs): return lm(Half(init_scale=start, growth_interval=2), LastScale(), *[TokenAccumulation(n_acc=8)]*acc, *cbs)
-    how = lambda o: o.fit_one_cycle(3, 1e-3)
-    whole = fit(run(), how)
-    assert whole.last_scale.scale!=start
-    with pytest.raises(KeyboardInterrupt): fit(run(Resume(tmp_path/'r', every=1), Power(at)), how)
-    learn = fit(run(Resume(tmp_path/'r', every=1)), how)
-    assert same(whole, learn) and learn.last_scale.scale==whole.last_scale.scale

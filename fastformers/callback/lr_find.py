@@ -59,6 +59,9 @@ def preserve_state(learn):
             learn.cbs = learn.cbs.filter(acts_in_step)
             restore()
             yield restore
+    except BaseException:
+        for event in ('after_cancel_batch','after_fit'): learn(event)  # callbacks leave autocast, remove hooks
+        raise
     finally:
         put_back()
         for p,requires_grad,grad in params: p.requires_grad_(requires_grad).grad = grad
