@@ -5,14 +5,13 @@ Modules:
 - `fastformers.all`: The names that one types in a notebook, in one import
 - `fastformers.callback.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.callback.auxiliary_lm`: Go on with the language model while the classifier learns: `AuxiliaryLM`
-- `fastformers.callback.checkpoints`: Everything that moves in a training run, written so that it is whole or not there, with no pickle
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.callback.freeze`: Frozen weights do not move, frozen layers run without dropout, and the states of a frozen body are computed once
 - `fastformers.callback.lr_find`: A learning rate from several short runs, and how many epochs fit into a time budget; the learner stays as it is
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
 - `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
-- `fastformers.callback.resume`: Continue a run that was stopped anywhere, as if nothing had happened: `Resume`
+- `fastformers.callback.resume`: Continue an interrupted run, bit for bit: `Resume`
 - `fastformers.callback.schedule`: Which layers learn when, and how fast, as a table.
 - `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
 - `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them

@@ -111,7 +111,7 @@ def _run(stage, path, args):
     "Run `stage`, a function of a `Resume`, show and return the record of what it did; nothing half-written stays at `path`, checkpoints only of what can go on"
     from fastformers.callback.resume import Resume
     from fastformers.ulmfit.stage_show import terminal_progress
-    resume,done = Resume(args.kept, required=False),False
+    resume,done = Resume(args.kept),False
     if args.resume and not resume.found: _log.info(f"nothing to resume in {args.kept}: it begins")
     if not args.resume: resume.clear()
     with swept(path), terminal_progress():

@@ -26,7 +26,7 @@ from ..models.adapters import load_adapters, plain_state
 from ..inference.bundle import hf_classifier, model_card, opened_by, read_bundle, save_tokenizer, write_bundle
 from ..inference.tasks import loss_for, task_of
 from ..models.families import evaluating
-from ..callback.checkpoints import data_hash
+from ..callback.resume import data_hash
 from ..data.block import reads_pairs, tokenizer_of
 from ..callback import compute
 from ..models.heads import PoolingHead, as_head

@@ -218,7 +218,7 @@ def _sizes(dls):
 
 def _cached(resume, name, key, make):
     "`make()`; in a stage that goes on: what it gave the first time"
-    return make() if resume is None else resume.once(name, key, make)
+    return make() if resume is None else resume.cached(name, key, make)
 
 def _new_stage(learn, name, seed, c):
     kind = learn.lineage.get('stage') if isinstance(learn.lineage, dict) else None
@@ -230,10 +230,10 @@ def _begin(learn, c, resume):
     "Number of epochs of the stage; what is measured for it is measured once, also if the stage is stopped and goes on"
     if resume is None: return epochs_for(learn, c.minutes) if c.minutes else c.epochs
     start = content_hash(o.detach().float().cpu() for o in learn.model.parameters())
-    resume.once('start', {**_plain(c), 'starting weights':start}, lambda: learn.parent)
+    resume.cached('start', {**_plain(c), 'starting weights':start}, lambda: learn.parent)
     for o in learn.cbs.filter(lambda o: isinstance(o, cpu_bf16) and o.enabled is None):
-        o.enabled = resume.once('bfloat16', {}, lambda: bf16_speedup()>=1.1)
-    return resume.once('epochs', {'minutes':c.minutes}, lambda: epochs_for(learn, c.minutes)) if c.minutes else c.epochs
+        o.enabled = resume.cached('bfloat16', {}, lambda: bf16_speedup()>=1.1)
+    return resume.cached('epochs', {'minutes':c.minutes}, lambda: epochs_for(learn, c.minutes)) if c.minutes else c.epochs
 
 def _answers(learn, dl=None):
     "(answers, targets) of a classifier on `dl`"
