@@ -8,38 +8,37 @@ What is not in it is imported from its module. Scripts and libraries import what
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/11_all.ipynb #cbd73fed
+# %% ../nbs/11_all.ipynb #2a7fab15
 import fastformers.learner.generation as _generation, fastformers.data.show as _show # methods of `Learner`, tables of batches
 from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
-from .text.tokenizer import HFTokenizer, encode_df, extend_vocab, load_tokenizer, pair_tokens
-from .text.corpora import docs_corpus, corpus_info
+from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens, encode_df
 from .text.readers import read_texts
+from .text.corpora import docs_corpus, corpus_info
 from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta, FamilyMeta
 from .models.load import load_config, load_hf, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, concat_pool, PoolingHead
-from .models.heads import LSTMHead
-from .models.heads import ScalarMix, plot_scalar_mix
+from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
-from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters, reinit_layers
-from .models.adapters import save_adapters, load_adapters
+from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
+from .models.adapters import save_adapters, load_adapters, reinit_layers
 from .objectives.core import Objective, TokenLoss
-from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
+from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
 from .objectives.rtd import RTD
 from .inference.stage_json import read_stage
-from .inference.predictor import from_hf, Ensemble, Predictor
+from .inference.predictor import from_hf, Predictor, Ensemble
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
-from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule
-from .callback.schedule import discriminative_lrs, one_cycle, slanted_triangular, linear_warmup
+from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule, discriminative_lrs
+from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
 from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
-from .callback.regularize import Regularizer, L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
+from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
@@ -49,9 +48,9 @@ from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .ulmfit.recipe import read_recipe
 from .ulmfit.report import Report, paired_bootstrap
-from .ulmfit.stage import Stage, measure, pretrain_lm, fine_tune_lm, fine_tune_classifier
+from .ulmfit.stage import Stage, pretrain_lm, fine_tune_lm, fine_tune_classifier, measure
 from .ulmfit.run import ulmfit
 from .ulmfit.experiments import label_curve, best_of
 
-# %% ../nbs/11_all.ipynb #eb2ba258
+# %% ../nbs/11_all.ipynb #0c6800be
 __all__ = [o for o in dir() if not o.startswith('_')]
