@@ -13,12 +13,7 @@ Modules:
 - `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
 - `fastformers.callback.resume`: Continue an interrupted run, bit for bit: `Resume`
 - `fastformers.callback.schedule`: Which layers learn when, and how fast, as a table.
-- `fastformers.cli`: The command `fastformers`: its verbs, its exit codes, and the run of a recipe
-- `fastformers.cli_args`: Command-line flags from the parameters of a function and the comments beside them
-- `fastformers.cli_csv`: csv files row by row and letter by letter, of any size
-- `fastformers.cli_output`: Where a command writes: tried before the work, complete or absent after it
-- `fastformers.cli_predict`: The commands that use a classifier: `predict` and `export`
-- `fastformers.cli_stages`: The commands that train: `pretrain`, `adapt`, `classify`
+- `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict export`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length

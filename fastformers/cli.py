@@ -68,7 +68,7 @@ def columns(df, names, where):
     "The columns of `df` that `names` means: a name, or a list of several; an error names what is there"
     cols = split_columns(df, names)
     for o in L(cols):
-        if o not in df: raise ValueError(f"{where} has no column {o}{did_you_mean(o, df.columns)}; columns are {', '.join(map(str, df.columns))}")
+        if o not in df: raise ValueError(f"{where} has no column {o}; columns are {', '.join(map(str, df.columns))}{did_you_mean(o, df.columns)}")
     return cols
 
 def read_table(source, data, labels=False):
@@ -134,7 +134,7 @@ def classify(args):
     cols = dict(text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col), valid_col=d.valid_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, **cols)
     from fastformers.ulmfit.stage import class_scores
-    if (scores := class_scores(stage.learner)) is not None: print(scores.round(3).to_string())
+    if (scores := class_scores(stage.learner)) is not None: print(scores.round(3).reset_index().to_string(index=False))
     print(f"\nNext: fastformers predict {args.quoted} 'A text of this kind.', or predict {args.quoted} --csv FILE --out FILE")
 
 # %% ../nbs/10_cli.ipynb #6af20552
