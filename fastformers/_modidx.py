@@ -1402,6 +1402,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.models.load.load_hf': ('models/load.html#load_hf', 'fastformers/models/load.py'),
                                          'fastformers.models.load.quiet_hf': ('models/load.html#quiet_hf', 'fastformers/models/load.py')},
             'fastformers.objectives.clm': { 'fastformers.objectives.clm.CLM': ('objectives/clm.html#clm', 'fastformers/objectives/clm.py'),
+                                            'fastformers.objectives.clm.CLM.build': ( 'objectives/clm.html#clm.build',
+                                                                                      'fastformers/objectives/clm.py'),
                                             'fastformers.objectives.clm.CLM.decodes': ( 'objectives/clm.html#clm.decodes',
                                                                                         'fastformers/objectives/clm.py'),
                                             'fastformers.objectives.clm.CLM.encodes': ( 'objectives/clm.html#clm.encodes',

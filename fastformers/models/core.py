@@ -92,7 +92,7 @@ def padding_safe(
     if (sides := get_meta(body.config).padding) is not None: return sides
     key = type(body), next(body.parameters()).dtype, str(body.config._attn_implementation), body.config.to_json_string()
     if key not in _safe_sides:
-        with torch.compiler.set_stance('force_eager'), evaluating(body): sides = _try_padding(body)
+        with evaluating(body): sides = _try_padding(body)
         if sides is None: return () # of these weights, not of their config
         _safe_sides[key] = sides
         if not sides: _log.warning(f"{body.config.model_type} lets padding change predictions: texts of one length are run together and without padding, which is exact but slower")
