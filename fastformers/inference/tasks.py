@@ -49,7 +49,7 @@ class Task:
         target='', # The column that is predicted
     ): self.labels,self.target = list(labels),target
     def __init_subclass__(cls): tasks[cls.name] = cls
-    def __repr__(self): return f"{type(self).__name__}({self.says.format(n=len(self.labels))})"
+    def __repr__(self): return f"{self.name} ({self.says.format(n=len(self.labels))})"
 
     @property
     def n_out(self): "Outputs of the network"; return len(self.labels)
@@ -88,6 +88,7 @@ class Task:
         ranked = [[{'label':self.labels[i], 'score':s} for s,i in zip(*r)] for r in zip(vals.tolist(), at.tolist())]
         return [o[0] for o in ranked] if top_k==1 else ranked
     def row_score(self, pred, y): "A score of each row, higher is better, `(bs,)`"
+    def decide(self, preds, y): "Targets `y` and the classes that are given for the scores `preds`, as scikit-learn compares them; None where there are no classes"; return y, preds.argmax(-1)
     def weight(self, pred, *yb): "The number that the mean loss is a mean over"; return len(yb[0])
 
     def to_dict(self): "What JSON has of this task"; return dict(name=self.name, labels=[plain(o) for o in self.labels], target=self.target)
@@ -181,6 +182,7 @@ class MultiLabel(Task):
         t = self.threshold if threshold is None else threshold
         return [{k:[o[k] for o in r if o['score']>t] for k in ('label','score')} for r in super().answers(scores, texts, None)]
     def row_score(self, pred, y): return ((pred>0)==(y>.5)).float().mean(1)
+    def decide(self, preds, y): return y, (preds>self.threshold).int()
     def to_dict(self): return super().to_dict() | dict(threshold=self.threshold)
 
 # %% ../../nbs/inference/01_tasks.ipynb #d8c31a0a
@@ -195,7 +197,7 @@ class ScaledMSE(nn.MSELoss):
 
 class Regression(Task):
     "A number a text, or several"
-    name,fastai,says = 'regression',('RegressionSetup',),'{n} number(s) a text'
+    name,fastai,says = 'regression',('RegressionSetup',),'{n} x a number a text'
     problem_type,score_name,classes = 'regression','-squared error',False
     @classmethod
     def matches(cls, df, label_col):
@@ -228,6 +230,7 @@ class Regression(Task):
         label = self.labels[0] if self.n_out==1 else list(self.labels)
         res = [{'label':label, 'score':o[0] if self.n_out==1 else o} for o in scores.tolist()]
         return res if top_k==1 else [[o] for o in res]
+    def decide(self, preds, y): pass
     def row_score(self, pred, y):
         std = torch.as_tensor(self.units[1], device=pred.device) if self.units else 1.
         return -((pred.float().view(len(y),-1)-y.view(len(y),-1))/std).pow(2).mean(1)
@@ -358,6 +361,10 @@ class Tags(Task):
     def row_score(self, pred, y):
         right,found,want = self.row_counts(pred, y).T
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)
+
+    def decide(self, preds, y):
+        found = [p.argmax(-1)[:n] for p,n in zip(preds, (y!=-100).sum(1).tolist())]
+        return y[y!=-100], torch.cat(found)
 
     def gather(self, rows, ids): return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
     def scores(self, logits): return [o.float().softmax(-1) for o in logits]

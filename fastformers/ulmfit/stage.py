@@ -134,10 +134,10 @@ def class_scores(
     dl=None, # Default: its validation rows
 )->pd.DataFrame|None: # A row a class and one for their mean; None without classes
     "Precision, recall and F1 of each class"
-    names = getattr(learn.dls, 'vocab', None)
-    if names is None: return
+    task = task_of(learn.dls)
+    if not task.classes: return
     with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds(dl=dl)
-    found = preds>.5 if targs.dim()==2 else preds.argmax(-1)
+    names,(targs,found) = task.labels,task.decide(preds, targs)
     *each,rows = precision_recall_fscore_support(targs.int(), found.int(), labels=range(len(names)), zero_division=0)
     df = pd.DataFrame(dict(zip(('precision','recall','F1'), each)), index=pd.Index(map(str, names), name='label')).assign(rows=rows)
     df.loc['mean'] = [*df[['precision','recall','F1']].mean(), df['rows'].sum()]
