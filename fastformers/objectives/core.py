@@ -117,12 +117,9 @@ class Objective(ItemTransform):
     @classmethod
     def why_unsupported(cls, config): "Why a model of `config` cannot learn this objective, or None"; return None
     def check(self, arch, revision='main'):
-        "The config of `arch`, if a model of it can learn this objective from this tokenizer"
+        "The config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
         if (why := self.why_unsupported(cfg)): raise ValueError(why)
-        if len(self.tok)>(n := cfg.get_text_config().vocab_size):
-            raise ValueError(f"the tokenizer has {len(self.tok)} tokens, the model {n}: they do not belong together; "
-                             "load both from one place, or set `vocab_size` of the config")
         return cfg
     def build(self, arch, pretrained=True, **kwargs):
         "The model of `arch` that learns this objective; `kwargs` as in `load_hf`"

@@ -221,8 +221,8 @@ def _cached(resume, name, key, make):
     return make() if resume is None else resume.cached(name, key, make)
 
 def _new_stage(learn, name, seed, c):
-    kind = learn.lineage.get('stage') if isinstance(learn.lineage, dict) else None
-    parent = f'{Path(learn.parent).name} ({kind})' if kind else learn.parent
+    start = learn.lineage
+    parent = f"{Path(start.parent).name} ({start.stage['stage']})" if start.stage else start.parent
     return Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c))
 
 # %% ../../nbs/ulmfit/02_stage.ipynb #b40a546a
@@ -230,7 +230,7 @@ def _begin(learn, c, resume):
     "Number of epochs of the stage; what is measured for it is measured once, also if the stage is stopped and goes on"
     if resume is None: return epochs_for(learn, c.minutes) if c.minutes else c.epochs
     start = content_hash(o.detach().float().cpu() for o in learn.model.parameters())
-    resume.cached('start', {**_plain(c), 'starting weights':start}, lambda: learn.parent)
+    resume.cached('start', {**_plain(c), 'starting weights':start}, lambda: learn.lineage.parent)
     for o in learn.cbs.filter(lambda o: isinstance(o, cpu_bf16) and o.enabled is None):
         o.enabled = resume.cached('bfloat16', {}, lambda: bf16_speedup()>=1.1)
     return resume.cached('epochs', {'minutes':c.minutes}, lambda: epochs_for(learn, c.minutes)) if c.minutes else c.epochs
@@ -262,12 +262,13 @@ def _train(learn, stage, c, path, resume, test_dl=None):
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), table.total))
+    stage.losses = [float(o) for o in rec.losses]
     stage.metrics,stage.score,stage.weight = measure(learn)
     if not math.isfinite(stage.metrics['loss']):
         raise ValueError(f"{stage.name}: the loss is {stage.metrics['loss']} after training, so nothing is written; try a lower `lr` than {lr:g}")
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not is_lm: _check_answers(learn, stage)
-    stage.losses,stage.score_name,stage.groups = [float(o) for o in rec.losses],row_score(learn)[0],group_names(learn.model)
+    stage.score_name,stage.groups = row_score(learn)[0],group_names(learn.model)
     stage.seconds,stage.schedule,stage.lr,stage.learner = time.time()-start+(resume.earlier if resume else 0.),table,lr,learn
     if path is not None: _write(stage, path, c)
     _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
