@@ -25,7 +25,7 @@ Modules:
 - `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out; `Ensemble` asks several
 - `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
 - `fastformers.inference.tasks`: Kinds of label: one class a text, several, or a number; loss, metrics, head and answers of each
-- `fastformers.interpret.forgetting`: What did fine-tuning cost? The language model's loss on general text, before and after: `forgetting`
+- `fastformers.interpret.forgetting`: How much of the language model was lost by fine-tuning? `forgetting`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: The words that a language model would put there: `fill_mask` and `generate`
 - `fastformers.learner.optimizer`: A fast Adam, BERT's own Adam, and no weight decay on any normalization layer

@@ -161,7 +161,8 @@ class RDrop(Regularizer):
         a,b,y = self.pred,self.model(*self.xb).to(self.pred.dtype),self.yb[0]
         second = self.loss_func(b, *self.yb)
         if not y.is_floating_point() and y.shape==a.shape[:-1]: a,b = a[y!=-100],b[y!=-100] # a label a token: some have none
-        div = symmetric_kl(a, b, self.loss_func.activation)
+        act = getattr(self.loss_func, 'activation', None)
+        div = symmetric_kl(a, b, act) if act else self.loss_func(a, b)/2 # numbers: half the squared difference
         self.divergence = div.detach()
         return (second-self.loss + self.alpha*div)/2
 
