@@ -3,10 +3,8 @@
 Modules:
 
 - `fastformers.all`: The names that one types in a notebook, in one import
-- `fastformers.callback.accumulate`: The gradient of a large batch from several small ones, exactly: `TokenAccumulation`
 - `fastformers.callback.auxiliary_lm`: Go on with the language model while the classifier learns: `AuxiliaryLM`
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
-- `fastformers.callback.ewc`: Which weights mattered before? `fisher_diagonal`, and the penalty that spares them, `EWC`
 - `fastformers.callback.freeze`: Frozen weights do not move, frozen layers run without dropout, and the states of a frozen body are computed once
 - `fastformers.callback.lr_find`: A learning rate from several short runs, and how many epochs fit into a time budget; the learner stays as it is
 - `fastformers.callback.meanwhile`: On in a fit, off after it: `while_fitting`, and what stands in for something else meanwhile
@@ -49,7 +47,6 @@ Modules:
 - `fastformers.text.streams`: Documents from lists, tables and files of any size, a piece at a time
 - `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
 - `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
-- `fastformers.text.vocab`: New tokens for a tokenizer that is already trained: words of a domain, and what a pair of texts needs
 - `fastformers.ulmfit.experiments`: Learning curves over the number of labels, and the spread over seeds: `label_curve`, `best_of`
 - `fastformers.ulmfit.recipe`: All settings of a run, declared once as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.report`: Did a stage pay? Tables, a figure and sentences: each difference with its 95 % interval
