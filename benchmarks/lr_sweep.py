@@ -33,9 +33,11 @@ def learner(df, max_len, seed):
     return learn
 
 def sweep(learn):
-    import fastformers.callback.lr_find
-    found = learn.lr_sweep(discr=discr, show_plot=False)
-    return {**found._asdict(), 'rates':found.curves.index.tolist(), 'curves':found.curves.round(4).T.values.tolist()}
+    from fastformers.callback.lr_find import find_fall, mean_curve, sweep_losses
+    rates = np.geomspace(1e-6, .1, 40)
+    runs = sweep_losses(learn, rates, discr=discr)
+    curves = mean_curve(runs, rates)
+    return {**find_fall(runs, rates)._asdict(), 'rates':curves.index.tolist(), 'curves':curves.round(4).T.values.tolist()}
 
 def train(learn, lr):
     from fastformers.callback.schedule import Schedule

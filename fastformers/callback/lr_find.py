@@ -8,7 +8,7 @@ Both train, and put everything back afterwards: `preserve_state`."""
 
 # %% auto #0
 __all__ = ['SuggestedLRs', 'acts_in_step', 'preserve_state', 'has_exploded', 'SweepRates', 'mean_curve', 'find_fall',
-           'plot_lr_sweep', 'epochs_for']
+           'plot_lr_sweep', 'sweep_losses', 'epochs_for']
 
 # %% ../../nbs/callback/06_lr_find.ipynb #610a43eb
 import logging, math, random, time
@@ -144,6 +144,25 @@ def plot_lr_sweep(
     return ax
 
 # %% ../../nbs/callback/06_lr_find.ipynb #15ec5d7c
+def sweep_losses(
+    learn:Learner,
+    rates, # of a factor of 1, one for each step of the optimizer
+    restarts:int=3, # runs from the same weights, with other batches
+    discr=None, # discriminative rates, as in `fit_schedule`
+)->list: # of lists of losses, up to where the loss exploded
+    "Losses of `restarts` short runs of `learn` at growing `rates`"
+    runs,dl = [],learn.dls.train
+    with preserve_state(learn) as restore, learn.no_logging():
+        n = len(learn.opt.param_lists)
+        factors = np.ones(n) if discr is None else discriminative_lrs(n, discr)
+        for i in range(restarts):
+            restore()
+            dl.passes = i*len(rates)  # other batches than the runs before
+            run = SweepRates(rates, factors)
+            learn.fit(len(rates), cbs=run)  # each epoch has at least one step
+            runs.append(run.losses)
+    return runs
+
 @patch
 def lr_sweep(self:Learner,
     start_lr:float=1e-6, end_lr:float=.1, # range of rates
@@ -153,16 +172,8 @@ def lr_sweep(self:Learner,
     show_plot:bool=True, # draw the curve?
 )->SuggestedLRs: # (lr, low, high)
     "Suggest a learning rate for the layers that are not frozen, from several short runs at growing rates (Smith 2015)"
-    rates,runs,found,dl = np.geomspace(start_lr, end_lr, num_it),[],None,self.dls.train
-    with preserve_state(self) as restore, self.no_logging():
-        n = len(self.opt.param_lists)
-        factors = np.ones(n) if discr is None else discriminative_lrs(n, discr)
-        for i in range(restarts):
-            restore()
-            dl.passes = i*num_it  # other batches than the runs before
-            run = SweepRates(rates, factors)
-            self.fit(num_it, cbs=run)  # each pass has at least one step
-            runs.append(run.losses)
+    rates,found = np.geomspace(start_lr, end_lr, num_it),None
+    runs = sweep_losses(self, rates, restarts, discr)
     try: found = find_fall(runs, rates)
     finally:
         if show_plot: plot_lr_sweep(mean_curve(runs, rates), found)
