@@ -502,6 +502,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'fastformers.data.loader': { 'fastformers.data.loader.PadTokens': ('data/loader.html#padtokens', 'fastformers/data/loader.py'),
                                          'fastformers.data.loader.PadTokens.__init__': ( 'data/loader.html#padtokens.__init__',
                                                                                          'fastformers/data/loader.py'),
+                                         'fastformers.data.loader.PadTokens._target': ( 'data/loader.html#padtokens._target',
+                                                                                        'fastformers/data/loader.py'),
                                          'fastformers.data.loader.PadTokens.encodes': ( 'data/loader.html#padtokens.encodes',
                                                                                         'fastformers/data/loader.py'),
                                          'fastformers.data.loader.PadTokens.widen': ( 'data/loader.html#padtokens.widen',

@@ -24,13 +24,17 @@ import fastformers.data.show
 
 # %% ../../nbs/data/03_loader.ipynb #a270adcf
 class PadTokens(Transform):
-    "Pad the first element of each sample to the longest of the batch"
+    "Pad the first element of each sample to the longest of the batch, and with -100 targets that are one whole number for each predicted token"
     def __init__(self,
         tok # An `HFTokenizer`, which says with what and on which side
     ): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
-        return [(self.widen(o[0], n, self.value).as_subclass(TensorTokens), *o[1:]) for o in samples]
+        return [(self.widen(x, n, self.value).as_subclass(TensorTokens), *(self._target(y, x, n) for y in ys)) for x,*ys in samples]
+    def _target(self, y, x, n):
+        if not isinstance(y, Tensor) or y.ndim!=1 or y.dtype!=torch.int64: return y
+        y = y[:int(x.predicted.sum())] # a text that was cut has lost its last words
+        return F.pad(y, (0,n-len(y)), value=-100)
     def widen(self, o, n, value):
         "`o` `(..., sl)` with `value` in the places that make it `(..., n)`"
         k = n-o.shape[-1]
