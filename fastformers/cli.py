@@ -158,7 +158,10 @@ def answer_table(answers):
     "Answers of a `Predictor`, one a text, as columns label, score, label_2, score_2, ..."
     import pandas as pd
     def cell(v): return '; '.join(map(cell, v)) if isinstance(v, (list,tuple)) else f'{v:.6g}' if isinstance(v, float) else str(v)
-    def row(o): return {f'{k}_{i}' if i>1 else k:cell(a[k]) for i,a in enumerate(L(o), 1) for k in ('label','score')}
+    def spans(o): return dict(label=[f"{a['text']}: {a['label']}" for a in o], score=[a['score'] for a in o])
+    def row(o):
+        if isinstance(o, list) and all('text' in a for a in o): o = spans(o)
+        return {f'{k}_{i}' if i>1 else k:cell(a[k]) for i,a in enumerate(L(o), 1) for k in ('label','score')}
     return pd.DataFrame([row(o) for o in answers])
 
 chunksize = 4096 # rows of a file that are held at a time
