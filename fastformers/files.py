@@ -19,7 +19,7 @@ import numpy as np
 from fastcore.xdg import xdg_cache_home
 
 # %% ../nbs/00_files.ipynb #2c3e23d5
-def _hidden(path): return path.with_name(f'.{uuid4().hex[:8]}-{path.name}') # the suffix stays
+def _hidden(path, name=''): return path.with_name(f'.{name or uuid4().hex[:8]}-{path.name}') # the suffix stays
 
 def check_dir(
     path, # Directory to be written
@@ -40,7 +40,8 @@ def atomic_dir(
     "Write into a hidden directory beside `path` that takes its place when the block ends without an error"
     path = check_dir(path, mark)
     path.parent.mkdir(parents=True, exist_ok=True)
-    new,old = _hidden(path),_hidden(path)
+    new,old = _hidden(path, 'new'),_hidden(path, 'old')
+    for o in (new,old): shutil.rmtree(o, ignore_errors=True) # of a run that was killed
     new.mkdir()
     try:
         yield new
@@ -67,12 +68,13 @@ def write_text(path, text):
 
 # %% ../nbs/00_files.ipynb #7d14c2fe
 def content_hash(
-    rows # Tensors or strings, in order
+    rows # Tensors, strings or bytes, in order
 )->str: # 16 hexadecimal digits
     "A short hash of the contents of `rows`"
     h = hashlib.sha256()
     for o in rows:
-        h.update(o.numpy().tobytes() if hasattr(o, 'numpy') else str(o).encode('utf-8', 'surrogatepass'))
+        if hasattr(o, 'numpy'): o = o.numpy().tobytes()
+        h.update(o if isinstance(o, bytes) else str(o).encode('utf-8', 'surrogatepass'))
         h.update(b'\0')
     return h.hexdigest()[:16]
 
