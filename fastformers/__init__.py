@@ -42,7 +42,7 @@ Modules:
 - `fastformers.text.encoding`: Pieces of text to ids, here or in other processes, always in the same order
 - `fastformers.text.ragged`: Rows of integers of different lengths in a directory: memory-mapped, checksummed, written once, resumed after a crash
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
-- `fastformers.text.store`: A corpus of any size, tokenized once into files that are mapped, not loaded
+- `fastformers.text.store`: A corpus of any size, tokenized once into memory-mapped files
 - `fastformers.text.streams`: Documents from lists, tables and files of any size, a piece at a time
 - `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
 - `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens

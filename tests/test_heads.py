@@ -101,19 +101,6 @@ def test_padding_changes_no_prediction(family, layers):
             assert layers==0 or want.std(0).max()>1e-3 # all texts begin alike
             for s,x in sides.items(): assert gap(head(h[s], x.real), want)<1e-4*max(1., float(want.abs().max())), (make, s)
 
-@pytest.mark.parametrize('layers', [-2, 'mix', [0,-1]], ids=str)
-@pytest.mark.parametrize('family', ['bert','gpt2','fnet','modernbert'])
-def test_texts_that_share_a_row_keep_their_states(family, layers):
-    m,tok = model_of(family, layers),tokenizer(family)
-    xs = [tok(o) for o in texts[:2]]
-    row = torch.cat([o.ids for o in xs])[None]
-    starts = torch.zeros_like(row); starts[0,len(xs[0])] = 1
-    row = TensorTokens(row, attention_mask=torch.ones_like(row), starts=starts)
-    with torch.no_grad():
-        want = torch.cat([m.states(TensorTokens(o.ids[None])) for o in xs], 1)
-        assert gap(m.states(row), want)<1e-5*max(1., float(want.abs().max()))
-        assert gap(m.states(row.replace(starts=torch.zeros_like(row.ids))), want)>1e-3 or layers==0
-
 # ---- learners
 
 def dls_of(family, kind='single', n=24):

@@ -118,8 +118,8 @@ def lm_dls(
     if not isinstance(objective, Objective): raise TypeError(f"`objective` must be an `Objective` such as `MLM(tok)`, got {objective!r}")
     if tok_hash(objective.tok)!=tok_hash(tok.tok): raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
     if isinstance(data, TokenStore):
-        if valid_col is not None: raise ValueError(f"a TokenStore has no columns, so `valid_col` {valid_col!r} means nothing; documents are held out at random, see `valid_pct`")
-        docs,v = data,np.random.default_rng(seed).random(len(data))<valid_pct
+        if valid_col is not None: raise ValueError(f"a TokenStore has no columns, so `valid_col` {valid_col!r} means nothing; documents are held out by their text, see `valid_pct`")
+        docs,v = data,data.keys/2**64<valid_pct # as `held_out` does with texts
         splits = np.flatnonzero(~v),np.flatnonzero(v)
     else:
         df = as_frame(data, text_col)

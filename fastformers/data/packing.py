@@ -177,7 +177,7 @@ class PackedRows:
         size = np.append(0, (self.spans[:,1]-self.spans[:,0]+self.spans[:,2]).cumsum())
         self.lengths = np.diff(size[self.begin]) + self.frame.n
 
-    def _ids(self, a, b): return (self.docs.values(a, b) if isinstance(self.docs, TokenStore) else self.docs[a:b]).astype(np.int64)
+    def _ids(self, a, b): return (self.docs.tokens if isinstance(self.docs, TokenStore) else self.docs)[a:b].astype(np.int64)
     def unknown(self, unk, most=1_000_000):
         "Share of the id `unk` among the first `most` tokens"
         return (self._ids(0, min(most, int(self.spans[:,1].max(initial=0))))==unk).mean()
