@@ -142,7 +142,7 @@ def read_checkpoint(path):
 def data_hash(dls):
     "A hash of all tokens of `dls`, in order; for a token store, of what it was built from"
     store = getattr(getattr(dls.train_ds.tls[0].items, 'rows', None), 'docs', None)
-    if isinstance(store, TokenStore): return content_hash([store.source, store.meta['tokenizer']])
+    if isinstance(store, TokenStore): return content_hash([store.meta['content'], store.meta['tokenizer']])
     return content_hash(o for ds in (dls.train_ds, dls.valid_ds) for o in ds.tls[0])
 
 def _plain(o): return re.sub(' at 0x[0-9a-f]+', '', str(o))
