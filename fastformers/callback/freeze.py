@@ -35,8 +35,8 @@ class FreezeGrads(Callback):
         if self.opt is None or not in_fit(self): return  # `summary` fits without an optimizer
         known = {id(p) for ps in self.opt.param_lists for p in ps}
         new = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
-        if new: raise ValueError(f"the optimizer does not hold {new[0]}, which is to be trained: "
-                                 "the model was changed after it was made; let the learner make a new one: learn.opt = None")
+        if new: raise ValueError(f"the optimizer does not hold {new[0]}, which is to be trained: the model was changed since; "
+                                 "let the learner make a new one: learn.opt = None")
 
 # %% ../../nbs/callback/01_freeze.ipynb #05139d27
 def frozen_modules(model):
@@ -75,7 +75,7 @@ class StateCache:
     def _weights(self): return [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
 
     def _key(self):
-        "Precision and version of all weights below the head; None if one of them trains, or if the body is in training mode"
+        "Precision and version of all weights below the head; None if one of them trains or the body is in training mode"
         weights = self._weights()
         if any(o.requires_grad for o in weights) or any(m.training for m in self.model.body.modules()): return None
         device = weights[0].device.type
@@ -122,7 +122,7 @@ class FrozenCache(Callback):
         if not in_fit(self): return
         model = get_model(self.model)
         if not model.state_modules:
-            raise TypeError(f"`FrozenCache` is for classifiers with a head of ours; this learner trains a {type(model).__name__}")
+            raise TypeError(f"`FrozenCache` is for classifiers with a head of ours, not for a {type(model).__name__}")
         if self.cache is None or self.cache.model is not model: self.cache = StateCache(model, self.max_gb)
         model.state_cache = self.cache
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 import numpy as np, pandas as pd, torch
 import matplotlib.pyplot as plt
-from fastai.basics import (Callback, CancelFitException, CancelTrainException, CancelValidException, Learner, TrainEvalCallback,
-                           no_random, patch)
+from fastai.basics import Callback, CancelFitException, CancelTrainException, CancelValidException
+from fastai.basics import Learner, TrainEvalCallback, no_random, patch
 from fastai.callback.schedule import ParamScheduler
 from .schedule import ScheduleRunner, discriminative_lrs
 
@@ -38,7 +38,8 @@ def _attrs(o): return {k:copy(v) if isinstance(v, (list,dict,set,random.Random))
 def preserve_state(learn):
     "Context in which training has no lasting effect on `learn`; yields a function that restores weights and optimizer"
     model,dls = learn.model.to(learn.dls.device),learn.dls
-    saved = [(o, _attrs(o)) for o in (learn, *learn.cbs, *dls.loaders, *(f for dl in dls.loaders for f in dl.after_batch.fs))]
+    tfms = [f for dl in dls.loaders for f in dl.after_batch.fs]
+    saved = [(o, _attrs(o)) for o in (learn, *learn.cbs, *dls.loaders, *tfms)]
     modes = [(m, m.training) for m in model.modules()]
     params = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     start = [(o, o.detach().clone()) for o in (*model.parameters(), *model.buffers())]
@@ -110,13 +111,14 @@ def find_fall(runs, rates):
     "Suggested rate, and the range in which the mean loss of `runs` falls; ValueError if it does not fall"
     mean,k = mean_curve(runs, rates).mean(axis=1).to_numpy(),max(len(rates)//4, 3)
     if len(mean)<k+3:
-        raise ValueError(f"the loss exploded after {len(mean)} of {len(rates)} steps; begin with a smaller `start_lr` than {rates[0]:.1g}, "
-                         "or look for NaN in a batch")
+        raise ValueError(f"the loss exploded after {len(mean)} of {len(rates)} steps; "
+                         f"begin with a smaller `start_lr` than {rates[0]:.1g}, or look for NaN in a batch")
     start,best = mean[:k].mean(),int(mean.argmin())
-    error = np.stack([o[:k] for o in runs]).std()/math.sqrt(3*len(runs))  # the ends of a smoothed curve are means of three
+    first = np.stack([o[:k] for o in runs])
+    error = first.std()/math.sqrt(3*len(runs))  # the ends of a smoothed curve are means of three
     if not start-mean[best]>4*error:
-        raise ValueError(f"the loss falls nowhere between {rates[0]:.1g} and {rates[len(mean)-1]:.1g}: it is {start:.4g} at first and "
-                         f"{mean[best]:.4g} at best, give or take {error:.2g}; try larger rates, or unfreeze more")
+        raise ValueError(f"the loss falls nowhere between {rates[0]:.1g} and {rates[len(mean)-1]:.1g}: it is {start:.4g} "
+                         f"at first and {mean[best]:.4g} at best, give or take {error:.2g}; try larger rates, or unfreeze more")
     level = start-.1*(start-mean[best])
     i = max(np.flatnonzero(mean[:best]>level), default=0)  # the last one before the lowest place
     part = np.clip((mean[i]-level)/(mean[i]-mean[i+1]), 0, 1) if mean[i]>mean[i+1] else 0.
@@ -131,15 +133,18 @@ def plot_lr_sweep(
     "Draw the mean loss of a sweep, the scatter of its restarts, and the suggestion"
     if ax is None: ax = plt.subplots(figsize=(6,3))[1]
     mean,sd,rates = curves.mean(axis=1),curves.std(axis=1, ddof=0),curves.index
-    ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label=f'one standard deviation of {curves.shape[1]} restarts')
+    label = f'one standard deviation of {curves.shape[1]} restarts'
+    ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label=label)
     ax.plot(rates, mean)
-    ax.set(xscale='log', xlabel='learning rate', ylabel='loss', title='No rate is suggested: the loss does not fall enough')
+    title = 'No rate is suggested: the loss does not fall enough'
     if found:
         depth = mean.iloc[0]-mean.min()
         ax.hlines(mean.min(), found.low, found.high, color='C2', lw=3, label='the loss falls')
         height = np.interp(np.log(found.lr), np.log(rates), mean)
         ax.plot(found.lr, height, 'o', color='C1', label=f'suggested: {found.lr:.1e}')
-        ax.set(ylim=(mean.min()-.3*depth, mean.iloc[0]+depth), title=f'The loss falls from {found.low:.0e} to {found.high:.0e}')
+        ax.set_ylim(mean.min()-.3*depth, mean.iloc[0]+depth)
+        title = f'The loss falls from {found.low:.0e} to {found.high:.0e}'
+    ax.set(xscale='log', xlabel='learning rate', ylabel='loss', title=title)
     ax.legend(fontsize=8, loc='upper center', bbox_to_anchor=(.5,-.2), ncol=2)
     return ax
 
@@ -214,5 +219,5 @@ def epochs_for(
     part = (budget-full*(train+valid)-valid)/train  # the last, shorter epoch is validated too
     epochs = full + (part if part*n_iter>=1 else 0.)
     if epochs: return epochs
-    raise ValueError(f"`minutes`={minutes:g} is {budget:.1f} s, and one batch and one validation take {step+valid:.1f} s; "
-                     "give more time, or validate on fewer rows")
+    raise ValueError(f"`minutes`={minutes:g} is {budget:.1f} s, but one batch and one validation take "
+                     f"{step+valid:.1f} s; give more time, or validate on fewer rows")

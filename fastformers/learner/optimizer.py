@@ -44,8 +44,9 @@ class FusedAdam(Optimizer):
             self.state[p].update(grad_avg=torch.zeros_like(p), sqr_avg=torch.zeros_like(p), step=step)
         def get(k): return [self.state[p][k] for p in ps]
         with torch.no_grad():
-            adamw(ps, [p.grad for p in ps], get('grad_avg'), get('sqr_avg'), [], get('step'), fused=True, amsgrad=False,
-                  maximize=False, lr=hyper['lr'], beta1=hyper['mom'], beta2=hyper['sqr_mom'], weight_decay=wd, eps=hyper['eps'])
+            adamw(ps, [p.grad for p in ps], get('grad_avg'), get('sqr_avg'), [], get('step'),
+                  fused=True, amsgrad=False, maximize=False, weight_decay=wd, eps=hyper['eps'],
+                  lr=hyper['lr'], beta1=hyper['mom'], beta2=hyper['sqr_mom'])
 
 # %% ../../nbs/learner/00_optimizer.ipynb #e1498276
 class BertAdam(FusedAdam):
