@@ -50,7 +50,7 @@ def test_a_classifier_starts_from_the_body_that_was_saved(saved):
     cl = classifier_learner(classifier_dls(tiny_df(), path), path)
     theirs,mine = learn.model.body.state_dict(),cl.model.body.state_dict()
     assert mine.keys()<=theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
-    assert not cl.model.loaded.new and cl.parent==str(path)
+    assert not cl.model.loaded.new and cl.lineage.parent==str(path)
 
 def test_a_language_model_goes_on_where_it_was_left(saved):
     family,learn,path = saved

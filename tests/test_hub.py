@@ -57,7 +57,7 @@ out['from_hf'] = from_hf('me/reviews', device='cpu').scores(texts)
 out['revision'] = from_hf('me/reviews', device='cpu', revision=sys.argv[3]).scores(texts)
 learn = classifier_learner(classifier_dls(tiny_df(), 'me/reviews', bs=4, device='cpu'), 'me/reviews')
 out['learner'] = learn.get_preds(dl=learn.dls.test_dl(texts))[0]
-out['parent'],out['stage'] = learn.parent,learn.lineage['stage']
+out['parent'],out['stage'] = learn.lineage.parent,learn.lineage.stage['stage']
 out['plain'] = load_body('me/plain')[1].loaded
 try: from_hf('me/plain')
 except FileNotFoundError as e: out['no stage'] = str(e)

@@ -187,8 +187,8 @@ def classifier_learner(
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _scores(learn):
     "The last metrics on the validation rows, None before training"
-    rec = learn.recorder
-    return {k:float(v) for k,v in zip(rec.metric_names[1:-1], rec.values[-1]) if v is not None and k!='train_loss'} if rec.values else None
+    rec,values = learn.recorder,vars(learn.recorder).get('values') # None before the first fit
+    return values and {k:float(v) for k,v in zip(rec.metric_names[1:-1], values[-1]) if v is not None and k!='train_loss'}
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
