@@ -24,7 +24,7 @@ Modules:
 - `fastformers.inference.tasks`: Kinds of label: one class a text, several, or a number; loss, metrics, head and answers of each
 - `fastformers.interpret.forgetting`: How much of the language model was lost by fine-tuning? `forgetting`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
-- `fastformers.learner.generation`: The words that a language model would put there: `fill_mask` and `generate`
+- `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
 - `fastformers.learner.optimizer`: A fast Adam, BERT's own Adam, and no weight decay on any normalization layer
 - `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part, and one small file a task
 - `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction

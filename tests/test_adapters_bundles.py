@@ -89,7 +89,7 @@ def test_what_automodel_reads_is_the_network_without_adapters(tmp_path):
     x,body = learn.dls.train.one_batch()[0],AutoModel.from_pretrained(path).eval()
     m = learn.model.eval()
     with torch.no_grad():
-        inputs = m.inputs(x)
+        inputs = m.model_inputs(x)
         assert gap(body(**inputs)[0], m.body(**inputs)[0])>1e-2
         assert gap(body(**inputs)[0], remove_adapters(m).body(**inputs)[0])<1e-5    # norms and biases as trained
 

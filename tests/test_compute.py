@@ -112,9 +112,9 @@ def test_a_model_of_another_kind_is_refused():
 @pytest.mark.parametrize('family', without)
 def test_a_refusal_leaves_nothing_of_the_others_on(family):
     learn = classifier(family, FrozenCache(), GradientCheckpointing())
-    forward,inputs = vars(learn.model.body).get('forward'),learn.model.inputs
+    forward,inputs = vars(learn.model.body).get('forward'),learn.model.model_inputs
     with pytest.raises(ValueError, match='no gradient checkpointing'): fit(learn)
-    assert untouched(learn) and vars(learn.model.body).get('forward') is forward and learn.model.inputs is inputs
+    assert untouched(learn) and vars(learn.model.body).get('forward') is forward and learn.model.model_inputs is inputs
 
 class Refuse(Callback):
     order = 3000

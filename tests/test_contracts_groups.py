@@ -25,7 +25,7 @@ def test_groups_are_blocks_plus_two_and_hold_every_parameter_once(family, kind):
 def moved(model, x, k, hidden=None):
     "(hidden states, output) of `model`, noise added to the parameters of its group `k` where that is given"
     model = noisy(model, k)
-    with torch.no_grad(): return model.body(**model.inputs(x), output_hidden_states=True).hidden_states, model(x)
+    with torch.no_grad(): return model.body(**model.model_inputs(x), output_hidden_states=True).hidden_states, model(x)
 
 @pytest.mark.parametrize('kind', ['classifier','language model'])
 @pytest.mark.parametrize('family', families)

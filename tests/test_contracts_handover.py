@@ -31,7 +31,7 @@ def test_hugging_face_reads_body_and_head(saved):
     assert not any(info[k] for k in ('missing_keys','unexpected_keys','mismatched_keys'))
     if family!='llama': assert hf.get_output_embeddings().weight.data_ptr()==hf.get_input_embeddings().weight.data_ptr()
     x = batch(tokenizer(family), texts[:5])
-    args = learn.model.inputs(x)
+    args = learn.model.model_inputs(x)
     assert gap(hf.eval()(**args).logits[x.real], learn.model.hf(**args).logits[x.real])<1e-6
     body = AutoModel.from_pretrained(path).eval()
     assert gap(body(**args)[0][x.real], learn.model.body(**args)[0][x.real])<1e-6

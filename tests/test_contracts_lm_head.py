@@ -12,7 +12,7 @@ def data(family, side=None):
 
 def dense_loss(model, x, y):
     "Logits of every position `(bs, sl, V)` and the mean loss over those with a target"
-    logits = model.hf(**model.inputs(x)).logits
+    logits = model.hf(**model.model_inputs(x)).logits
     return logits, F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100)
 
 def gradients(model, loss):

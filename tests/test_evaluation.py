@@ -83,7 +83,7 @@ def test_loss_per_byte_by_hand(family):
     got,loss,n,text = validate(learn),0.,0,0
     learn.model.eval()
     for x,y in learn.dls.valid:
-        with torch.no_grad(): dense = learn.model.hf(**learn.model.inputs(x)).logits
+        with torch.no_grad(): dense = learn.model.hf(**learn.model.model_inputs(x)).logits
         loss += float(F.cross_entropy(dense.flatten(0,1), y.as_subclass(torch.Tensor).flatten(), ignore_index=-100, reduction='sum'))
         text += sum(plain_bytes(tiny_tok(family), i) for i in y[y!=-100].tolist())
     assert got['nll_per_byte']==pytest.approx(loss/text, rel=1e-5)

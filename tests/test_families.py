@@ -102,7 +102,7 @@ def test_loss_on_predicted_positions_is_that_of_the_dense_head(family):
     alone = [texts[3], texts[7]]
     for t in alone: # unpadded rows: nothing but the head differs
         x,y = obj((batch(obj.tfm, [t]),), split_idx=0)
-        with torch.no_grad(): pred,logits = model(x),model.hf(**model.inputs(x)).logits
+        with torch.no_grad(): pred,logits = model(x),model.hf(**model.model_inputs(x)).logits
         assert pred.shape[1]==int((y!=-100).sum())<x.shape[1]
         assert gap(obj.loss_func(pred, y), F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100))<1e-5
 
@@ -129,7 +129,7 @@ def test_threads_share_a_language_model(family):
     def logits(x):
         with torch.no_grad(): return model(x)
     def dense(x):
-        with torch.no_grad(): return model.hf(**model.inputs(x)).logits
+        with torch.no_grad(): return model.hf(**model.model_inputs(x)).logits
     fs = [*(lambda x=x: logits(x) for x in xs), *(lambda x=x: dense(x) for x in xs)]
     alone = [f() for f in fs]
     assert len({o.shape for o in alone})>3
@@ -169,7 +169,7 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
         cls = AutoModelForCausalLM if family in decoders else AutoModelForMaskedLM
         hf,info = cls.from_pretrained(path, output_loading_info=True)
         assert not any(info[k] for k in ('missing_keys','unexpected_keys','mismatched_keys'))
-        args,mine = lm.model.inputs(x),lm.model.hf.eval()
+        args,mine = lm.model.model_inputs(x),lm.model.hf.eval()
         with torch.no_grad():
             theirs = hf.eval()(**args).logits
             assert gap(theirs, mine(**args).logits)<1e-6*max(1., float(theirs.abs().max())) # Funnel's are about 30
@@ -188,7 +188,7 @@ def test_what_is_saved_is_what_is_loaded(family, tmp_path):
     if family in t5s:
         body = getattr(transformers, family_meta[family].encoder).from_pretrained(tmp_path/'cl').eval()
         x = batch(tokenizer(family), texts[3:4])
-        with torch.no_grad(): assert gap(body(**cl.model.inputs(x))[0], cl.model.body.eval()(**cl.model.inputs(x))[0])<1e-6
+        with torch.no_grad(): assert gap(body(**cl.model.model_inputs(x))[0], cl.model.body.eval()(**cl.model.model_inputs(x))[0])<1e-6
 
 # ---- padding
 
@@ -244,7 +244,7 @@ def test_a_spoilt_model_says_nothing_about_others_of_its_config(spoil, monkeypat
         m(x)
     assert padding_safe(load_body(tiny_arch('bert'))[0])==('right',)
     m.load_state_dict(healthy)
-    assert len(m.inputs.parts(m.body, x))==1
+    assert len(m.model_inputs.parts(m.body, x))==1
 
 def test_the_self_test_finds_families_it_has_never_heard_of():
     for family,kwargs in (('nystromformer',{}), ('yoso',{})):

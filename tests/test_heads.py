@@ -62,13 +62,13 @@ def test_the_self_test_leaves_no_trace():
         assert all(m.training for m in body.modules())
         assert family=='bert' or body.attention_type=='block_sparse'==body.encoder.layer[0].attention_type
         torch.set_rng_state(state); PoolingHead(32, 3, pool='mean'); after = torch.get_rng_state()
-        torch.set_rng_state(state); state_widths(body, model.inputs); PoolingHead(32, 3, pool='mean')
+        torch.set_rng_state(state); state_widths(body, model.model_inputs); PoolingHead(32, 3, pool='mean')
         assert torch.equal(torch.get_rng_state(), after)
 
 def test_opt_that_projects_what_it_gives():
     assert model_of('opt', word_embed_proj_dim=16).nf==16
     m = model_of('opt', [-1,-2], word_embed_proj_dim=16)
-    assert m.nf==sum(state_widths(m.body, m.inputs)[-2:]) and m(batch(tokenizer('opt'), texts[:2])).shape==(2,3)
+    assert m.nf==sum(state_widths(m.body, m.model_inputs)[-2:]) and m(batch(tokenizer('opt'), texts[:2])).shape==(2,3)
 
 def test_scalar_mix_is_its_formula():
     mix = ScalarMix(4)
@@ -80,7 +80,7 @@ def test_scalar_mix_is_its_formula():
     m = model_of('bert', 'mix')
     spread(m.mix)
     x = batch(tokenizer('bert'), texts[:1])
-    with torch.no_grad(): assert gap(m.states(x), 1.5*sum(w*h for w,h in zip(m.mix.weights, hidden_states(m.body, m.inputs(x)))))<1e-5
+    with torch.no_grad(): assert gap(m.states(x), 1.5*sum(w*h for w,h in zip(m.mix.weights, hidden_states(m.body, m.model_inputs(x)))))<1e-5
 
 # ---- padding, and texts that share a row
 

@@ -133,7 +133,7 @@ class HFModel(nn.Module):
         self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # which it carries: {'method', 'settings', 'trained': names of the weights of the body that train}
         self.units = None # Of targets that are numbers: (means, standard deviations), by which the outputs are scaled
-        self.inputs = ModelInputs(self.body)
+        self.model_inputs = ModelInputs(self.body)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "The network without an LM head or a classification head"; return self.hf.base_model
@@ -157,23 +157,23 @@ class HFModel(nn.Module):
 
     def fit_vocab(self, n_tokens):
         "Give the network at least `n_tokens` embeddings"
-        if fit_vocab(self.hf, n_tokens): self.inputs = ModelInputs(self.body)
+        if fit_vocab(self.hf, n_tokens): self.model_inputs = ModelInputs(self.body)
 
     def in_parts(self, f, x):
         "`f(x)`, a prediction for each row, computed on the `safe_parts` of `x`; a part that is narrower ends in zeros"
-        outs = [(rows, f(part)) for rows,part in self.inputs.parts(self.body, x)]
+        outs = [(rows, f(part)) for rows,part in self.model_inputs.parts(self.body, x)]
         rows,o = outs[0]
         if rows is None or len(rows)==len(x): return o
         res = o.new_zeros(len(x), *map(max, zip(*(o.shape[1:] for _,o in outs))))
         for rows,o in outs: res[(rows, *map(slice, o.shape[1:]))] = o
         return res
 
-    def _states(self, x): "Hidden states for a batch whose padding does no harm"; return self.body(**self.inputs(x))[0]
+    def _states(self, x): "Hidden states for a batch whose padding does no harm"; return self.body(**self.model_inputs(x))[0]
 
     def states(self, x):
         "Hidden states `(bs, sl, nf)`, of each text as if it were alone; zeros where padding had to go"
         x,res = as_tokens(x),None
-        for rows,part in self.inputs.parts(self.body, x):
+        for rows,part in self.model_inputs.parts(self.body, x):
             h = self._states(part)
             if h.shape[:2]!=part.shape: raise ValueError(f"{type(self.body).__name__} gives {h.shape[1]} states for {part.shape[1]} tokens; a classifier needs one a token")
             if rows is None: return h
@@ -228,7 +228,7 @@ class LanguageModel(HFModel):
     def logits(self, x):
         "`forward` for a batch whose padding does no harm"
         at = predicted_at(x.predicted)                                # (bs, k)
-        with select_positions(self.body, at) as body: logits = self.hf(**self.inputs(x)).logits
+        with select_positions(self.body, at) as body: logits = self.hf(**self.model_inputs(x)).logits
         return logits if body.done else at_positions(logits, at)
 
 # %% ../../nbs/models/05_core.ipynb #f04b5026
@@ -241,7 +241,7 @@ class TextClassifier(HFModel):
         hidden_states=-1 # Which hidden states feed the head: the last, another index, several, or 'mix', see `HiddenStateSelector`
     ):
         super().__init__(body, report)
-        self.selector = None if is_last(hidden_states) else HiddenStateSelector(hidden_states, state_widths(body, self.inputs))
+        self.selector = None if is_last(hidden_states) else HiddenStateSelector(hidden_states, state_widths(body, self.model_inputs))
         cfg = body.config.get_text_config()
         self.nf = self.selector.nf if self.selector else getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project what it gives
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
@@ -257,7 +257,7 @@ class TextClassifier(HFModel):
 
     def _states(self, x):
         if self.selector is None: return super()._states(x)
-        return self.selector(all_states(self.body, self.inputs(x)))
+        return self.selector(all_states(self.body, self.model_inputs(x)))
 
     def head_spec(self):
         spec = getattr(self.head, 'spec', None) or {'class':'custom', 'name':type(self.head).__name__} # a user's module has none
@@ -283,13 +283,13 @@ class HFClassifier(HFModel):
     ):
         super().__init__(hf, report)
         self.sums_up_last = is_decoder(hf.config) and not type(hf).__name__.endswith('ForTokenClassification')
-        if getattr(hf.config,'pad_token_id',None) is None: hf.config.pad_token_id = self.inputs.pad # without one it takes no batches
+        if getattr(hf.config,'pad_token_id',None) is None: hf.config.pad_token_id = self.model_inputs.pad # without one it takes no batches
     def head_spec(self): return {'class':'hf'}
     def forward(self, x): return self.in_parts(self.logits, as_tokens(x)).float() # losses and metrics are in float32
 
     def logits(self, x):
         "`forward` for a batch whose padding does no harm"
-        inputs = self.inputs(x)
+        inputs = self.model_inputs(x)
         if not self.sums_up_last: return self.outputs(self.hf(**inputs).logits, x)
         mask = inputs['attention_mask']
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)

@@ -77,7 +77,7 @@ class Electra(HFModel):
     def fit_vocab(self, n_tokens):
         self.generator.fit_vocab(n_tokens) # the shared embeddings, and its LM head
         self.hf.config.vocab_size = self.generator.config.vocab_size
-        self.inputs = ModelInputs(self.body)
+        self.model_inputs = ModelInputs(self.body)
         self.share_embeddings()
 
     def save(self, path):
