@@ -36,11 +36,11 @@ def learner(kind, bs, *cbs, opt_func=SGD, double=True, loss=None):
     df = tiny_df()
     if kind=='classifier':
         tok,kw = tiny_tok(),dict(loss_func=loss or torch.nn.CrossEntropyLoss(), head=First(32, 3))
-        learn = classifier_learner(classifier_dls(df, tok, bs=bs), tiny_arch('bert', num_hidden_layers=1), drop_mult=0., opt_func=opt_func, cbs=[Keep(), *cbs], **kw)
+        learn = classifier_learner(classifier_dls(df, tok, bs=bs), tiny_arch('bert', num_hidden_layers=1), drop_mult=0., precision='fp32', opt_func=opt_func, cbs=[Keep(), *cbs], **kw)
     else:
         family,obj = dict(mlm=('bert',MLM), clm=('gpt2',CLM))[kind]
         tok = tiny_tok(family)
-        learn = lm_learner(lm_dls(df, tok, obj(tok), seq_len=32, bs=bs), tiny_arch(family, num_hidden_layers=1), drop_mult=0., opt_func=opt_func, cbs=[Keep(), *cbs])
+        learn = lm_learner(lm_dls(df, tok, obj(tok), seq_len=32, bs=bs), tiny_arch(family, num_hidden_layers=1), drop_mult=0., precision='fp32', opt_func=opt_func, cbs=[Keep(), *cbs])
         if double: learn.loss_func = exact
     if double: learn.model.double()
     return learn

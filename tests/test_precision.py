@@ -1,9 +1,11 @@
-"Half precision on the CPU: bfloat16 stays near float32; a scaled loss (skipped steps) works with the other callbacks"
+"Half precision: bfloat16 stays near float32; a scaled loss (skipped steps) works with the other callbacks"
 import pytest, torch
 from fastai.basics import Callback, L, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientClip
-from fastformers.callback.compute import TokenAccumulation, cpu_bf16
+from fastformers.callback import compute
+from fastformers.callback.compute import TokenAccumulation, cpu_bf16, precision
+from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
@@ -12,10 +14,10 @@ from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 df = tiny_df().iloc[:32].assign(is_valid=[i%4==3 for i in range(32)])
 def lm(*cbs, drop_mult=1.):
     set_seed(0)
-    return lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=4, device='cpu'), tiny_arch('bert'), drop_mult=drop_mult, cbs=list(cbs))
+    return lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=4, device='cpu'), tiny_arch('bert'), drop_mult=drop_mult, precision='fp32', cbs=list(cbs))
 def classifier(*cbs, drop_mult=1.):
     set_seed(0)
-    return classifier_learner(classifier_dls(df, tiny_tok(), bs=4, device='cpu'), tiny_arch('bert'), drop_mult=drop_mult, cbs=list(cbs))
+    return classifier_learner(classifier_dls(df, tiny_tok(), bs=4, device='cpu'), tiny_arch('bert'), drop_mult=drop_mult, precision='fp32', cbs=list(cbs))
 def fit(learn, how=lambda o: o.fit(2, 1e-3)):
     set_seed(1)
     with learn.no_logging(), learn.no_bar(): how(learn)
@@ -64,3 +66,41 @@ def test_steps_with_infinite_gradients_are_skipped(acc):
     fit(learn)
     assert learn.skipped.skipped>0 and learn.skipped.taken>learn.skipped.skipped
     assert all(v.isfinite().all() for v in learn.model.state_dict().values() if v.is_floating_point()) and all(o.isfinite() for o in learn.recorder.losses)
+
+@pytest.mark.parametrize('acc', [False, True])
+@pytest.mark.parametrize('at,start', [(2,2.**127), (7,2.**10)])
+def test_resume_goes_on_with_the_scale_of_the_loss(at, start, acc, tmp_path):
+    class Stop(Callback):
+        order = 2000
+        def after_batch(self):
+            if self.training and self.train_iter==at: raise KeyboardInterrupt
+    class LastScale(Callback):
+        order = 1002
+        def after_batch(self): self.scale = self.learn.scaler.get_scale()
+    def run(*cbs): return lm(Half(init_scale=start, growth_interval=2), LastScale(), *[TokenAccumulation(n_acc=8)]*acc, *cbs)
+    how = lambda o: o.fit_one_cycle(3, 1e-3)
+    whole = fit(run(), how)
+    assert whole.last_scale.scale!=start
+    with pytest.raises(KeyboardInterrupt): fit(run(Resume(tmp_path/'r', every=1), Stop()), how)
+    learn = fit(run(Resume(tmp_path/'r', every=1)), how)
+    assert same(whole, learn) and learn.last_scale.scale==whole.last_scale.scale
+
+@pytest.mark.parametrize('speedup,on', [(.5,False), (3.,True)])
+def test_auto_on_a_cpu_asks_the_probe(monkeypatch, speedup, on):
+    monkeypatch.setattr(compute, 'bf16_speedup', lambda: speedup)
+    learn = fit(classifier(*precision('auto', 'cpu')))
+    assert learn.cpu_bf16.on==on and learn.get_preds()[0].dtype==torch.float32 and not torch.is_autocast_enabled('cpu')
+
+def test_words_for_precision():
+    assert precision('fp32', 'cpu')==precision('fp32', 'cuda')==[]
+    assert precision('bf16', 'cpu')[0].enabled
+    for how in ('fp16','half'):
+        with pytest.raises(ValueError, match='precision'): precision(how, 'cpu')
+
+@pytest.mark.gpu
+@pytest.mark.parametrize('how', ['auto','bf16','fp16'])
+def test_precision_on_a_gpu(how):
+    set_seed(0)
+    dls = classifier_dls(df, tiny_tok(), bs=4, device='cuda')
+    learn = fit(classifier_learner(dls, tiny_arch('bert'), cbs=TokenAccumulation(n_acc=8), precision=how))
+    assert all(o.isfinite() for o in learn.recorder.losses) and learn.get_preds()[0].dtype==torch.float32
