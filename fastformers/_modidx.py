@@ -818,6 +818,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'fastformers/inference/tasks.py'),
                                              'fastformers.inference.tasks.Tags.names': ( 'inference/tasks.html#tags.names',
                                                                                          'fastformers/inference/tasks.py'),
+                                             'fastformers.inference.tasks.Tags.prior_bias': ( 'inference/tasks.html#tags.prior_bias',
+                                                                                              'fastformers/inference/tasks.py'),
                                              'fastformers.inference.tasks.Tags.read_row': ( 'inference/tasks.html#tags.read_row',
                                                                                             'fastformers/inference/tasks.py'),
                                              'fastformers.inference.tasks.Tags.row_counts': ( 'inference/tasks.html#tags.row_counts',

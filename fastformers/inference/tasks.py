@@ -300,7 +300,7 @@ class WordText(TokenText):
 class TagIds(Transform):
     "Tags -> their ids `(words,)`, and back"
     def __init__(self, vocab): self.vocab,self.c,self.o2i = vocab,len(vocab),{o:i for i,o in enumerate(vocab)}
-    def encodes(self, o): return torch.tensor([self.o2i[t] for t in o])
+    def encodes(self, o): return torch.tensor([self.o2i[t] for t in o], dtype=torch.int64)
     def decodes(self, o): return [self.vocab[i] for i in o.tolist() if i>=0]
 
 def spans_of(tags):
@@ -348,6 +348,9 @@ class Tags(Task):
         from fastformers.objectives.metrics import TokenRecorder
         return [TokenRecorder(self.weight)]
     def weight(self, pred, *yb): return int((yb[0]!=-100).sum())
+    def prior_bias(self, dls): # most words have no span
+        n = torch.bincount(torch.cat([*dls.train_ds.tls[1]]), minlength=self.n_out)
+        return ((n+.5)/(n.sum()+.5*self.n_out)).log()
 
     def row_counts(self, pred, y):
         "For each row (spans that are right, predicted, wanted)"
