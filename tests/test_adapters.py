@@ -3,14 +3,14 @@ import copy, importlib.util, json, pickle, subprocess, sys, warnings
 import pytest, torch
 from fastai.basics import Callback
 from fastai.callback.progress import ProgressCallback
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from fastformers.models.adapters import *
-from fastformers.models.adapters import load_adapters, save_adapters
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.models.families import block_modules, group_names, layer_groups
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.models.load import _from_pretrained, load_body
-from fastformers.models.core import TextClassifier
+from fastformers.inference.predictor import from_hf
+from fastformers.models.core import HFModel
+from fastformers.models.load import ADAPTERS, load_body
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.callback.resume import Resume
@@ -44,7 +44,7 @@ def loud(model, std=.3):
 def planned(model):
     "What add_adapters trains, found in another way than its own"
     norms = [n for n,m in model.body.named_modules() if 'Norm' in type(m).__name__]
-    return {k for k,_ in model.named_parameters() if '.adapter.' in k or k.startswith('head.') or any(k.startswith(f'body.{n}.') and '.' not in k[len(n)+6:] for n in norms)}
+    return {k for k,_ in model.named_parameters() if '.adapter.' in k or k.startswith('head.') or any(k.startswith(f'hf.{n}.') and '.' not in k[len(n)+4:] for n in norms)}
 
 # ---- every family
 
@@ -89,7 +89,7 @@ def test_biases_in_every_family(family):
     old = weights(bitfit(learn.model))
     learn.fit(1, lr=1e-2)
     assert all(k.endswith('bias') or k.startswith('head.') for k in moved(learn.model, old))
-    assert any(k.endswith('bias') and k.startswith('body.') for k in moved(learn.model, old))
+    assert any(k.endswith('bias') and k.startswith('hf.') for k in moved(learn.model, old))
 
 @needs_peft
 @pytest.mark.parametrize('family', everyone)
@@ -119,19 +119,20 @@ def test_lora_in_every_family(family):
 @pytest.mark.parametrize('family', everyone)
 def test_new_top_layers_are_drawn_as_the_family_draws_them(family):
     torch.manual_seed(0)
-    body = load_body(tiny_arch(family))[0]
+    model = HFModel(*load_body(tiny_arch(family)))
+    body = model.body
     n = len(block_modules(body))
     with torch.no_grad():
         for p in body.parameters(): p.fill_(7.)
-    reinit_layers(body, 1)
+    reinit_layers(model, 1)
     fresh = load_body(tiny_arch(family))[0]
     top = {id(p) for m in block_modules(body)[-1] for p in m.parameters()} | ({id(p) for p in body.pooler.parameters()} if getattr(body, 'pooler', None) else set())
     for (k,p),q in zip(body.named_parameters(), fresh.parameters()):
         if id(p) not in top: assert (p==7).all(), k
         elif float(q.detach().std(correction=0))==0: assert torch.equal(p, q), k                       # norms, biases
         else: assert (p!=7).all() and .7<float(p.detach().std()/q.detach().std())<1.5 and float(p.detach().abs().max())<6, k
-    with pytest.raises(ValueError, match=f'1 to {n}'): reinit_layers(body, n+1)
-    with pytest.raises(ValueError, match='got 0'): reinit_layers(body, 0)
+    with pytest.raises(ValueError, match=f'1 to {n}'): reinit_layers(model, n+1)
+    with pytest.raises(ValueError, match='got 0'): reinit_layers(model, 0)
 
 # ---- what is frozen stays frozen
 
@@ -150,13 +151,13 @@ def test_only_what_is_planned_moves(method, train):
     few = {n for n,_ in learn.model.named_parameters() if own(n) or n.startswith('head.')}
     train(learn)
     gone = moved(learn.model, old)
-    assert gone<=few and any(k.startswith('body.') for k in gone) and any(k.startswith('head.') for k in gone)
+    assert gone<=few and any(k.startswith('hf.') for k in gone) and any(k.startswith('head.') for k in gone)
 
 def test_a_schedule_opens_adapters_with_their_block():
     learn = learner()
     old = weights(add_adapters(learn.model))
     learn.freeze_to(-2); learn.fit(2, lr=1e-2)
-    assert {k.split('.')[3] for k in moved(learn.model, old) if k.startswith('body.')}=={'2'}
+    assert {k.split('.')[3] for k in moved(learn.model, old) if k.startswith('hf.')}=={'2'}
 
 @pytest.mark.parametrize('method', [add_adapters, pytest.param(add_lora, marks=needs_peft)])
 def test_an_optimizer_from_before_is_not_used(method):
@@ -180,28 +181,15 @@ def test_a_few_weights_learn(method, cbs):
     learn.fit(30, lr=3e-3)
     assert float(learn.loss_func(pred(learn.model, x), y))<.3 and all(o==o for o in learn.recorder.losses)
 
-def test_fresh_adapters_change_nothing_in_bfloat16():
-    learn = learner()
-    x = learn.dls.train.one_batch()[0]
-    with torch.autocast('cpu', dtype=torch.bfloat16): before = pred(learn.model, x); after = pred(add_adapters(learn.model), x)
-    assert torch.equal(before, after)
-    body = add_adapters(load_body(tiny_arch('bert'), dtype='bfloat16'))
-    assert {p.dtype for p in body.parameters()}=={torch.bfloat16}
-
 def test_weights_that_were_not_loaded_train(tmp_path):
     learner().save_encoder(tmp_path/'cl')
     reinit = reinit_layers(learner(arch=tmp_path/'cl').model, 1)
     names = {n for n,p in bitfit(reinit).named_parameters() if p.requires_grad}
     top = {n for n,_ in reinit.named_parameters() if 'layer.2.' in n}
-    assert top and top<=names and not any(n.endswith('weight') for n in names-top if n.startswith('body.'))
+    assert top and top<=names and not any(n.endswith('weight') for n in names-top if n.startswith('hf.'))
     assert reinit.loaded.loaded+len(reinit.loaded.new)==len(reinit.body.state_dict())
     hf = learner(arch=tmp_path/'cl', head='hf').model                # a checkpoint without a pooler
     assert {n for n,p in train_only(hf, lambda n,p: False).named_parameters() if p.requires_grad}=={n for n,_ in hf.named_parameters() if 'pooler' in n or 'classifier' in n}
-
-def test_a_body_adapted_before_its_learner_is_understood():
-    m = learner().model
-    other = TextClassifier(add_adapters(load_body(tiny_arch('bert'))), m.head)
-    assert group_names(other)==['embeddings','block 1','block 2','block 3','head'] and {n for n,p in other.named_parameters() if p.requires_grad}==planned(other)
 
 # ---- other models
 
@@ -214,9 +202,9 @@ def test_a_language_model_learns_by_adapters_and_hands_them_over(family, tmp_pat
     old = weights(add_adapters(lm.model, width=4))
     lm.fit_schedule(gradual_unfreeze, lr=1e-2, epochs=5)
     assert not any('embeddings.word' in k or 'wte' in k or 'query' in k or 'c_attn' in k for k in moved(lm.model, old))
-    with pytest.raises(ValueError, match='save_adapters'): lm.save_encoder(tmp_path/'lm')
-    assert not (tmp_path/'lm').exists()
     save_adapters(lm.model, tmp_path/'lm.safetensors')
+    x = lm.dls.valid.one_batch()[0]
+    assert torch.equal(pred(lm_learner(lm.dls, lm.save_encoder(tmp_path/'lm')).model, x), pred(lm.model, x))
     clf = learner(family).model
     clf.body.load_state_dict({k:v for k,v in lm.model.body.state_dict().items() if '.adapter.' not in k})
     head = weights(clf.head)
@@ -225,26 +213,6 @@ def test_a_language_model_learns_by_adapters_and_hands_them_over(family, tmp_pat
     a,b = lm.model.body.state_dict(),clf.body.state_dict()
     assert a.keys()==b.keys() and all(torch.equal(v, b[k]) for k,v in a.items())
     assert 'other weights' not in caplog.text
-
-def test_huggingface_s_own_head(tmp_path):
-    learn = learner(head='hf')
-    old = weights(add_adapters(learn.model))
-    learn.fit(1, lr=1e-2)
-    assert any('classifier' in k for k in moved(learn.model, old)) and not any('query' in k for k in moved(learn.model, old))
-    x = learn.dls.train.one_batch()[0]
-    want,path = pred(learn.model, x),save_adapters(learn.model, tmp_path/'a.safetensors')
-    again = learner(head='hf').model
-    assert torch.equal(pred(load_adapters(again, path), x), want)
-
-def test_a_bare_model_of_transformers(tmp_path):
-    hf = AutoModelForMaskedLM.from_config(tiny_arch('bert'))
-    add_adapters(hf)
-    few = {n for n,p in hf.named_parameters() if p.requires_grad}
-    assert any('.adapter.' in n for n in few) and 'cls.predictions.bias' in few and not any('word_embeddings' in n for n in few)
-    for o in (hf, hf.base_model):
-        with pytest.raises(ValueError, match='save_adapters'): o.save_pretrained(tmp_path/'x')
-    remove_adapters(hf).save_pretrained(tmp_path/'x')
-    assert not AutoModelForMaskedLM.from_pretrained(tmp_path/'x', output_loading_info=True)[1]['unexpected_keys']
 
 # ---- what goes on around it
 
@@ -304,118 +272,17 @@ def test_two_tasks_share_one_network(tmp_path):
     one,x = learner().model,a.dls.train.one_batch()[0]
     for l,o in ((a,'a'),(b,'b'),(a,'a')): assert torch.equal(pred(load_adapters(one, tmp_path/f'{o}.safetensors'), x), pred(l.model, x))
 
-def test_a_hand_made_choice_is_saved_too(tmp_path):
-    learn = learner()
-    train_only(learn.model, lambda n,p: 'LayerNorm' in n); learn.fit(1, lr=1e-2)
-    save_adapters(learn.model, tmp_path/'n.safetensors')
-    x = learn.dls.train.one_batch()[0]
-    assert torch.equal(pred(load_adapters(learner().model, tmp_path/'n.safetensors'), x), pred(learn.model, x))
-
-def test_files_for_something_else_are_refused_and_change_nothing(tmp_path, caplog):
-    path = save_adapters(add_adapters(learner().model, width=4), tmp_path/'a.safetensors')
-    def refused(model, match):
-        old,groups = weights(model),group_names(model)
-        with pytest.raises(ValueError, match=match): load_adapters(model, path)
-        assert model.state_dict().keys()==old.keys() and not moved(model, old) and group_names(model)==groups
-    refused(learner('roberta').model, 'family is bert there, roberta here')
-    refused(learner(arch=tiny_arch('bert', num_hidden_layers=2)).model, 'blocks is 3 there, 2 here')
-    refused(learner(arch=tiny_arch('bert', hidden_size=64)).model, 'hidden size is 32 there, 64 here')
-    refused(bitfit(learner().model), 'went through bitfit')
-    refused(add_adapters(learner().model, width=8), 'remove_adapters')
-    two = classifier_learner(classifier_dls(tiny_df().query('label!="neutral"'), tiny_tok('bert'), bs=4), tiny_arch('bert')).model
-    refused(two, 'head is single label classification: negative, neutral, positive there, single label classification: negative, positive here')
-    other = tiny_df().assign(label=lambda o: o.label.map(dict(negative='z', neutral='b', positive='c'))) # as many, in another order too
-    refused(classifier_learner(classifier_dls(other, tiny_tok('bert'), bs=4), tiny_arch('bert')).model, 'single label classification: b, c, z here')
-    refused(classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), bs=4), tiny_arch('bert'), pool='mean').model, r'is \(96,\) there, \(32,\) here')
-    assert 'other weights' not in caplog.text
-    load_adapters(learner(seed=1).model, path)
-    assert 'other weights' in caplog.text
-
-def test_the_labels_of_adapters_are_those_of_the_head(tmp_path):
-    "Whatever the checkpoint told apart, whoever made the loss, whatever the number is called"
-    def make(arch='bert', loss=None, **columns):
-        df = tiny_df().assign(**columns)
-        return classifier_learner(classifier_dls(df, tiny_tok('bert'), label_col=[*columns, 'label'][0], bs=4), tiny_arch('bert') if arch=='bert' else arch, loss_func=loss)
-    stage = make().save_encoder(tmp_path/'stage')
-    two = tiny_df().label.map(dict(negative='a', neutral='b', positive='b'))
-    a,b = (make(stage, loss, other=two) for loss in (None, torch.nn.CrossEntropyLoss()))
-    for x,y in ((a,b), (b,a)): load_adapters(y.model, save_adapters(add_adapters(x.model, width=4), tmp_path/'two')); remove_adapters(x.model); remove_adapters(y.model)
-    three = save_adapters(add_adapters(make().model, width=4), tmp_path/'three')
-    with pytest.raises(ValueError, match='single label classification: b, c, z here'):
-        load_adapters(make(stage, torch.nn.CrossEntropyLoss(), other=tiny_df().label.map(dict(negative='z', neutral='b', positive='c'))).model, three)
-    stars,rating = (make(**{k:tiny_df().text.str.len()/10}) for k in ('stars','rating'))
-    load_adapters(rating.model, save_adapters(add_adapters(stars.model, width=4), tmp_path/'stars'))
-
-@pytest.mark.parametrize('spoil', ['cut','empty','text','plain','format','missing','folder'])
-def test_damaged_files_are_said_in_a_sentence(spoil, tmp_path):
-    from safetensors.torch import save_file
-    path = save_adapters(add_adapters(learner().model), tmp_path/'a.safetensors')
-    if spoil=='cut': path.write_bytes(path.read_bytes()[:-5])
-    if spoil=='empty': path.write_bytes(b'')
-    if spoil=='text': path.write_text('{"a": 1} '*99)
-    if spoil=='plain': save_file({'a':torch.zeros(2)}, path)
-    if spoil=='format': save_file({'a':torch.zeros(2)}, path, metadata={'fastformers':json.dumps({'format':2})})
-    if spoil=='missing': path.unlink()
-    if spoil=='folder': path.unlink(); path.mkdir()
-    with pytest.raises((ValueError,FileNotFoundError), match='damaged|not written by|no file') as e: load_adapters(learner().model, path)
-    assert str(path) in str(e.value)
-
-def test_a_killed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    from fastformers.models import adapters_files
-    m = add_adapters(learner().model)
-    path = save_adapters(m, tmp_path/'a.safetensors')
-    old = path.read_bytes()
-    def half(tensors, f, **kwargs): f.write_bytes(b'half'); raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(adapters_files, 'save_file', half)
-    with pytest.raises(OSError, match='No space left'): save_adapters(loud(m), path)
-    assert path.read_bytes()==old and [o.name for o in tmp_path.iterdir()]==['a.safetensors']
-
 # ---- at the door
-
-def test_what_cannot_be_done_is_said():
-    with pytest.raises(ValueError, match='at least 1; got 0'): add_adapters(learner().model, width=0)
-    m = add_adapters(learner().model)
-    for f in (add_adapters, bitfit, lambda m: reinit_layers(m, 1)):
-        with pytest.raises(ValueError, match='add_adapters.*remove_adapters'): f(m)
-    with pytest.raises(TypeError, match='Hugging Face'): add_adapters(torch.nn.Linear(2, 2))
-    class NoBlocks(torch.nn.Module):
-        def __init__(self): super().__init__(); self.config,self.lin = tiny_arch('bert'),torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match='no transformer blocks'): add_adapters(NoBlocks())
-    with pytest.raises(ValueError, match='sublayers=.*attention.output.dense'): add_adapters(load_body(tiny_arch('bert', intermediate_size=32)))
-    with pytest.raises(ValueError, match='no small part'): save_adapters(learner().model, 'nowhere')
-
-@needs_peft
-def test_targets_of_lora():
-    with pytest.raises(ValueError, match="'values'.*query, key, value, dense"): add_lora(learner().model, target=('query','values'))
-    with pytest.raises(ValueError, match='fits no'): add_lora(learner().model, target=())
-    with pytest.raises(ValueError, match='got 0'): add_lora(learner().model, r=0)
-    def count(**kw): return sum('lora_A' in n for n,_ in add_lora(learner().model, **kw).named_parameters())
-    assert count()==18 and count(target=('query','value'))==6 and count(target='query')==3 and count(target='attention.output.dense')==3
-    a,b = (sum(p.numel() for n,p in add_lora(learner().model, r=r).named_parameters() if 'lora_' in n) for r in (1,4))
-    assert b==4*a
-    x = learner().dls.train.one_batch()[0]
-    torch.manual_seed(0); small = pred(loud(add_lora(learner().model, alpha=1)), x)
-    torch.manual_seed(0); assert not torch.allclose(pred(loud(add_lora(learner().model, alpha=64)), x), small)
-    m = add_lora(learner().model)
-    for f in (add_adapters, add_lora):
-        with pytest.raises(ValueError, match='merge_adapters'): f(m)
-
-@needs_peft
-def test_a_hub_that_is_not_there_is_not_asked_for_adapters(monkeypatch):
-    asked = []
-    monkeypatch.setattr('transformers.models.auto.auto_factory.find_adapter_config_file', lambda name, **kwargs: asked.append(kwargs['local_files_only']))
-    with pytest.raises(OSError, match='No weights for .nobody/nothing'): _from_pretrained(AutoModel, 'nobody/nothing', 'nobody/nothing', config=tiny_arch('bert'))
-    assert asked==[True]
 
 def test_without_peft_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'peft', None)
     m = learner().model
     old = list(m.state_dict())
     with pytest.raises(ImportError, match=r'fastformers\[peft\]'): add_lora(m)
-    assert list(m.state_dict())==old and not hasattr(m.body, 'adapted')
+    assert list(m.state_dict())==old and m.adapters is None
 
 def test_adapters_need_no_fastai(root):
-    code = "import sys, fastformers.models.adapters, fastformers.models.adapters_files; sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
+    code = "import sys, fastformers.models.adapters; sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], cwd=root).returncode==0
 
 def test_an_optimizer_from_before_adapters_were_removed_is_refused():
@@ -430,12 +297,129 @@ def test_an_optimizer_from_before_adapters_were_removed_is_refused():
         learn.opt = None
         learn.fit(1)
 
-def test_a_refused_file_leaves_frozen_what_was(tmp_path):
-    one = learner()
-    add_adapters(one.model, 4)
-    path = save_adapters(one.model, tmp_path/'a.safetensors')
-    other = classifier_learner(classifier_dls(tiny_df().iloc[:12].assign(label=list('ab')*6, is_valid=[False,False,False,True]*3), tiny_tok('bert'), bs=4, device='cpu'), tiny_arch('bert'))
-    other.freeze()
-    before = [p.requires_grad for p in other.model.parameters()]
-    with pytest.raises(ValueError): load_adapters(other.model, path)
-    assert [p.requires_grad for p in other.model.parameters()]==before and not all(before)
+# ---- written, opened and handed on like any other classifier
+
+odd = ['A fine film.', '', 'no', 'x '*200, '[SEP] \N{PILE OF POO} <pad>']
+few = ['bert', 'gpt2', 'deberta-v2', 'modernbert']                    # the last has no biases
+
+def wanted(learn, texts=odd): return learn.get_preds(dl=learn.dls.test_dl(texts))[0]
+def gap(a, b): return float((a-b).abs().max())
+
+def adapted(method, family='bert', **kwargs):
+    "A learner with something to lose: adapters that do something, and all that trains has moved"
+    learn = learner(family, **kwargs)
+    loud(method(learn.model), .1)
+    learn.fit(1, lr=1e-2)
+    return learn
+
+@pytest.mark.parametrize('method', methods)
+def test_predictors_say_what_the_learners_say(method, tmp_path):
+    families,want = [o for o in few if method is not bitfit or o not in no_biases],{}
+    for o in families:
+        learn = adapted(method, o)
+        old,trains = weights(learn.model),{n for n,p in learn.model.named_parameters() if p.requires_grad}
+        path = learn.to_hf(tmp_path/o)
+        assert not moved(learn.model, old) and weights(learn.model).keys()==old.keys() and {n for n,p in learn.model.named_parameters() if p.requires_grad}==trains # the learner in hand
+        assert (path/ADAPTERS).is_file()==(method is add_adapters)
+        assert not AutoModel.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
+        want[o] = wanted(learn)
+        assert want[o].std(0).max()>1e-3                              # texts are told apart
+    code = "import sys, torch\nfrom fastformers.inference.predictor import from_hf\n" \
+           f"torch.save({{o:from_hf({str(tmp_path)!r}+'/'+o, device='cpu').scores({odd!r}) for o in {families}}}, {str(tmp_path/'scores.pt')!r})\n" \
+           "sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
+    assert subprocess.run([sys.executable, '-c', code]).returncode==0
+    for o,got in torch.load(tmp_path/'scores.pt').items(): assert gap(got, want[o])<1e-5, o
+
+@pytest.mark.parametrize('family', list(tiny_families))
+def test_bottlenecks_of_every_family_go_and_come(family, tmp_path):
+    learn = learner(family)
+    loud(add_adapters(learn.model, width=4))
+    p,x = from_hf(learn.save_encoder(tmp_path/'o'), device='cpu'),learn.dls.train.one_batch()[0]
+    assert gap(pred(p.model, x), pred(learn.model, x))<1e-5
+    assert not moved(p.model, weights(learn.model))
+
+@pytest.mark.parametrize('method', methods)
+def test_hugging_face_s_own_head(method, tmp_path):
+    learn = adapted(method, head='hf')
+    path,want = learn.to_hf(tmp_path/'clf'),wanted(learn)
+    assert gap(from_hf(path, device='cpu').scores(odd), want)<1e-5
+    again = classifier_learner(learn.dls, path, head='hf')
+    assert gap(wanted(again), want)<1e-5
+    assert not AutoModelForSequenceClassification.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
+    assert (path/ADAPTERS).is_file()==(method is add_adapters)
+
+def test_what_automodel_reads_is_the_network_without_adapters(tmp_path):
+    learn = adapted(add_adapters)
+    path = learn.to_hf(tmp_path/'clf')
+    x,body = learn.dls.train.one_batch()[0],AutoModel.from_pretrained(path).eval()
+    m = learn.model.eval()
+    with torch.no_grad():
+        inputs = m.model_inputs(x)
+        assert gap(body(**inputs)[0], m.body(**inputs)[0])>1e-2
+        assert gap(body(**inputs)[0], remove_adapters(m).body(**inputs)[0])<1e-5    # norms and biases as trained
+
+def test_a_learner_goes_on_with_adapters_and_head(tmp_path, caplog):
+    learn = adapted(add_adapters)
+    again = classifier_learner(learn.dls, learn.save_encoder(tmp_path/'o'))
+    assert 'has adapters' in caplog.text and 'other weights' not in caplog.text
+    assert not moved(again.model, weights(learn.model)) and group_names(again.model)==group_names(learn.model)
+    assert {n for n,p in again.model.named_parameters() if p.requires_grad}=={n for n,p in learn.model.named_parameters() if p.requires_grad}
+    old = weights(again.model)
+    with again.no_bar(), again.no_logging(): again.fit(1, lr=1e-2)
+    gone = moved(again.model, old)
+    assert any('.adapter.' in k for k in gone) and not any('query' in k or 'word_emb' in k for k in gone)
+    for i in range(2): assert gap(from_hf(again.save_encoder(tmp_path/'o'), device='cpu').scores(odd), wanted(again))<1e-5 # over the old one
+
+def test_another_task_gets_the_adapters_and_a_new_head(tmp_path):
+    path = adapted(add_adapters).save_encoder(tmp_path/'o')
+    df = tiny_df().iloc[:12].assign(label=lambda d: d.label.map(str.upper), is_valid=[False,False,False,True]*3)
+    new = classifier_learner(classifier_dls(df, tiny_tok('bert'), bs=4, device='cpu'), path)
+    there = from_hf(path, device='cpu').model
+    assert not moved(new.model.body, weights(there.body)) and moved(new.model.head, weights(there.head))
+
+@pytest.mark.parametrize('first,then', [(None,'hf'), ('hf',None)])
+def test_adapters_go_from_one_kind_of_head_to_the_other(first, then, tmp_path, caplog):
+    # a checkpoint without a pooler: the pooler of Hugging Face's head starts new, and trains
+    AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path/'lm'); tiny_tok('bert').save_pretrained(tmp_path/'lm')
+    for start in (tmp_path/'lm', None):
+        a = adapted(add_adapters, head=first, **({'arch':start} if start else {}))
+        caplog.clear()
+        b = classifier_learner(a.dls, a.save_encoder(tmp_path/'o'), head=then)
+        old,new = weights(a.model.body),weights(b.model.body)
+        assert 'other weights' not in caplog.text and any('.adapter.' in k for k in new)
+        assert all(torch.equal(new[k], old[k]) for k in new.keys()&old.keys()) and all('pooler' in k for k in new.keys()^old.keys())
+
+def test_load_encoder_takes_adapters_along(tmp_path, caplog):
+    for head in (None, 'hf'):
+        a = adapted(add_adapters, head=head)
+        path = a.save_encoder(tmp_path/'o')
+        for f in (lambda m: m, lambda m: add_adapters(m)):
+            b = learner(seed=1, head=head)
+            f(b.model)
+            mine = {k:v for k,v in weights(b.model).items() if not k.startswith(('hf.embeddings','hf.encoder','hf.bert'))}
+            caplog.clear()
+            b.load_encoder(path)
+            assert not [k for k in moved(b.model.body, weights(a.model.body)) if 'pooler' not in k] and not mine.keys()&moved(b.model, {**weights(b.model), **mine}) and 'other weights' not in caplog.text
+            b.fit(1, lr=1e-2)
+
+@pytest.mark.parametrize('method', methods)
+def test_load_encoder_says_why_not(method, tmp_path):
+    plain,path = learner().save_encoder(tmp_path/'plain'),adapted(add_adapters).save_encoder(tmp_path/'o')
+    for there in (plain, path):
+        b = learner(seed=1)
+        add_adapters(b.model, width=8) if method is add_adapters else method(b.model)
+        old = weights(b.model)
+        with pytest.raises(ValueError, match='remove_adapters'): b.load_encoder(there)
+        assert weights(b.model).keys()==old.keys() and (there==path or not moved(b.model, old))
+
+@needs_peft
+def test_a_language_model_with_lora_is_written_merged(tmp_path):
+    lm = lm_learner(lm_dls(tiny_df(), tiny_tok('bert'), bs=8, seq_len=32, device='cpu'), tiny_arch('bert'))
+    loud(add_lora(lm.model), .1)
+    old = weights(lm.model)
+    path,x = lm.to_hf(tmp_path/'lm'),lm.dls.valid.one_batch()[0]
+    assert not moved(lm.model, old)
+    again = lm_learner(lm.dls, path)
+    assert gap(pred(again.model, x), pred(lm.model, x))<1e-5 and not again.model.loaded.new and not again.model.loaded.dropped
+    assert classifier_learner(learner().dls, path).model.adapters is None
+
