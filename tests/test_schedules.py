@@ -226,5 +226,5 @@ def test_two_that_set_the_rate_are_refused():
 
 def test_all_may_be_frozen_before_a_schedule():
     learn = make('bert'); learn.create_opt(); learn.freeze_to(len(learn.opt.param_lists))
-    with pytest.raises(ValueError, match='nothing is open.*5 groups, 0 .lowest. to 4'): learn.fit(1, 1e-3)
+    with pytest.raises(ValueError, match='nothing trains.*5 groups, 0 .lowest. to 4'): learn.fit(1, 1e-3)
     learn.fit_schedule(head_only, 1e-3, epochs=.2)

@@ -38,7 +38,7 @@ def _attrs(o): return {k:copy(v) if isinstance(v, (list,dict,set,random.Random))
 def preserve_state(learn):
     "Context in which training has no lasting effect on `learn`; yields a function that restores weights and optimizer"
     model,dls = learn.model.to(learn.dls.device),learn.dls
-    tfms = [f for dl in dls.loaders for f in dl.after_batch.fs]
+    tfms = [o for dl in dls.loaders for o in (dl.after_batch, *dl.after_batch.fs)]
     saved = [(o, _attrs(o)) for o in (learn, *learn.cbs, *dls.loaders, *tfms)]
     modes = [(m, m.training) for m in model.modules()]
     params = [(p, p.requires_grad, p.grad) for p in model.parameters()]
