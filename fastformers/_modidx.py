@@ -607,6 +607,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'fastformers.files.write_text': ('files.html#write_text', 'fastformers/files.py')},
             'fastformers.hub': { 'fastformers.hub._sha256': ('hub.html#_sha256', 'fastformers/hub.py'),
                                  'fastformers.hub._shipped': ('hub.html#_shipped', 'fastformers/hub.py'),
+                                 'fastformers.hub._snapshot': ('hub.html#_snapshot', 'fastformers/hub.py'),
                                  'fastformers.hub.load_kwargs': ('hub.html#load_kwargs', 'fastformers/hub.py'),
                                  'fastformers.hub.not_found': ('hub.html#not_found', 'fastformers/hub.py'),
                                  'fastformers.hub.resolve_arch': ('hub.html#resolve_arch', 'fastformers/hub.py')},

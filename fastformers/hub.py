@@ -37,6 +37,12 @@ def _shipped(name):
         raise ValueError(f"The package {o['package']} does not hold the weights of {name!r}; run {how} --force-reinstall")
     return str(path.parent)
 
+@lru_cache
+def _snapshot(arch, revision):
+    "The local copy of the repository `arch`, to which a stage was uploaded"
+    hf_hub_download(arch, 'stage.json', revision=revision)
+    return snapshot_download(arch, revision=revision)
+
 def resolve_arch(
     arch, # A hub id, a directory, a `PretrainedConfig`, or a name in `shipped`
     revision='main' # Of a hub id
@@ -44,9 +50,8 @@ def resolve_arch(
     "Find the files of a shipped checkpoint, or of a stage that was uploaded to the model hub"
     if not isinstance(arch, str) or os.path.isdir(arch): return arch
     if arch in shipped: return _shipped(arch)
-    try: hf_hub_download(arch, 'stage.json', revision=revision)
+    try: return _snapshot(arch, revision)
     except (OSError,ValueError,EntryNotFoundError): return arch # no stage, or no hub: transformers looks for it
-    return snapshot_download(arch, revision=revision)
 
 # %% ../nbs/01_hub.ipynb #bd0cfde7
 def load_kwargs(
