@@ -95,7 +95,10 @@ class LazyItems:
     def __len__(self): return len(self.at)
     @property
     def iloc(self): return self # what has it stays as it is in fastcore's `L`
-    def __getitem__(self, i): return LazyItems(self.rows, self.at[i]) if isinstance(i, slice) else Item(ids=self.rows[self.at[i]])
+    def __getitem__(self, i):
+        if isinstance(i, slice): return LazyItems(self.rows, self.at[i])
+        if hasattr(i, '__iter__'): return LazyItems(self.rows, [self.at[o] for o in i])
+        return Item(ids=self.rows[self.at[i]])
 
 # %% ../../nbs/data/04_block.ipynb #13d13e4a
 def lm_dls(
