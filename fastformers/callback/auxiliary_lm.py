@@ -49,7 +49,7 @@ def lm_on(
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #11948e1c
 class AuxiliaryLM(Regularizer):
     "Add `weight` times the loss of a language model that shares the classifier's body (Radford et al. 2018, section 3.2)"
-    timed,lm_loss = True,None
+    lm_loss = None
     def __init__(self,
         weight:float=.5, # of the LM loss at the beginning of a fit; the paper's
         objective:Objective=None, # how texts are masked; default: `MLM`, or `CLM` if there is no mask token

@@ -52,7 +52,7 @@ def frozen_modules(model):
 
 class FrozenEval(Callback):
     "Run layers below the lowest one that trains in eval mode, without dropout"
-    order,run_valid,outside = 95,False,True  # after `ScheduleRunner`; it has no state to save
+    order,run_valid = 95,False  # after `ScheduleRunner`
     def before_train(self): self.grads,self.off = None,[]  # all of the model was put into training mode
 
     def before_batch(self):
@@ -113,7 +113,7 @@ class StateCache:
 
 class FrozenCache(Callback):
     "Keep the hidden states of a body that is frozen as a whole, for the epochs and fits to come"
-    cache,outside = None,True  # no state to save
+    cache = None
     def __init__(self,
         max_gb:float=2., # of states; a token has 4*nf bytes, so 1,000 texts of 256 tokens and width 384 have 0.4 GB
     ): self.max_gb = max_gb

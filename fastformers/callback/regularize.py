@@ -106,7 +106,7 @@ def mixout(
 
 class Mixout(Callback):
     "In each forward pass of training, take a share `p` of the body's linear weights from the pretrained ones"
-    order,run_valid,timed = Regularizer.order,False,True
+    order,run_valid = Regularizer.order,False
     report,reference,hooks = None,{},()
     def __init__(self,
         p:float=.7, # share of pretrained entries; the paper tries .7 to .9
@@ -149,7 +149,7 @@ def symmetric_kl(
 
 class RDrop(Regularizer):
     "Run each batch twice; learn from both losses, and from the divergence of the predictions (Liang, Wu et al. 2021, eq. 4)"
-    timed,divergence = True,None
+    divergence = None
     def __init__(self,
         alpha:float=1., # weight of the divergence beside the sum of both losses, as in the paper
     ): self.alpha = alpha
