@@ -1,12 +1,12 @@
-"""SIGKILL at random moments: a store, stage 2 and stage 3 end with the bytes of runs that were never stopped
+"""SIGKILL at random moments: stage 2 and stage 3 end with the bytes of runs that were never stopped
 
-    python benchmarks/kills.py            # about eight minutes on one thread; Linux; needs no data
+    python benchmarks/kills.py            # about four minutes on one thread; Linux; needs no data
 
-Each phase is first run without a kill, and timed. Then the same is started again and again in a directory of its own and killed: some time after its work began ("time"), while a chunk or a checkpoint
-is being written ("write"), or at its end ("end"). When one comes through, its files, weights, optimizer, losses and random numbers must be those of the first run; if kills are left, the next begins.
+Each phase is first run without a kill, and timed. Then the same is started again and again in a directory of its own and killed: some time after its
+work began ("time"), while a checkpoint is being written ("write"), or at its end ("end"). When one comes through, its files, weights, optimizer, losses
+and random numbers must be those of the first run; if kills are left, the next begins.
 """
-import argparse, contextlib, hashlib, json, logging, mmap, os, random, re, shutil, signal, struct, sys, tempfile, time, traceback, warnings
-from functools import partial
+import argparse, hashlib, json, logging, mmap, os, random, re, shutil, signal, struct, sys, tempfile, time, traceback, warnings
 from pathlib import Path
 os.environ.update(TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1', OMP_NUM_THREADS='1', MPLBACKEND='agg')
 warnings.filterwarnings('ignore')
@@ -14,7 +14,7 @@ warnings.filterwarnings('ignore')
 def sha(data): return hashlib.sha256(data).hexdigest()[:16]
 
 def fingerprint(learn, optimizer=True):
-    "What two learners that did the same have in common, to the last bit: weights, what the optimizer remembers, the recorder's curves, rates, open layers, losses, and the next random numbers"
+    "What two learners that did the same have in common: weights, optimizer, curves, rates, open layers, losses, random numbers"
     import numpy as np, torch
     from fastai.optimizer import OptimWrapper
     def raw(v): return sha(v.contiguous().numpy().tobytes()) if hasattr(v, 'numpy') else v
@@ -29,32 +29,18 @@ def files_in(d, but=()): return {str(o.relative_to(d)):sha(o.read_bytes()) for o
 
 # ---- what is done, in a process of its own; `say(*numbers)` tells the parent where it is
 
-def corpus(d, n_chars):
-    "A csv file with `n_chars` characters of text, and a table of short texts with labels"
+def corpus(d):
+    "A table of short texts with labels"
     from fastformers.text.corpora import docs_corpus
     df = docs_corpus()
-    df[df.text.str.len().cumsum()<=n_chars].to_csv(d/'corpus.csv', index=False)
     df[df.text.str.len()<300][:600].to_csv(d/'labels.csv', index=False)
-
-def build(d, src, say, n_workers=0):
-    from fastformers.text.store import RaggedWriter, TokenStore
-    was = RaggedWriter.add
-    def add(self, *args): # the first chunk that is new
-        print(f'{self.done} chunks were there', flush=True)
-        RaggedWriter.add = was
-        return was(self, *args)
-    RaggedWriter.add = add
-    say(0)
-    whole = (d/'store').exists() # killed after its last step
-    store = TokenStore(d/'store') if whole else TokenStore.build(src/'corpus.csv', 'minilm', d/'store', n_workers=n_workers, progress=False)
-    return {'files':files_in(store.path), 'documents':len(store.verify())}
 
 def _train(d, say, learn, **kwargs):
     "`fit_schedule` and `save_encoder`"
     from fastai.callback.core import Callback
     from fastformers.callback.resume import Resume
     class Where(Callback):
-        order,outside = 2000,True # outside of what is saved
+        order = 2000
         def after_batch(self): say(self.epoch, self.iter+1, int(not self.training))
     with learn.no_logging(), learn.no_bar(): learn.fit_schedule(cbs=[Resume(d/'ckpt', every=8, minutes=None), Where()], **kwargs)
     res = fingerprint(learn)
@@ -71,11 +57,11 @@ def stage2(d, src, say):
     from fastformers.text.store import TokenStore
     set_seed(7)
     texts = pd.read_csv(src/'labels.csv').text
-    store = TokenStore(d/'store') if (d/'store').exists() else TokenStore.build(texts, 'minilm', d/'store', progress=False)
+    store = TokenStore.build(texts, 'minilm', d/'store', progress=False, overwrite=True)
     dls = lm_dls(store, 'minilm', seq_len=48, bs=16, device='cpu')
     arch = BertConfig(vocab_size=30522, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128)
     assert arch.hidden_dropout_prob>0 and dls.train.shuffle
-    return _train(d, say, lm_learner(dls, arch, pretrained=False), schedule=full_tune, lr=1e-3, epochs=1.5)
+    return _train(d, say, lm_learner(dls, arch, pretrained=False, precision='fp32'), schedule=full_tune, lr=1e-3, epochs=1.5)
 
 def stage3(d, src, say):
     import pandas as pd
@@ -85,7 +71,7 @@ def stage3(d, src, say):
     from fastformers.callback.schedule import gradual_unfreeze
     set_seed(8)
     dls = classifier_dls(pd.read_csv(src/'labels.csv').drop(columns='is_valid', errors='ignore'), 'minilm', max_len=48, bs=16, device='cpu')
-    return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
+    return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out', precision='fp32'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
 
 # ---- a process that can be killed, and when
 
@@ -118,41 +104,16 @@ class Child:
             time.sleep(.0003)
         return False
     def kill(self):
-        "SIGKILL; the processes that it had started, and that must end by themselves"
-        kids = Path(f'/proc/{self.pid}/task/{self.pid}/children')
-        kids = kids.read_text().split() if kids.exists() else []
         os.kill(self.pid, signal.SIGKILL)
         self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return kids
     def said(self): return self.log.read_bytes()[self.from_byte:].decode(errors='replace')
     def result(self):
         if self.status: raise RuntimeError(f'exit status {self.status}:\n{self.said()[-3000:]}')
         return json.loads((self.dir/'result.json').read_text())
 
-def alive(pids):
-    def zombie(p): return Path(f'/proc/{p}/stat').read_text().rsplit(')', 1)[1].split()[0]=='Z'
-    end = time.time()+20
-    def left():
-        for p in pids:
-            with contextlib.suppress(OSError):
-                if not zombie(p): yield p
-    while (l := list(left())) and time.time()<end: time.sleep(.05)
-    return l
+def half_written(d): return [o.name for p in ('ckpt/.*-fit*','.*-out') for o in d.glob(p)]
 
-def size(f):
-    try: return f.stat().st_size
-    except OSError: return 0
-
-def recorded(d):
-    "Chunks that the record of an unfinished store knows, and bytes in its values that it does not know"
-    w = d/'store.building'
-    lines = (w/'manifest.jsonl').read_bytes().split(b'\n')[:-1] if (w/'manifest.jsonl').exists() else []
-    chunks = [json.loads(o) for o in lines if o.startswith(b'[')]
-    return len(chunks), size(w/'values.bin')-2*sum(o[1] for o in chunks)
-
-def half_written(d): return [o.name for p in ('ckpt/.fit*.tmp','.out.tmp-*','.out.old-*') for o in d.glob(p)]
-
-def moment(kind, child, store, took, whole, values, rng):
+def moment(kind, child, took, rng):
     "A function that says when to kill"
     d = child.dir
     if kind=='time':
@@ -161,30 +122,23 @@ def moment(kind, child, store, took, whole, values, rng):
             if child.at[0] and not begun: begun.append(time.time())
             return begun and time.time()-begun[0]>=wait
         return now
-    if store and kind=='write': # as soon as the values pass a mark: the record is a moment behind them
-        f = d/'store.building/values.bin'
-        mark = rng.randint(size(f), values)
-        return lambda: child.at[0] and size(f)>mark
-    if store: return lambda: child.at[0] and (size(d/'store.building/manifest.jsonl')>=whole or (d/'store').exists())
     late,seen,n,end = rng.uniform(0, .03),[],rng.randint(1, 6),kind=='end'
     def now():
         if not child.at[0]: return False # what an earlier kill left is still there
-        there = [o for o in half_written(d) if not end or '-end' in o or o.startswith('.out')]
+        there = [o for o in half_written(d) if not end or '-end' in o or o.endswith('-out')]
         if there and there[0] not in [o for o,_ in seen]: seen.append((there[0], time.time()))
         return len(seen)>=(1 if end else n) and time.time()-seen[-1][1]>=late
     return now
 
 # ---- a phase
 
-def where(store, child):
+def where(child):
     "How far a child that was killed had come, and what half-written things it left"
-    d,(_,epoch,batch,valid) = child.dir,child.at
-    if not store: return f"epoch {epoch}, batch {batch}{' of validation'*valid}" if batch else 'before the first batch', ', '.join(half_written(d))
-    n,more = recorded(d)
-    return 'all written' if (d/'store').exists() else f'{n} chunks', f'{more} B too many' if more else ''
+    _,epoch,batch,valid = child.at
+    return f"epoch {epoch}, batch {batch}{' of validation'*valid}" if batch else 'before the first batch', ', '.join(half_written(child.dir))
 
 def resumed(said):
-    for p in (r'continues after (epoch \d+, batch \d+)', r'(\d+ chunks) were there', r'(fit \d+ was finished)'):
+    for p in (r'continues after (epoch \d+, batch \d+)', r'(fit \d+ was finished)'):
         if m := re.search(p, said): return m[1]
     return 'nothing yet' # killed again before anything was new, or begun anew
 
@@ -193,17 +147,15 @@ def differences(a, b):
     bad = [k for k in dict.fromkeys([*a,*b]) if a.get(k)!=b.get(k)]
     return [f"{k} ({', '.join(differences(a[k], b[k]))[:200]})" if isinstance(a.get(k), dict) and isinstance(b.get(k), dict) else k for k in bad]
 
-def left_over(d): # `save_encoder` leaves a temporary directory of another process alone for a day: that may be alive
-    return [o for o in half_written(d) if not o.startswith('.out.tmp-')]+[o.name for o in d.iterdir() if o.name.endswith(('.building','.replaced'))]
+def left_over(d): return [o.name for o in d.glob('ckpt/.*-fit*')] # a hidden directory of `save_encoder` stays
 
 def phase(name, job, root, n_kills, rng, say):
     "Run `job` whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
-    store,rows,series = name.startswith('store'),[],0
+    rows,series = [],0
     c = Child(job, root/f'whole {name}', root)
     c.wait_until(lambda: c.at[0])
     begun = time.time(); c.wait_until(lambda: False)
     took,want = time.time()-begun,c.result()
-    whole,values = (size(c.dir/'store'/o) for o in ('manifest.jsonl','values.bin'))
     say(f'{name}: without a kill {took:.1f} s of work')
     kinds = ['time','write','time','end','write']
     while len(rows)<n_kills:
@@ -212,23 +164,23 @@ def phase(name, job, root, n_kills, rng, say):
         while True:
             child = Child(job, d, root)
             kind = kinds[len(rows)%len(kinds)] if len(rows)<n_kills else None
-            hit = kind and child.wait_until(moment(kind, child, store, took*.8, whole, values, rng))
+            hit = kind and child.wait_until(moment(kind, child, took*.8, rng))
             if not hit: child.wait_until(lambda: False)
             for o in verdicts[-1:]: o['resumed from'] = resumed(child.said())
             if not hit: break
-            kids = child.kill()
-            at,left = where(store, child)
-            row = {'phase':name, 'moment':kind, 'at':at, 'left':left, 'workers left':len(alive(kids)), 'resumed from':''}
+            child.kill()
+            at,left = where(child)
+            row = {'phase':name, 'moment':kind, 'at':at, 'left':left, 'resumed from':''}
             verdicts.append(row); rows.append(row)
             say(f"{name}: kill {len(rows)} of {n_kills} ({kind}) at {row['at']}{', left '+row['left'] if row['left'] else ''}")
         got = child.result()
-        bad = differences(want, got)+[f'left over: {o}' for o in left_over(d)]+[f"{o['workers left']} workers live on" for o in verdicts if o['workers left']]
+        bad = differences(want, got)+[f'left over: {o}' for o in left_over(d)]
         for o in verdicts: o['verdict'] = '; '.join(bad) or 'equal'
         say(f"{name}: run {series} came through after {len(verdicts)} kills: {'; '.join(bad) or 'equal'}")
         if not bad: shutil.rmtree(d)
     return dict(seconds=round(took, 1), runs=series, rows=rows)
 
-phases = {'store, n_workers=0':build, 'store, n_workers=2':partial(build, n_workers=2), 'stage 2':stage2, 'stage 3':stage3}
+phases = {'stage 2':stage2, 'stage 3':stage3}
 
 def table(rows):
     cols = list(rows[0])
@@ -236,14 +188,14 @@ def table(rows):
     width = [max(len(r[i]) for r in cells) for i in range(len(cols))]
     return '\n'.join('  '.join(o.ljust(w) for o,w in zip(r, width)).rstrip() for r in cells)
 
-def kill_all(work, n_kills=20, seed=None, n_chars=12_000_000, only=phases, say=print):
+def kill_all(work, n_kills=20, seed=None, only=phases, say=print):
     "All phases in the directory `work`: figures and rows"
     import fastai.text.all, fastformers.learner.core, fastformers.callback.resume, fastformers.text.store, fastformers.data.block, fastformers.text.corpora # once, for all forks
     from fastai.basics import defaults
     from fastai.callback.progress import ProgressCallback
     rng,work = random.Random(seed),Path(work)
     work.mkdir(parents=True, exist_ok=True)
-    corpus(work, n_chars)
+    corpus(work)
     per = [n_kills//len(only)+(i<n_kills%len(only)) for i in range(len(only))]
     return {name:phase(name, phases[name], work, n, rng, say) for name,n in zip(only, per)}
 

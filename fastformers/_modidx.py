@@ -283,6 +283,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fastformers/callback/resume.py'),
                                              'fastformers.callback.resume._decode': ( 'callback/resume.html#_decode',
                                                                                       'fastformers/callback/resume.py'),
+                                             'fastformers.callback.resume._delete': ( 'callback/resume.html#_delete',
+                                                                                      'fastformers/callback/resume.py'),
                                              'fastformers.callback.resume._encode': ( 'callback/resume.html#_encode',
                                                                                       'fastformers/callback/resume.py'),
                                              'fastformers.callback.resume._opt_states': ( 'callback/resume.html#_opt_states',

@@ -26,6 +26,11 @@ def pytest_collection_modifyitems(config, items):
         if marked and lacks(mark):
             for o in marked: o.add_marker(pytest.mark.skip(reason=why))
 
+@pytest.fixture(scope='session', autouse=True)
+def float32():
+    "`precision='auto'` is float32 on a CPU, whatever this one gains from"
+    with pytest.MonkeyPatch.context() as m: m.setattr('fastformers.callback.compute.bf16_speedup', lambda: 1.); yield
+
 @pytest.fixture(scope='session')
 def root(): return Path(__file__).resolve().parent.parent
 

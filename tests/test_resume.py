@@ -55,7 +55,7 @@ for i in range(3):
 open(out, 'w').write(json.dumps(res))
 '''
 
-benchmarks = Path(__file__).parent.parent/'benchmarks' # more kills, and over stores too, in kills.py there
+benchmarks = Path(__file__).parent.parent/'benchmarks' # more kills in kills.py there
 
 def start(tmp, ckpt, out):
     (tmp/'run.py').write_text(script)

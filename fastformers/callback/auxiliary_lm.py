@@ -33,11 +33,13 @@ def lm_on(
     body,report,revision = model.body,model.loaded,'main'
     if arch is None: arch,revision = (report.source if report.loaded else body.config),report.revision
     p = next(body.parameters())
-    hf,there = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype, attn_implementation=body.config._attn_implementation)
+    hf,there = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype,
+                       attn_implementation=body.config._attn_implementation)
     there.adapters = None # they belong to its body, which is not used
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
     theirs,ours = _shapes(hf.base_model),_shapes(body)
-    bad = [k for k in {**theirs, **ours} if theirs.get(k)!=ours.get(k) and not k.startswith('pooler.')] # some bodies have one more
+    bad = [k for k in {**theirs, **ours} if theirs.get(k)!=ours.get(k)]
+    bad = [k for k in bad if not k.startswith('pooler.')] # which some bodies have and others have not
     if bad:
         raise ValueError(f"the language model of {there.source} has another architecture than this body: "
                          f"{bad[0]} is {theirs.get(bad[0], 'missing')} there and {ours.get(bad[0], 'missing')} here")
@@ -48,17 +50,17 @@ def lm_on(
 
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #11948e1c
 class AuxiliaryLM(Regularizer):
-    "Add `weight` times the loss of a language model that shares the classifier's body (Radford et al. 2018, section 3.2)"
+    "Add `weight` times the loss of a language model on the classifier's body (Radford et al. 2018, section 3.2)"
     lm_loss = None
     def __init__(self,
         weight:float=.5, # of the LM loss at the beginning of a fit; the paper's
         objective:Objective=None, # how texts are masked; default: `MLM`, or `CLM` if there is no mask token
-        anneal:float=1., # share of `weight` left at the end of a fit; 1: constant (Radford), below: fading (Chronopoulou)
+        anneal:float=1., # share of `weight` left at the end of a fit; 1: constant (Radford), less: fading (Chronopoulou)
         arch=None, # directory or hub id with the LM head; default: where the body came from
     ): self.weight,self.objective,self.anneal,self.arch = weight,objective,anneal,arch
 
     def after_create(self):
-        if self.model.is_lm: raise TypeError("`AuxiliaryLM` is for classifiers; this learner's model is a language model already")
+        if self.model.is_lm: raise TypeError("`AuxiliaryLM` is for classifiers; this learner holds a language model")
         tok = tokenizer_of(self.dls)
         if self.objective is None: self.objective = default_objective(tok)
         if tok_hash(self.objective.tok)!=tok_hash(tok.tok):
@@ -71,7 +73,8 @@ class AuxiliaryLM(Regularizer):
 
     def setup(self):
         if not hasattr(self.model, 'lm'):
-            raise ValueError("the LM head has to be in the model before there is an optimizer: pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
+            raise ValueError("the LM head has to be in the model before there is an optimizer: "
+                             "pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
 
     @property
     def now(self): "The weight of the LM loss at this batch"; return self.weight*self.anneal**self.pct_train

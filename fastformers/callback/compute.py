@@ -41,7 +41,7 @@ def bf16_speedup()->float: # above 1: bfloat16 is faster
     return fp32/bf16
 
 class cpu_bf16(Callback):
-    "bfloat16 autocast around forward pass and loss on CPUs that gain from it" # lower case like `to_bf16`: it is a switch
+    "bfloat16 autocast around forward pass and loss on CPUs that gain from it"
     order = MixedPrecision.order
     def __init__(self,
         enabled:bool=None, # None: if `bf16_speedup` measures at least 1.1 here

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/callback/02_regularize.ipynb #241d248c
 class Regularizer(Callback):
     "Add `penalty()` to the loss that is differentiated; `learn.loss` stays `loss_func(pred, *yb)`"
-    order,run_valid = MixedPrecision.order-5,False # before accumulation weighs and float16 scales the loss, within autocast
+    order,run_valid = MixedPrecision.order-5,False # before accumulation weighs the loss and float16 scales it
     value = None # of the penalty, at the last batch
 
     def setup(self): "Called when a fit begins"
@@ -59,7 +59,7 @@ def reference_weights(cb, params):
     "Copies of `params` as the first fit of `cb` found them, by parameter; renewed after `load_encoder`"
     params,report = list(params),cb.model.loaded
     if not params:
-        raise ValueError(f"`{type(cb).__name__}` keeps weights near pretrained ones, and none of this model's were loaded; "
+        raise ValueError(f"`{type(cb).__name__}` keeps weights near loaded ones, and none of this model's were loaded; "
                          "begin with a checkpoint, or leave the callback out")
     if cb.report is not report or any(p not in cb.reference for p in params):
         cb.report,cb.reference = report,{p:p.detach().clone() for p in params}
@@ -68,13 +68,13 @@ def reference_weights(cb, params):
 def warn_no_effect(cb, params):
     "Warn if adapters froze all the `params` that `cb` works on"
     if cb.model.adapters and not any(p.requires_grad for p in params):
-        _log.warning(f"`{type(cb).__name__}` has no effect in this fit: the adapters of this model freeze all weights it works on")
+        _log.warning(f"`{type(cb).__name__}` has no effect in this fit: adapters freeze all weights it works on")
 
 # %% ../../nbs/callback/02_regularize.ipynb #fd59af07
 def _sum_squares(tensors, like): return sum((o.pow(2).sum() for o in tensors), like.new_zeros(()))
 
 class L2SP(Regularizer):
-    "Pull loaded weights to their pretrained values and new ones to 0, in place of weight decay (Li et al. 2018, section 3)"
+    "Pull loaded weights to their start and new ones to 0, in place of weight decay (Li et al. 2018, section 3)"
     report,reference,wd = None,{},()
     def __init__(self,
         alpha:float=.1, # strength for loaded weights; to be tried, from 1 to 0.001
@@ -121,7 +121,8 @@ class Mixout(Callback):
         layers = [m for m in self.model.body.modules() if isinstance(m, (nn.Linear,Conv1D)) and m.weight in loaded]
         reference_weights(self, (m.weight for m in layers))
         warn_no_effect(self, (m.weight for m in layers))
-        self.hooks = [h for m in layers for h in (m.register_forward_pre_hook(self._mix), m.register_forward_hook(_unmix, always_call=True))]
+        self.hooks = [m.register_forward_pre_hook(self._mix) for m in layers]
+        self.hooks += [m.register_forward_hook(_unmix, always_call=True) for m in layers]
 
     def after_fit(self):
         if in_fit(self): self._remove()
@@ -148,19 +149,20 @@ def symmetric_kl(
     return d.sum(-1).mean() if abs(float(probe.sum())-1)<1e-4 else d.mean() # softmax: one distribution over all labels
 
 class RDrop(Regularizer):
-    "Run each batch twice; learn from both losses, and from the divergence of the predictions (Liang, Wu et al. 2021, eq. 4)"
+    "Run each batch twice; learn from both losses and their divergence (Liang, Wu et al. 2021, eq. 4)"
     divergence = None
     def __init__(self,
         alpha:float=1., # weight of the divergence beside the sum of both losses, as in the paper
     ): self.alpha = alpha
 
     def setup(self):
-        if self.model.is_lm: raise TypeError("`RDrop` is for classifiers and regressors; this learner holds a language model")
+        if self.model.is_lm: raise TypeError("`RDrop` is for classifiers; this learner holds a language model")
 
     def penalty(self):
         a,b,y = self.pred,self.model(*self.xb).to(self.pred.dtype),self.yb[0]
         second = self.loss_func(b, *self.yb)
-        if not y.is_floating_point() and y.shape==a.shape[:-1]: a,b = a[y!=-100],b[y!=-100] # a label a token: some have none
+        if not y.is_floating_point() and y.shape==a.shape[:-1]:
+            a,b = a[y!=-100],b[y!=-100] # a label a token: some have none
         act = getattr(self.loss_func, 'activation', None)
         div = symmetric_kl(a, b, act) if act else self.loss_func(a, b)/2 # numbers: half the squared difference
         self.divergence = div.detach()
@@ -204,7 +206,7 @@ def fisher_diagonal(
 )->dict: # a float32 tensor on the CPU for each parameter of the body, by its name there
     "The diagonal of the Fisher information of the body's weights, a mean over predictions"
     model = learn.model
-    if not model.is_lm: raise TypeError(f"`fisher_diagonal` measures a language model; this learner holds a {type(model).__name__}")
+    if not model.is_lm: raise TypeError("`fisher_diagonal` measures a language model; this learner holds a classifier")
     ps = {plain_name(k):p for k,p in model.body.named_parameters() if plain_name(k)}
     total,count = {k:torch.zeros_like(p, dtype=torch.float32) for k,p in ps.items()},0
     device,gen = next(model.parameters()).device,torch.Generator().manual_seed(seed)
@@ -227,7 +229,7 @@ def load_fisher(path)->dict:
 
 # %% ../../nbs/callback/02_regularize.ipynb #3f5d0700
 class EWC(Regularizer):
-    "Pull the body's weights to their pretrained values, each as strongly as it mattered (Kirkpatrick et al. 2017, eq. 3)"
+    "Pull the body's weights to their start, each as strongly as it mattered (Kirkpatrick et al. 2017, eq. 3)"
     report,reference,by_weight = None,{},{}
     def __init__(self,
         fisher, # from `fisher_diagonal`, or the file that `save_fisher` wrote
@@ -239,8 +241,9 @@ class EWC(Regularizer):
         ps = {plain_name(k):p for k,p in self.model.body.named_parameters() if plain_name(k)}
         bad = [k for k,o in fisher.items() if k not in ps or ps[k].shape!=o.shape]
         if bad:
-            raise ValueError(f"`fisher` was measured on another architecture or vocabulary: {bad[0]} is {tuple(fisher[bad[0]].shape)} there, "
-                             f"{tuple(ps[bad[0]].shape) if bad[0] in ps else 'missing'} in this body; measure the language model that this body comes from")
+            there,here = tuple(fisher[bad[0]].shape),tuple(ps[bad[0]].shape) if bad[0] in ps else 'missing'
+            raise ValueError(f"`fisher` was measured on another architecture or vocabulary: {bad[0]} is {there} there and "
+                             f"{here} here; measure the language model that this body comes from")
         loaded = loaded_weights(self.model)
         self.by_weight = {ps[k]:o.to(ps[k].device) for k,o in fisher.items() if ps[k] in loaded}
         reference_weights(self, self.by_weight)

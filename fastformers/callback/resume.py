@@ -18,7 +18,8 @@ import numpy as np, torch
 from torch import Tensor
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException, CancelFitException, L, OptimWrapper, Recorder
+from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException, CancelFitException
+from fastai.basics import L, OptimWrapper, Recorder
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
@@ -37,12 +38,13 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/callback/05_resume.ipynb #3bc11197
 kept = { # class -> attributes that change from batch to batch
     Recorder:'lrs iters losses values', AvgLoss:'total count', AvgMetric:'total count', AvgSmoothLoss:'count val',
-    TrackerCallback:'best new_best', EarlyStoppingCallback:'wait', ReduceLROnPlateau:'wait', GradientAccumulation:'count',
-    ParamScheduler:'hps', ScheduleRunner:'step hps', TokenAccumulation:'seen total unit', cpu_bf16:'on'}
+    TrackerCallback:'best new_best', EarlyStoppingCallback:'wait', ReduceLROnPlateau:'wait',
+    ParamScheduler:'hps', ScheduleRunner:'step hps',
+    GradientAccumulation:'count', TokenAccumulation:'seen total unit', cpu_bf16:'on'}
 
 def state_of(o):
     "What the callback or metric `o` remembers, by name"
-    if hasattr(type(o), 'state_dict'): return o.state_dict() # the class: an instance passes the question on to the model
+    if hasattr(type(o), 'state_dict'): return o.state_dict() # the class: a callback passes names on to the model
     names = {k for c,ks in kept.items() if isinstance(o, c) for k in ks.split()}
     return {k:v for k,v in vars(o).items() if k in names}
 
@@ -65,7 +67,7 @@ def _encode(o):
     if isinstance(o, np.ndarray): return {'array':o.tolist(), 'dtype':str(o.dtype)}
     if isinstance(o, np.generic): return o.item()
     if isinstance(o, L): return {'L':list(o)}
-    raise TypeError(f"a checkpoint holds numbers, strings, tensors, arrays, lists and dictionaries; got a {type(o).__name__}")
+    raise TypeError(f"expected numbers, strings, tensors, arrays, lists or dictionaries, got a {type(o).__name__}")
 
 def _decode(o):
     if o.keys()=={'tensor','dtype'}: return torch.tensor(o['tensor'], dtype=getattr(torch, o['dtype']))
@@ -92,18 +94,22 @@ def _opt_states(opt): return [opt.state, opt.opt.state] if isinstance(opt, Optim
 def get_state(learn):
     "All that changes in `learn` during a fit: what fits into JSON, and tensors by name"
     ps,opt = dict(learn.model.named_parameters()),learn.opt
+    grads = {k:p.grad for k,p in ps.items() if p.grad is not None}
     tensors = {**{f'weight {k}':p for k,p in ps.items()}, **{f'buffer {k}':b for k,b in learn.model.named_buffers()},
-               **{f'grad {k}':p.grad for k,p in ps.items() if p.grad is not None and p.grad.any()}}
-    state = dict(random=get_random(), open=[k for k,p in ps.items() if p.requires_grad], grads=[k for k,p in ps.items() if p.grad is not None],
-                 objects={k:state_of(o) for k,o in stateful(learn).items()}, learner={k:v for k,v in vars(learn).items() if k in _learner},
-                 hypers={k:[h[k] for h in opt.hypers] for k in opt.hypers[0]}, frozen_idx=opt.frozen_idx, opt=[{} for _ in _opt_states(opt)])
+               **{f'grad {k}':g for k,g in grads.items() if g.any()}}
+    state = dict(random=get_random(), open=[k for k,p in ps.items() if p.requires_grad], grads=list(grads),
+                 objects={k:state_of(o) for k,o in stateful(learn).items()},
+                 learner={k:v for k,v in vars(learn).items() if k in _learner},
+                 hypers={k:[h[k] for h in opt.hypers] for k in opt.hypers[0]}, frozen_idx=opt.frozen_idx,
+                 opt=[{} for _ in _opt_states(opt)])
     for i,own in enumerate(_opt_states(opt)):
         for k,p in ps.items():
             if p not in own: continue
             state['opt'][i][k] = {n:v for n,v in own[p].items() if not isinstance(v, Tensor)}
             tensors.update({f'opt {i} {v.device.type} {k} {n}':v for n,v in own[p].items() if isinstance(v, Tensor)})
     if vars(learn).get('scaler'): state['scaler'] = learn.scaler.state_dict()
-    return state, {k:v.detach().as_subclass(Tensor).cpu().clone(memory_format=torch.contiguous_format) for k,v in tensors.items()}
+    own = lambda o: o.detach().as_subclass(Tensor).cpu().clone(memory_format=torch.contiguous_format)
+    return state, {k:own(v) for k,v in tensors.items()}
 
 @torch.no_grad()
 def set_state(learn, state, tensors):
@@ -135,7 +141,9 @@ def write_checkpoint(path, state, tensors):
 
 def read_checkpoint(path):
     "(state, tensors) of a checkpoint; a ValueError says that it is damaged"
-    try: return json.loads((path/'state.json').read_text(encoding='utf-8'), object_hook=_decode), load_file(path/'tensors.safetensors')
+    try:
+        state = json.loads((path/'state.json').read_text(encoding='utf-8'), object_hook=_decode)
+        return state, load_file(path/'tensors.safetensors')
     except (OSError,ValueError,SafetensorError) as e: raise ValueError(f"{path} is damaged: {e}") from e
 
 # %% ../../nbs/callback/05_resume.ipynb #534902c8
@@ -162,10 +170,12 @@ def data_settings(learn):
     "What decides a run of `learn`: model, data, loss"
     dl,model = learn.dls.train,learn.model
     shapes = [_plain(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
+    size = sum(p.numel() for p in model.parameters())
     weight = getattr(getattr(learn.loss_func, 'func', None), 'weight', None) # of classes
-    return {'model':f'{type(model).__name__} of {sum(p.numel() for p in model.parameters()):,} weights, {content_hash(shapes)}',
-            'training rows':_rows(dl), 'validation rows':_rows(learn.dls.valid), 'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed,
-            'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func), 'class weights':str(weight)}
+    return {'model':f'{type(model).__name__} of {size:,} weights, {content_hash(shapes)}',
+            'training rows':_rows(dl), 'validation rows':_rows(learn.dls.valid),
+            'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed, 'class weights':str(weight),
+            'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func)}
 
 _step = 'before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step'
 
@@ -180,7 +190,9 @@ def fit_settings(learn):
     kind = type(opt.opt).__name__ if isinstance(opt, OptimWrapper) else f'{type(opt).__name__} {_plain([*opt.cbs])}'
     res = {'epochs':learn.n_epoch, 'optimizer':kind, **{k:str([h[k] for h in opt.hypers]) for k in opt.hypers[0]}}
     for o in learn.cbs:
-        if isinstance(o, ScheduleRunner): res.update(schedule=str(o.schedule.factors.tolist()), epochs_of_steps=str(o.schedule.epochs.tolist()), lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), restart=o.restart)
+        if isinstance(o, ScheduleRunner):
+            table = [o.schedule.factors.tolist(), o.schedule.epochs.tolist()]
+            res.update(schedule=str(table), lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), restart=o.restart)
         elif isinstance(o, ParamScheduler):
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in np.linspace(0, 1, 9)])
         elif _compared(o): res[f'callback {o.name}'] = describe(o)
@@ -193,6 +205,9 @@ def differences(old, new):
     return '; '.join(f'{k} was {short(old.get(k))}, is {short(new.get(k))}' for k in keys)
 
 # %% ../../nbs/callback/05_resume.ipynb #dada1def
+def _delete(paths):
+    for o in paths: shutil.rmtree(o, ignore_errors=True)
+
 class _Offset(Callback):
     "Count batches from `n` instead of 0, in the epoch that is continued"
     order,run_valid = -1000,False
@@ -220,15 +235,16 @@ class Resume(Callback):
 
     def _check(self):
         if not hasattr(self.dls.train, 'seek'):
-            raise TypeError("`Resume` needs a training loader that can begin in the middle: build the dls with `lm_dls`, `classifier_dls` or `HFTextBlock`")
-        if num_distrib()>1: raise NotImplementedError("`Resume` continues runs of one process; leave it out of distributed ones")
+            raise TypeError("`Resume` needs a training loader that can begin in the middle: "
+                            "build the dls with `lm_dls`, `classifier_dls` or `HFTextBlock`")
+        if num_distrib()>1: raise NotImplementedError("`Resume` is for runs of one process, this one is distributed; leave it out")
         if isinstance(self.opt, Lookahead):
-            raise ValueError("`Resume` cannot keep what `Lookahead` (`ranger`) remembers; use another optimizer, such as `FusedAdam`")
+            raise ValueError("`Resume` cannot keep what `Lookahead` (`ranger`) remembers; use another optimizer, as `FusedAdam`")
 
     def before_fit(self):
         if not self._active: return
         self._check()
-        for o in self.path.glob('.*-fit*'): shutil.rmtree(o, ignore_errors=True) # of a process that was killed while writing
+        _delete(self.path.glob('.*-fit*')) # of a process that was killed while writing
         self.learn.remove_cbs(self.learn.cbs.filter(lambda o: isinstance(o, _Offset))) # of a fit that was interrupted
         self._settings = {**data_settings(self.learn), **fit_settings(self.learn)}
         self._at = self._newest()
@@ -241,7 +257,8 @@ class Resume(Callback):
             _log.info(f"fit {self._number} continues after epoch {state['epoch']}, batch {state['batch']}")
             self._others,self.learn.cbs = self.learn.cbs,L(self) # the others do not see the epochs that are skipped
             return
-        _log.warning(f"fit {self._number} was finished before: its result is loaded from {self.path}; delete that directory to train anew")
+        _log.warning(f"fit {self._number} was finished before: its result is loaded from {self.path}; "
+                     "delete that directory to train anew")
         set_state(self.learn, state['learn'], tensors)
         set_random(state['learn']['random'])
         self.dls.train.passes = state['passes']
@@ -252,7 +269,8 @@ class Resume(Callback):
         if self.epoch<self._at[0]['epoch']: raise CancelEpochException()
         self.learn.cbs,self._others = self._others,None
         self.learn.add_cb(_Offset(self._at[0]['batch']))
-        if hasattr(self.learn, 'progress') and self.progress.mbar: self.progress.mbar.update(0) # a bar of fastprogress starts at 0
+        if hasattr(self.learn, 'progress') and self.progress.mbar:
+            self.progress.mbar.update(0) # a bar of fastprogress starts at 0
         for cb in self.learn.cbs.sorted('order'):
             if cb is not self: cb('before_epoch')
 
@@ -284,7 +302,8 @@ class Resume(Callback):
     def _interrupt(self, *args):
         if self._stop: self._end(); raise KeyboardInterrupt
         self._stop = True
-        _log.warning("interrupted: a checkpoint is written when this batch (or validation) is over; interrupt again to stop at once")
+        _log.warning("interrupted: a checkpoint is written when this batch (or validation) is over; "
+                     "interrupt again to stop at once")
 
     def _end(self):
         "Give Ctrl-C back to its earlier handler; was it pressed?"
@@ -294,19 +313,22 @@ class Resume(Callback):
 
     def _save(self, batch, done=False):
         own,tensors = get_state(self.learn)
-        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, settings=self._settings,
-                     versions=versions(), learn=own, seconds=self.earlier+time.monotonic()-self._began)
-        try: write_checkpoint(self.path/f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}", state, tensors)
-        except (OSError,SafetensorError) as e: _log.warning(f"cannot write a checkpoint to {self.path}: {e}; training goes on")
+        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, learn=own,
+                     settings=self._settings, versions=versions(), seconds=self.earlier+time.monotonic()-self._began)
+        name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
+        try: write_checkpoint(self.path/name, state, tensors)
+        except (OSError,SafetensorError) as e:
+            _log.warning(f"cannot write a checkpoint to {self.path}: {e}; training goes on")
         else:
-            for o in self._names()[:-1 if done else -self.keep]: shutil.rmtree(o, ignore_errors=True)
+            _delete(self._names()[:-1 if done else -self.keep])
         self._saved,self._since = time.monotonic(),0
 
     def _names(self): return sorted(self.path.glob(f'fit{self._number:03}-*'))
 
     def _check_same(self, old, new):
         if diff := differences(old, new):
-            raise ValueError(f"{self.path} holds checkpoints of another run: {diff}. Give this run another `path`, or delete that directory to begin anew")
+            raise ValueError(f"{self.path} holds checkpoints of another run: {diff}. "
+                             "Give this run another `path`, or delete that directory to begin anew")
 
     def _newest(self):
         "(state, tensors) of the newest whole checkpoint of this fit, or None"
@@ -314,7 +336,8 @@ class Resume(Callback):
             try: state,tensors = read_checkpoint(o)
             except ValueError as e: _log.warning(f"{e}; trying the checkpoint before it"); continue
             self._check_same(state['settings'], json.loads(json.dumps(self._settings)))
-            if state['versions']!=versions(): _log.warning(f"{o} was written by other versions of python or a library: results may differ in the last digits")
+            if state['versions']!=versions():
+                _log.warning(f"{o} was written by other versions of python or a library: results may differ in the last digits")
             return state,tensors
 
     @property
@@ -336,5 +359,5 @@ class Resume(Callback):
 
     def clear(self):
         "Delete all checkpoints and cached results; the directory too, if nothing else is in it"
-        for o in (*self.path.glob('fit*'), *self.path.glob('.*-fit*'), self.path/'cached'): shutil.rmtree(o, ignore_errors=True)
+        _delete([*self.path.glob('fit*'), *self.path.glob('.*-fit*'), self.path/'cached'])
         if self.path.is_dir() and not any(self.path.iterdir()): self.path.rmdir()

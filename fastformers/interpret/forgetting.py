@@ -23,7 +23,9 @@ from ..data.block import tokenizer_of
 from ..callback.auxiliary_lm import lm_on
 
 # %% ../../nbs/interpret/00_forgetting.ipynb #c6ef9b0e
-def _place(o): "(directory or hub id, revision)"; return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
+def _place(o):
+    "(directory or hub id, revision)"
+    return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
 
 def stage_lm(
     o, # a learner, a directory, or the `LoadReport` of one
@@ -39,7 +41,7 @@ def stage_lm(
         res = LanguageModel(*load_hf(auto_cls, path, revision=revision))
         if res.new_head and head: res = lm_on(HFModel(*load_body(path, revision=revision)), auto_cls, head)
     if res.new_head or not res.loaded.loaded:
-        raise ValueError(f"{res.loaded.source} has no LM head; pass `head`, the directory of the language model that the classifier began with")
+        raise ValueError(f"{res.loaded.source} has no LM head; pass `head`, the directory of the language model it began with")
     return res
 
 # %% ../../nbs/interpret/00_forgetting.ipynb #61dc4d09
@@ -77,19 +79,20 @@ def _compared(losses):
     return pd.DataFrame(rows, index=pd.Index(losses, name='stage'))
 
 def forgetting(
-    stages, # a learner (what it began with, and now), or a dictionary from names to learners and directories, first to last
+    stages, # a learner (what it began with, and now), or a dictionary from names to learners or directories
     texts, # strings, such as general text that no stage was trained on
     head=None, # directory with the LM head for classifiers; default: what each learner began with
     max_len:int=128, # most tokens of a text
     seed:int=42, # of the masks
 )->pd.DataFrame: # a row a stage
-    "LM loss of each stage on `texts`, and its change since the first with a 95 % interval; above 0 something was forgotten"
+    "LM loss of each stage on `texts`, and its change since the first with a 95 % interval; above 0: forgotten"
     if isinstance(stages, Learner):
-        if not stages.model.loaded.loaded: raise ValueError("this learner began with random weights; pass a dictionary of stages")
+        if not stages.model.loaded.loaded: raise ValueError("this learner began with random weights; pass a dictionary")
         stages = {'before':stages.model.loaded, 'now':stages}
     texts = [texts] if isinstance(texts, str) else list(texts)
     toks = [tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o)) for o in stages.values()]
-    if len({tok_hash(o) for o in toks})>1: raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
+    if len({tok_hash(o) for o in toks})>1:
+        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
     obj,rows,res = default_objective(toks[0], seed),None,{}
     for name,o in stages.items():
         lm = stage_lm(o, obj.auto_cls, head)
