@@ -43,7 +43,7 @@ def train_only(
     model, # Changed in place, before its optimizer is made
     wanted # Name and parameter of the body -> does it train?
 ): # `model`
-    "Of the body only the `wanted` weights train, and those that the checkpoint did not have; all others are frozen for good. The head trains"
+    "Freeze all weights of the body for good but the `wanted` ones and those that the checkpoint did not have; the head trains"
     random = _random(model)
     trained = [n for n,p in model.body.named_parameters() if wanted(n, p) or id(p) in random]
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
@@ -84,18 +84,22 @@ def sublayers(
     nf,names,res = body.config.get_text_config().hidden_size,get_meta(body.config).sublayers,[]
     for block in block_modules(body):
         parts = [(n,m) for o in block for n,m in o.named_modules()]
-        two = [m for want in names for n,m in parts if n==want] if names else [m for _,m in parts if (_sizes(m) or (0,0))[1]==nf][-2:]
+        if names: two = [m for want in names for n,m in parts if n==want]
+        else: two = [m for _,m in parts if (_sizes(m) or (0,0))[1]==nf][-2:]
         # a feed-forward layer that does not end in a projection from another width is not where it is looked for
         if len(two)!=2 or not names and _sizes(two[1])[0]==nf:
-            raise ValueError(f"cannot tell where attention and feed-forward end in a block of {type(body).__name__}; name the two modules in `family_meta[{body.config.model_type!r}]`, "
-                             f"FamilyMeta(sublayers=(..., ...)); the block has {', '.join(n for n,m in parts if n and not list(m.children()))}")
+            have = ', '.join(n for n,m in parts if n and not list(m.children()))
+            raise ValueError(f"cannot tell where attention and feed-forward end in a block of {type(body).__name__}; name them in "
+                             f"`family_meta[{body.config.model_type!r}]`, FamilyMeta(sublayers=(..., ...)); the block has {have}")
         res.append(tuple(two))
     return res
 
 # %% ../../nbs/models/04_adapters.ipynb #9b0facf3
 def _plain_body(model):
     "The body of `model`, which has no adapters yet"
-    if model.adapters: raise ValueError(f"this model has adapters already ({model.adapters['method']}); `remove_adapters(model)` takes them out, `merge_adapters(model)` adds LoRA to the weights")
+    if model.adapters:
+        raise ValueError(f"this model has adapters already ({model.adapters['method']}); `remove_adapters(model)` takes them out, "
+                         "`merge_adapters(model)` adds LoRA to the weights")
     return model.body
 
 def _adapted(model, method, wanted, **settings):
@@ -123,7 +127,9 @@ def _targets(body, target):
     every = [n for n,m in body.named_modules() if m in inside and isinstance(m, (nn.Linear,Conv1D))]
     ends = [target] if isinstance(target, str) else target
     found = [n for n in every if target is None or any(f'.{n}'.endswith(f'.{t}') for t in ends)]
-    if not found: raise ValueError(f"`target` {target!r} fits no linear projection in the blocks of {type(body).__name__}; names end in {', '.join(dict.fromkeys(n.split('.')[-1] for n in every)) or 'nothing: use `add_adapters`'}")
+    if not found:
+        have = ', '.join(dict.fromkeys(n.split('.')[-1] for n in every)) or 'nothing: use `add_adapters`'
+        raise ValueError(f"`target` {target!r} fits no linear projection in the blocks of {type(body).__name__}; names end in {have}")
     return found
 
 def add_lora(
@@ -147,10 +153,11 @@ def bitfit(
 ): # `model`
     "Only biases and the head train (Ben Zaken et al. 2022)"
     body = _plain_body(model)
-    if not any(n.endswith('bias') for n,_ in body.named_parameters()): raise ValueError(f"{type(body).__name__} has no biases to train; use `add_adapters` or `add_lora`")
+    if not any(n.endswith('bias') for n,_ in body.named_parameters()):
+        raise ValueError(f"{type(body).__name__} has no biases to train; use `add_adapters` or `add_lora`")
     return _adapted(model, 'bitfit', lambda n,p: n.endswith('bias'))
 
-adapter_methods = dict(bottleneck=add_adapters, lora=add_lora, bitfit=bitfit) # by their names in recipes, on the command line and in files
+adapter_methods = dict(bottleneck=add_adapters, lora=add_lora, bitfit=bitfit) # by their names in recipes and files
 
 # %% ../../nbs/models/04_adapters.ipynb #4f8867b2
 @torch.no_grad()
@@ -191,7 +198,8 @@ def merge_adapters(
     model # As `add_lora` left it, changed in place
 ): # `model`, all of whose weights train again
     "Add what LoRA learnt to the weights: the same predictions, from a network as plain as before"
-    if (model.adapters or {}).get('method')!='lora': raise ValueError("only LoRA can be added to the weights; bottlenecks are not linear: keep them with `save_adapters`")
+    if (model.adapters or {}).get('method')!='lora':
+        raise ValueError("only LoRA can be added to the weights; bottlenecks are not linear: keep them with `save_adapters`")
     _unload(model.body, merge=True)
     model.adapters = None
     return model.requires_grad_(True)
@@ -210,7 +218,8 @@ def _trained(model, head=True):
 def _base_hash(model):
     "A hash of the beginning of each frozen weight; the pooler, which only some heads need, is no part of it"
     own = _trained(model, head=False)
-    return content_hash(p.detach().flatten()[:64].float().cpu() for n,p in model.body.named_parameters() if f'body.{n}' not in own and not n.startswith('pooler.'))
+    frozen = (p for n,p in model.body.named_parameters() if f'body.{n}' not in own and not n.startswith('pooler.'))
+    return content_hash(p.detach().flatten()[:64].float().cpu() for p in frozen)
 
 def _kind(model):
     cfg = model.config
@@ -222,7 +231,9 @@ def save_adapters(
     head=True # The head too?
 ) -> Path: # `path`
     "Write what is trained in `model`, and none of the frozen weights"
-    if not model.adapters: raise ValueError("all of this model trains, so there is no small part to write; use `add_adapters`, `add_lora`, `bitfit` or `train_only` first, or `learn.save_encoder` for the whole")
+    if not model.adapters:
+        raise ValueError("all of this model trains, so there is no small part to write: `add_adapters`, `add_lora`, `bitfit` and `train_only` "
+                         "make one, `learn.save_encoder` writes the whole")
     facts = dict(format=1, **_kind(model), **{k:model.adapters[k] for k in ('method','settings')}, base=_base_hash(model))
     tensors = {k:v.detach().cpu().contiguous() for k,v in _trained(model, head).items()}
     with atomic_file(path) as tmp: save_file(tensors, tmp, metadata={'fastformers':json.dumps(facts)})
@@ -231,9 +242,9 @@ def save_adapters(
 def _read(path):
     "What `save_adapters` wrote: facts and tensors"
     try:
-        with safe_open(path, 'pt') as f: facts,tensors = (f.metadata() or {}).get('fastformers'),{k:f.get_tensor(k) for k in f.keys()}
+        with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
     except SafetensorError as e: raise ValueError(f"{path} is damaged or cut short ({e}); copy it again") from e
-    facts = json.loads(facts or '{}')
+    facts = json.loads(facts.get('fastformers', '{}'))
     if facts.get('format')!=1: raise ValueError(f"{path} was not written by `save_adapters`")
     return facts,tensors
 
@@ -249,11 +260,12 @@ def _pairs(model, tensors, path):
     mine,theirs = body|head,there|their_head
     bad = [k for k in {**theirs, **mine} if k not in theirs or k not in mine or theirs[k].shape!=mine[k].shape]
     def shape(o): return 'missing' if o is None else tuple(o.shape)
-    if bad: raise ValueError(f"{path} does not fit this model: {', '.join(f'{k} is {shape(theirs.get(k))} there, {shape(mine.get(k))} here' for k in bad[:3])}")
+    what = ', '.join(f'{k} is {shape(theirs.get(k))} there, {shape(mine.get(k))} here' for k in bad[:3])
+    if bad: raise ValueError(f"{path} does not fit this model: {what}")
     return [(v, theirs[k]) for k,v in mine.items()]
 
 def save_checkpoint(model, path):
-    "Write the network of `model` in Hugging Face format to the directory `path`, and bottlenecks beside it in `adapters.safetensors`"
+    "Write the network of `model` in Hugging Face format to the directory `path`, and its bottlenecks beside it"
     model.hf.save_pretrained(path, state_dict=plain_state(model.hf))
     if model.adapters and model.adapters['method']=='bottleneck': save_adapters(model, Path(path)/ADAPTERS, head=False)
 
@@ -263,16 +275,19 @@ def load_adapters(
 ): # `model`, with what the file holds, and frozen as it was there
     "Adapt `model` as the file says and load what was trained"
     facts,tensors = _read(path)
-    if diff := [f'{k} is {facts[k]} there, {v} here' for k,v in _kind(model).items() if facts[k]!=v]: raise ValueError(f"{path} is for another model: {', '.join(diff)}")
+    diff = [f'{k} is {facts[k]} there, {v} here' for k,v in _kind(model).items() if facts[k]!=v]
+    if diff: raise ValueError(f"{path} is for another model: {', '.join(diff)}")
     done = model.adapters
     if done and json.dumps([done['method'],done['settings']])!=json.dumps([facts['method'],facts['settings']]):
-        raise ValueError(f"{path} is for {facts['method']} {facts['settings']}, this model has {done['method']} {done['settings']}; `remove_adapters(model)` first")
+        raise ValueError(f"{path} is for {facts['method']} {facts['settings']}, this model has {done['method']} {done['settings']}; "
+                         "`remove_adapters(model)` first")
     if not done and facts['method']: adapter_methods[facts['method']](model, **facts['settings'])
     try: pairs = _pairs(train_only(model, lambda n,p: f'body.{n}' in tensors), tensors, path)
     except ValueError:
         if not done: remove_adapters(model)
         raise
-    if facts['base']!=_base_hash(model): _log.warning(f"{path} was trained beside other weights of a {facts['family']} than these: what it adds may not make sense here")
+    if facts['base']!=_base_hash(model):
+        _log.warning(f"{path} was trained beside other weights of a {facts['family']} than these: what it adds may not make sense here")
     with torch.no_grad():
         for p,v in pairs: p.copy_(v)
     return model
@@ -283,14 +298,15 @@ def reinit_layers(
     n # How many blocks, from the top
 ): # `model`
     "Start the top `n` blocks, and the pooler if there is one, from random weights (Zhang et al. 2021)"
-    body = _plain_body(model)
-    if not 1<=n<=len(block_modules(body)): raise ValueError(f"`n` is how many blocks start anew, 1 to {len(block_modules(body))} for this model; got {n}")
-    def top(o): return {id(p) for m in (*(m for b in block_modules(o)[-n:] for m in b), getattr(o, 'pooler', None) or nn.Module()) for p in m.parameters()}
-    fresh = type(body)(body.config) # the whole: some families draw weights where a block is built, others when all are, by depth
-    theirs,gone = dict(fresh.named_parameters()),top(body)
+    body,blocks = _plain_body(model),block_modules(model.body)
+    if not 1<=n<=len(blocks): raise ValueError(f"`n` is how many blocks start anew, 1 to {len(blocks)} for this model; got {n}")
+    top = [m for b in blocks[-n:] for m in b] + [m for k,m in body.named_children() if k=='pooler']
+    gone = {id(p) for m in top for p in m.parameters()}
+    theirs = dict(type(body)(body.config).named_parameters()) # of the whole: some families draw weights by depth
     with torch.no_grad():
         for k,p in body.named_parameters():
             if id(p) in gone: p.copy_(theirs[k])
-    names = [k for k,p in model.hf.named_parameters() if id(p) in gone and k not in model.loaded.new]
-    if model.loaded.loaded: model.loaded.new,model.loaded.loaded = sorted([*model.loaded.new, *names]),model.loaded.loaded-len(names) # they are no longer what was loaded
+    report = model.loaded
+    names = [k for k,p in model.hf.named_parameters() if id(p) in gone and k not in report.new]
+    if report.loaded: report.new,report.loaded = sorted([*report.new, *names]),report.loaded-len(names)
     return model

@@ -38,7 +38,8 @@ class ModelInputs:
         types = getattr(cfg,'type_vocab_size',0)>1 if m.segments is None else m.segments
         self.segments = types and 'token_type_ids' in sig
         self.positions = is_decoder(cfg) and 'position_ids' in sig
-        self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {} # keys and values for a next token that nobody asks for
+        # no cache of keys and values for a next token that nobody asks for
+        self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {}
         self.vocab_sz,self.max_len,self.min_len = cfg.vocab_size,max_length(body),m.min_len
         self.safe = None # found when first asked for
         pad = getattr(cfg,'pad_token_id',None)
@@ -63,7 +64,7 @@ class ModelInputs:
 
 # %% ../../nbs/models/05_core.ipynb #7374fdc6
 def _try_padding(body, n=5, n_pad=7):
-    "The sides on which `n_pad` padded places change nothing for a text of `n` tokens; None if the states are no numbers or all the same, which tells nothing"
+    "Sides on which `n_pad` padded places change nothing for a text of `n` tokens; None if the states are NaN or all the same"
     inputs,res = ModelInputs(body),[]
     text,junk = torch.tensor([[11,29,13,47,17,31,19,53]])[:,:n], torch.tensor([[23,59,37,61,41,67,43]])[:,:n_pad]
     def states(cat, pad=None):
@@ -88,14 +89,16 @@ _safe_sides = {}
 def padding_safe(
     body # A Hugging Face base model
 )->tuple: # Of 'right' and 'left', those that are safe
-    "The sides on which padding changes nothing that `body` computes for real tokens, found by trying; once for each config and kind of attention"
+    "Sides on which padding changes nothing for real tokens, found by trying `body` once for each config and kind of attention"
     if (sides := get_meta(body.config).padding) is not None: return sides
     key = type(body), next(body.parameters()).dtype, str(body.config._attn_implementation), body.config.to_json_string()
     if key not in _safe_sides:
         with evaluating(body): sides = _try_padding(body)
         if sides is None: return () # of these weights, not of their config
         _safe_sides[key] = sides
-        if not sides: _log.warning(f"{body.config.model_type} lets padding change predictions: texts of one length are run together and without padding, which is exact but slower")
+        if not sides:
+            _log.warning(f"{body.config.model_type} lets padding change predictions: texts of one length are run together and without padding, "
+                         "which is exact but slower")
     return _safe_sides[key]
 
 # %% ../../nbs/models/05_core.ipynb #bb5b3fb3
@@ -103,7 +106,7 @@ def safe_parts(
     x:TensorTokens, # `(bs, sl)`
     safe, # The sides where padding may be, or a function that gives them
     min_len=1 # The fewest tokens a part may have; a shorter one is padded to it
-)->list: # Of (rows, part): `rows` of `x`, ascending, and their tokens `part`; for the whole of `x` as it is, rows is None
+)->list: # Of (rows, part): `rows` of `x`, ascending, and their tokens `part`; rows is None for the whole of `x`
     "`x` in as few parts as can be, padded on `safe` sides alone"
     real = x.real
     unsafe = {s for s,at in (('left',0),('right',-1)) if not bool(real[:,at].all())}
@@ -116,7 +119,8 @@ def safe_parts(
         first = (~real).int().argsort(dim=1, stable=True)[:,:max(int(n.max()),1)] # real tokens in their order, then padding
         return [(torch.arange(len(x), device=x.device), part(x.gather(1, first)))]
     rows = [(n==k).nonzero().flatten() for k in n.unique().tolist() if k]
-    return [(r, part(x[r][real[r]].view(len(r), -1))) for r in rows] or [(None, x.as_subclass(TensorTokens))] # a batch without any token
+    if not rows: return [(None, x.as_subclass(TensorTokens))] # a batch without any token
+    return [(r, part(x[r][real[r]].view(len(r), -1))) for r in rows]
 
 # %% ../../nbs/models/05_core.ipynb #a983a04d
 class HFModel(nn.Module):
@@ -175,7 +179,8 @@ class HFModel(nn.Module):
         x,res = as_tokens(x),None
         for rows,part in self.model_inputs.parts(self.body, x):
             h = self._states(part)
-            if h.shape[:2]!=part.shape: raise ValueError(f"{type(self.body).__name__} gives {h.shape[1]} states for {part.shape[1]} tokens; a classifier needs one a token")
+            if h.shape[:2]!=part.shape:
+                raise ValueError(f"{type(self.body).__name__} gives {h.shape[1]} states for {part.shape[1]} tokens; a classifier needs one a token")
             if rows is None: return h
             if res is None: res = h.new_zeros(*x.shape, h.shape[-1])
             at = torch.zeros_like(x.real)
@@ -201,7 +206,7 @@ def select_positions(
     body, # A Hugging Face base model
     at # Positions `(bs, k)`
 ):
-    "Within this context the next run of `body` gives hidden states `(bs, k, nf)` at positions `at` only; `.done` of the result says whether it ran"
+    "Within this context the next run of `body` gives hidden states at positions `at` only; `.done` says whether it ran"
     if _select not in body._forward_hooks.values(): body.register_forward_hook(_select)
     want = SimpleNamespace(body=body, at=at, done=False)
     token = _wanted.set(want)
@@ -209,7 +214,7 @@ def select_positions(
     finally: _wanted.reset(token)
 
 def predicted_at(predicted):
-    "Positions `(bs, k)` of the True entries of `predicted` `(bs, sl)`, in order; rows with fewer than k are filled with other positions"
+    "Positions `(bs, k)` of the True entries of `predicted` `(bs, sl)`, in order; shorter rows are filled with other positions"
     k = max(int(predicted.sum(1).max()), 1)
     return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]
 
@@ -217,7 +222,7 @@ def at_positions(h, at): "`h` `(bs, sl, n)` at the positions `at` `(bs, k)`"; re
 
 # %% ../../nbs/models/05_core.ipynb #fd75135e
 class LanguageModel(HFModel):
-    "Tokens `(bs, sl)` -> logits `(bs, k, V)` at the predicted positions in order of position; k is the most predicted in one row, at least 1"
+    "Tokens `(bs, sl)` -> logits `(bs, k, V)` at the predicted positions, in order; k is the most in one row, at least 1"
     is_lm = True
     @property
     def new_head(self):
@@ -243,7 +248,8 @@ class TextClassifier(HFModel):
         super().__init__(body, report)
         self.selector = None if is_last(hidden_states) else HiddenStateSelector(hidden_states, state_widths(body, self.model_inputs))
         cfg = body.config.get_text_config()
-        self.nf = self.selector.nf if self.selector else getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project what it gives
+        own = getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project what it gives
+        self.nf = self.selector.nf if self.selector else own
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
     @property
     def state_modules(self): return [o for o in (self.body, self.selector) if o is not None]
@@ -272,7 +278,8 @@ class TextClassifier(HFModel):
     def load_head(self, path):
         "Load the head that `save` wrote to the directory `path`"
         try: load_model(self._above(), str(Path(path)/HEAD))
-        except RuntimeError as e: raise ValueError(f"the weights in {Path(path)/HEAD} do not fit the head {type(self.head).__name__}: {e}") from e
+        except RuntimeError as e:
+            raise ValueError(f"the weights in {Path(path)/HEAD} do not fit the head {type(self.head).__name__}: {e}") from e
 
 # %% ../../nbs/models/05_core.ipynb #189bfd57
 class HFClassifier(HFModel):
@@ -283,7 +290,8 @@ class HFClassifier(HFModel):
     ):
         super().__init__(hf, report)
         self.sums_up_last = is_decoder(hf.config) and not type(hf).__name__.endswith('ForTokenClassification')
-        if getattr(hf.config,'pad_token_id',None) is None: hf.config.pad_token_id = self.model_inputs.pad # without one it takes no batches
+        if getattr(hf.config,'pad_token_id',None) is None: # without one it takes no batches
+            hf.config.pad_token_id = self.model_inputs.pad
     def head_spec(self): return {'class':'hf'}
     def forward(self, x): return self.in_parts(self.logits, as_tokens(x)).float() # losses and metrics are in float32
 

@@ -15,7 +15,7 @@ import torch
 from contextlib import contextmanager
 from dataclasses import dataclass
 from torch import nn
-from fastcore.foundation import L
+from fastcore.foundation import L, first
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 # %% ../../nbs/models/00_families.ipynb #665eba25
@@ -29,7 +29,7 @@ class FamilyMeta:
     bidirectional: bool|None = None # Whether the family's networks are encoders; None: if it has a masked LM
     padding: tuple|None = None # Sides ('right', 'left') on which padding changes nothing; None: found by a self-test
     min_len: int = 1 # The fewest tokens that the family's own code can take
-    sublayers: tuple = () # Names, within a block, of the two modules whose outputs attention and feed-forward add to the stream; (): its last two projections to the hidden size
+    sublayers: tuple = () # Names, within a block, of the modules that end attention and feed-forward; (): its last two projections to the hidden size
     encoder: str|None = None # Name of the class of transformers that is the encoder of an encoder-decoder alone
 
 _REL = ('encoder.rel_embeddings', 'encoder.LayerNorm', 'encoder.conv')
@@ -46,7 +46,9 @@ family_meta = {
     'bert-generation': FamilyMeta(bidirectional=True), # has no masked LM
     **{k:FamilyMeta(bidirectional=True, encoder=v) for k,v in _ENCODERS.items()}}
 
-def get_meta(config): "The row of `config`'s family in `family_meta`, an empty one if it has none"; return family_meta.get(config.model_type, FamilyMeta())
+def get_meta(config):
+    "The row of `config`'s family in `family_meta`, an empty one if it has none"
+    return family_meta.get(config.model_type, FamilyMeta())
 
 def is_decoder(config):
     "Is this a family of decoders, whose token sees only what precedes it unless the config says otherwise?"
@@ -56,8 +58,9 @@ def is_decoder(config):
 
 def max_length(body):
     "The longest sequence, in tokens with special ones, that `body` takes; None when nothing limits it"
-    n = next((v for k in ('max_position_embeddings','n_positions') if isinstance(v := getattr(body.config,k,None), int) and v>0), None)
-    pos = next((m for k,m in body.named_modules() if k.endswith('position_embeddings') and isinstance(m, nn.Embedding)), None)
+    said = (getattr(body.config, k, None) for k in ('max_position_embeddings','n_positions'))
+    n = first(o for o in said if isinstance(o, int) and o>0)
+    pos = first(m for k,m in body.named_modules() if k.endswith('position_embeddings') and isinstance(m, nn.Embedding))
     # RoBERTa and its kin begin to count after their padding id: 514 rows serve 512 positions
     return n if pos is None or pos.padding_idx is None else pos.num_embeddings-pos.padding_idx-1
 
@@ -75,7 +78,8 @@ def evaluating(model):
 
 def _says_causal(config):
     if not is_decoder(config): return bool(getattr(config,'is_decoder',False))
-    return getattr(config,'is_causal',True) is not False and getattr(config,'use_bidirectional_attention',False) not in (True,'all')
+    both_ways = getattr(config,'use_bidirectional_attention',False) in (True,'all')
+    return getattr(config,'is_causal',True) is not False and not both_ways
 
 def _try_causal(body):
     "Does a change of the last token leave all earlier states as they were? None if the states are no numbers"
@@ -106,7 +110,8 @@ def block_modules(body):
     if meta.blocks: return [list(o) for o in zip(*(body.get_submodule(n) for n in meta.blocks))]
     if meta.chain: return [[o] for n in meta.chain for o in _flat(dict(body.named_modules()).get(n, []))]
     lists = [m for m in body.modules() if isinstance(m, nn.ModuleList) and len(m) and len({type(o) for o in m})==1]
-    if not lists: raise ValueError(f"found no transformer blocks in {type(body).__name__}; name its lists in `family_meta['{body.config.model_type}']`")
+    if not lists:
+        raise ValueError(f"found no transformer blocks in {type(body).__name__}; name its lists in `family_meta['{body.config.model_type}']`")
     return [[o] for o in max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))]
 
 def named_groups(model):
@@ -127,7 +132,7 @@ def named_groups(model):
     return [(n,g) for n,g in zip(names,groups) if g]
 
 def layer_groups(model):
-    "Parameters of `model` in groups, low to high: embeddings, one group a block, head; every parameter that may train in exactly one. Usable as a fastai `splitter`"
+    "Every parameter of `model` that may train, in groups low to high: embeddings, one a block, head; a fastai `splitter`"
     return L(g for _,g in named_groups(model))
 
 def group_names(model): "Names of `layer_groups(model)`"; return [n for n,_ in named_groups(model)]

@@ -28,7 +28,9 @@ def dropout(
     keep = (draws >= min(round(p*2**16), 2**16-1)-2**15).view(x.shape)
     return x * keep.to(x.dtype).mul_(1/(1-p))
 
-def _trains(x): "Is this a step of training on a CPU that nobody compiles?"; return x.requires_grad and torch.is_grad_enabled() and x.device.type=='cpu' and not torch.compiler.is_compiling()
+def _trains(x):
+    "Is this a step of training on a CPU, not compiled?"
+    return x.requires_grad and torch.is_grad_enabled() and x.device.type=='cpu' and not torch.compiler.is_compiling()
 
 class Dropout(nn.Dropout):
     "`nn.Dropout` with four draws from one random number where a CPU trains"
@@ -49,9 +51,10 @@ def attention(
     **kwargs
 ): # States `(bs, sl, heads, nf)`, and None for the weights
     "Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise what 'sdpa' does"
-    known = key.shape[1]==query.shape[1] and not any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
-    if not known or not _pays(query, key, dropout):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
+    other = key.shape[1]!=query.shape[1] or any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
+    if other or not _pays(query, key, dropout):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                                      is_causal=is_causal, **kwargs)
     added = _as_added(attention_mask, module, query, key, is_causal)
     return _formula(query, key, value, added, dropout, scaling).transpose(1,2).contiguous(), None
 

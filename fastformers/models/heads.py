@@ -83,13 +83,17 @@ heads = {} # name -> class, of the heads that `build_head` makes
 
 def register_head(cls): "Let `build_head` make heads of the class `cls`"; heads[cls.__name__] = cls; return cls
 
-def _plain(v): return v.__name__ if isinstance(v, type) and getattr(nn, v.__name__, None) is v else list(v) if isinstance(v, tuple) else v
+def _plain(v):
+    "`v` as JSON has it: classes of `torch.nn` by name, tuples as lists"
+    if isinstance(v, type) and getattr(nn, v.__name__, None) is v: return v.__name__
+    return list(v) if isinstance(v, tuple) else v
 
 def _spec(head, **args):
     "JSON that `build_head` makes `head` from; None for a subclass, or where an argument is a module or function of the user's"
     args = {k:_plain(v) for k,v in args.items()}
     known = heads.get(type(head).__name__) is type(head)
-    return {'class':type(head).__name__, **args} if known and all(isinstance(v, (str,int,float,list,type(None))) for v in args.values()) else None
+    plain = all(isinstance(v, (str,int,float,list,type(None))) for v in args.values())
+    return {'class':type(head).__name__, **args} if known and plain else None
 
 def full_precision(h): "Context without autocast on the device of `h`"; return torch.autocast(h.device.type, enabled=False)
 
@@ -148,7 +152,8 @@ class TokenLSTM(nn.LSTM):
         mask:Tensor, # True on real tokens, `(bs, sl)`
     )->Tensor:
         # torch itself does not look at the width of packed rows, and computes something
-        if h.shape[-1]!=self.input_size: raise ValueError(f"this LSTM was built for hidden states of width {self.input_size} and got {h.shape[-1]}; build it for that width")
+        if h.shape[-1]!=self.input_size:
+            raise ValueError(f"this LSTM was built for hidden states of width {self.input_size} and got {h.shape[-1]}; build it for that width")
         mask = mask.bool()
         at = (~mask).int().argsort(dim=1, stable=True)  # real tokens in their order, then padding
         def moved(x, at): return x.gather(1, at[...,None].expand(-1, -1, x.shape[-1]))
@@ -204,7 +209,8 @@ def build_head(
     spec # JSON, as a head keeps it
 )->nn.Module:
     "The head that `spec` describes, with new weights"
-    if spec['class'] not in heads: raise ValueError(f"this version cannot build a head of class {spec['class']!r}; it knows {', '.join(heads)}")
+    if spec['class'] not in heads:
+        raise ValueError(f"this version cannot build a head of class {spec['class']!r}; it knows {', '.join(heads)}")
     args = {k:v for k,v in spec.items() if k not in ('class','hidden_states')}
     if args.get('norm'): args['norm'] = getattr(nn, args['norm'])
     return heads[spec['class']](**args)
@@ -218,9 +224,11 @@ def as_head(
 )->nn.Module:
     "`head`, built for states of width `nf` and `n_out` outputs if it is not built yet"
     if isinstance(head, nn.Module): return head
-    if not callable(head): raise TypeError(f"`head` is a module, or a class or function that is called with (nf, n_out), such as LSTMHead; got {head!r}")
+    if not callable(head):
+        raise TypeError(f"`head` is a module, or a class or function that is called with (nf, n_out), such as LSTMHead; got {head!r}")
     new = head(nf, n_out)
-    if not isinstance(new, nn.Module): raise TypeError(f"`head` must give a module when it is called with (nf, n_out); {head!r} gave a {type(new).__name__}")
+    if not isinstance(new, nn.Module):
+        raise TypeError(f"`head` must give a module when it is called with (nf, n_out); {head!r} gave a {type(new).__name__}")
     for m in new.modules():
         if isinstance(m, nn.Dropout): m.p = m.p*drop_mult
     return new
@@ -240,19 +248,20 @@ class ScalarMix(nn.Module):
     def forward(self,
         hs, # tuple or list of hidden states, each `(bs, sl, nf)`
     )->Tensor: # float32 `(bs, sl, nf)`
-        if len(hs)!=len(self.s): raise ValueError(f"`ScalarMix` was built for {len(self.s)} hidden states and got {len(hs)}; pass n_layers={len(hs)}")
-        return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs))
+        return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs, strict=True))
 
 # %% ../../nbs/models/03_heads.ipynb #653384ee
+_last_alone = "use the last layer alone, `hidden_states=-1`"
+
 def all_states(
     body, # A Hugging Face base model
     inputs:dict # What its `forward` takes, as from `ModelInputs`
 )->tuple: # Of `(bs, sl, nf)`: embeddings, blocks; the last is what `body` gives
     "The hidden states of all layers, low to high; ValueError where they are not one a token"
     hs,shape = getattr(body(**inputs, output_hidden_states=True), 'hidden_states', None),inputs['input_ids'].shape
-    if not hs: raise ValueError(f"{type(body).__name__} gives no hidden states of its layers; use the last alone, `hidden_states=-1`")
-    for i,h in enumerate(hs):
-        if h.shape[:2]!=shape: raise ValueError(f"layer {i} of {type(body).__name__} gives states {tuple(h.shape[:2])} for tokens {tuple(shape)}, so a head cannot be fed from it; use the last alone, `hidden_states=-1`")
+    if not hs: raise ValueError(f"{type(body).__name__} gives no hidden states of its layers; {_last_alone}")
+    bad = [(i, tuple(h.shape[:2])) for i,h in enumerate(hs) if h.shape[:2]!=shape]
+    if bad: raise ValueError(f"layer {bad[0][0]} of {type(body).__name__} gives states {bad[0][1]} for tokens {tuple(shape)}; {_last_alone}")
     return hs
 
 def state_widths(
@@ -265,7 +274,7 @@ def state_widths(
     x = TensorTokens((torch.arange(n, device=next(body.parameters()).device)[None]*7+11)%inputs.vocab_sz)
     with quiet_hf(), torch.random.fork_rng([]), evaluating(body): hs,last = all_states(body, inputs(x)),body(**inputs(x))[0]
     if not torch.equal(hs[-1].nan_to_num(), last.nan_to_num()): # weights may not be set yet
-        raise ValueError(f"the last hidden state of {type(body).__name__} is not what it gives, so its layers cannot be counted; use the last alone, `hidden_states=-1`")
+        raise ValueError(f"the last hidden state of {type(body).__name__} is not what it gives; {_last_alone}")
     return [h.shape[-1] for h in hs]
 
 def forget_states(
@@ -274,14 +283,16 @@ def forget_states(
     "Take out of `body` what transformers put in to collect hidden states; it does so again when it is asked for them"
     for m in body.modules():
         vars(m).pop('_output_capturing_hooks_installed', None)
-        for k in [k for k,f in m._forward_hooks.items() if getattr(f,'__name__','')=='output_capturing_hook']: del m._forward_hooks[k]
+        hooks = [k for k,f in m._forward_hooks.items() if getattr(f,'__name__','')=='output_capturing_hook']
+        for k in hooks: del m._forward_hooks[k]
 
 # %% ../../nbs/models/03_heads.ipynb #fcb227d2
 def state_indices(o):
     "`o` as 'mix' or a tuple of indices"
     if isinstance(o, str) and o=='mix': return o
     try: return tuple(map(operator.index, o if isinstance(o, (list,tuple)) else [o]))
-    except TypeError: raise ValueError(f"`hidden_states` is the index of a layer (0: embeddings, -1: the last), a list of indices, or 'mix' for a learned mean of all; got {o!r}") from None
+    except TypeError: raise ValueError("`hidden_states` is the index of a layer (0: embeddings, -1: the last), a list of indices, "
+                                       f"or 'mix' for a learned mean of all; got {o!r}") from None
 
 def is_last(hidden_states): "Does `hidden_states` mean the last layer alone?"; return state_indices(hidden_states)==(-1,)
 
@@ -294,10 +305,14 @@ class HiddenStateSelector(nn.Module):
         super().__init__()
         at,n,self.mix = state_indices(hidden_states),len(widths),None
         if at=='mix':
-            if len({*widths})>1: raise ValueError(f"hidden_states='mix' adds up states of one width, those of this network are {', '.join(map(str, widths))} wide; name layers, which are put side by side")
+            if len({*widths})>1:
+                raise ValueError(f"hidden_states='mix' adds up states of one width, those of this network are {', '.join(map(str, widths))} wide; "
+                                 "name layers, which are put side by side")
             self.hidden_states,self.nf,self.mix = 'mix',widths[0],ScalarMix(n)
             return
-        if bad := [i for i in at if not -n<=i<n]: raise ValueError(f"`hidden_states` {bad[0]} is no layer of this network; it has 0 (embeddings) to {n-1} (the last), or {-n} to -1 from the top")
+        if bad := [i for i in at if not -n<=i<n]:
+            raise ValueError(f"`hidden_states` {bad[0]} is no layer of this network; it has 0 (embeddings) to {n-1} (the last), "
+                             f"or {-n} to -1 from the top")
         self.hidden_states = [i%n-n for i in at] # counted from the top, so that one selection has one name
         self.nf = sum(widths[i] for i in at)
     def extra_repr(self): return f'{self.hidden_states!r}' # a run that goes on compares it
@@ -315,12 +330,14 @@ def plot_scalar_mix(
     import matplotlib.pyplot as plt # here: who predicts needs no picture
     root = model if isinstance(model, nn.Module) else model.model
     mix = next((m for m in root.modules() if isinstance(m, ScalarMix)), None)
-    if mix is None: raise ValueError(f"this {type(root).__name__} has no `ScalarMix`; classifier_learner(dls, arch, hidden_states='mix') makes one")
+    if mix is None:
+        raise ValueError(f"this {type(root).__name__} has no `ScalarMix`; classifier_learner(dls, arch, hidden_states='mix') makes one")
     w = mix.weights.detach().cpu()
     names = ['emb', *map(str, range(1, len(w)))]
     if ax is None: ax = plt.subplots(figsize=(4.5,2.4))[1]
     ax.bar(names, w)
     ax.axhline(1/len(w), ls=':', color='grey')
-    most = 'all layers alike' if w.max()-w.min()<.1/len(w) else f"{'the embeddings' if w.argmax()==0 else f'layer {int(w.argmax())}'} {float(w.max()):.0%}"
+    best = 'the embeddings' if w.argmax()==0 else f'layer {int(w.argmax())}'
+    most = 'all layers alike' if w.max()-w.min()<.1/len(w) else f'{best} {float(w.max()):.0%}'
     ax.set(xlabel='layer', ylabel='share (dotted: alike)', title=f'{most}, gamma {mix.gamma.item():.2f}')
     return ax

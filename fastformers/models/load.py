@@ -66,29 +66,33 @@ def _scale_dropout(cfg, mult):
 
 def _dtype(o):
     d = getattr(torch, o, None) if isinstance(o, str) and o!='auto' else o
-    if d!='auto' and not isinstance(d, torch.dtype): raise ValueError(f"`dtype` {o!r} is unknown; use 'float32', 'bfloat16', 'float16' or 'auto' (as stored)")
+    if d!='auto' and not isinstance(d, torch.dtype):
+        raise ValueError(f"`dtype` {o!r} is unknown; use 'float32', 'bfloat16', 'float16' or 'auto' (as stored)")
     return d
 
 def _check_encoder(cls, cfg):
     if not cfg.is_encoder_decoder or get_meta(cfg).encoder==getattr(cls,'__name__',None): return
+    if get_meta(cfg).encoder: raise ValueError(f"of {cfg.model_type} the encoder alone is used, by `load_body` and `classifier_learner`; it has no LM head")
     whole = ', '.join(k for k,v in family_meta.items() if v.encoder)
-    if get_meta(cfg).encoder: raise ValueError(f"of {cfg.model_type} the encoder alone is used: a body for `load_body`, or for `classifier_learner` with its own head; it has no LM head")
-    raise ValueError(f"{cfg.model_type} is an encoder-decoder, whose layers are not one sequence; use an encoder (as bert), a decoder (as gpt2), or the encoder of {whole}; "
-                     f"or name the class that is its encoder alone in family_meta[{cfg.model_type!r}]")
+    raise ValueError(f"{cfg.model_type} is an encoder-decoder, whose layers are not one sequence; use an encoder (as bert), a decoder (as gpt2), "
+                     f"or the encoder of {whole}; family_meta[{cfg.model_type!r}] may name the class that is its encoder alone")
 
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **kwargs)
-    except SafetensorError as e: raise OSError(f"the weights of {str(arch)!r} cannot be read ({e}): a file is cut short or damaged; copy or download it again") from e
+    except SafetensorError as e:
+        raise OSError(f"the weights of {str(arch)!r} cannot be read ({e}): a file is damaged; copy or download it again") from e
     except OSError as e: raise OSError(not_found(arch, 'weights', e)+"; pass `pretrained=False` to start with random ones") from e
 
 def _checkpoint_blocks(hf):
     if not hf.base_model.supports_gradient_checkpointing:
-        raise ValueError(f"the transformers library has no gradient checkpointing for {hf.config.model_type}; save memory with a smaller `bs` and `TokenAccumulation`")
+        raise ValueError(f"the transformers library has no gradient checkpointing for {hf.config.model_type}; "
+                         "save memory with a smaller `bs` and `TokenAccumulation`")
     hf.base_model.gradient_checkpointing_enable({'use_reentrant':False})
     hf.base_model.disable_input_require_grads() # or the backward pass would go through frozen blocks
 
 def _compile_blocks(hf, backend):
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit) # torch counts graphs by function, not by model, and gives up at 8
+    config = torch._dynamo.config
+    config.recompile_limit = max(64, config.recompile_limit) # torch counts graphs by function, not by model, and gives up at 8
     for m in (m for ms in block_modules(hf.base_model) for m in ms): m.compile(backend=backend, dynamic=True)
 
 ADAPTERS = 'adapters.safetensors' # beside the checkpoint of a network: what stands between its layers
@@ -100,7 +104,7 @@ def load_hf(
     drop_mult=1., # Multiplies every dropout probability
     revision='main', # Of a hub id
     dtype=torch.float32, # Of the weights, whatever the checkpoint was stored in: training wants float32, autocast is for speed
-    gradient_checkpointing=False, # Keep the input of each block and compute the rest again in the backward pass: less memory, more time, the same gradients
+    gradient_checkpointing=False, # Keep the input of each block and compute the rest again: less memory, more time, the same gradients
     compile_blocks=False, # Compile each block with `torch.compile`; True, or the name of a backend
     **kwargs # Go to `from_pretrained`, as `attn_implementation`
 )->tuple: # The model, and its `LoadReport`
@@ -111,7 +115,7 @@ def load_hf(
     _check_encoder(auto_cls, cfg)
     old = _scale_dropout(cfg, drop_mult)
     with quiet_hf():
-        if random: hf,info = (getattr(auto_cls,'from_config',None) or auto_cls._from_config)(cfg, dtype=dtype, **kwargs), None
+        if random: hf,info = (auto_cls.from_config if hasattr(auto_cls,'from_config') else auto_cls._from_config)(cfg, dtype=dtype, **kwargs),None
         else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, **load_kwargs(revision), dtype=dtype, **kwargs)
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
     for k,v in old.items(): setattr(hf.config, k, v)
@@ -122,15 +126,16 @@ def load_hf(
 def _report(hf, name, path, revision, info):
     names = list(hf.state_dict())
     if info is None: return LoadReport(f'random {hf.config.model_type}', 0, names, revision=revision)
-    new,beside = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])}),Path(path, ADAPTERS)
-    report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, beside if beside.is_file() else None)
+    new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
+    beside = Path(path, ADAPTERS) if Path(path, ADAPTERS).is_file() else None
+    report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, beside)
     (_log.warning if new else _log.info)(str(report))
     return report
 
 def load_body(arch, pretrained=True, drop_mult=1., **kwargs):
-    "The body of `arch`, `(bs, sl)` tokens to `(bs, sl, nf)` states, without a pooler, and its `LoadReport`; `kwargs` as in `load_hf`"
+    "The body of `arch`, tokens `(bs, sl)` to states `(bs, sl, nf)`, without a pooler, and its `LoadReport`; `kwargs` as in `load_hf`"
     cfg = load_config(arch, kwargs.get('revision','main'))
-    if type(cfg) not in AutoModel._model_mapping: raise ValueError(f"{type(cfg).__name__} is the config of no model that `AutoModel` knows")
+    if type(cfg) not in AutoModel._model_mapping: raise ValueError(f"`AutoModel` knows no model for a {type(cfg).__name__}")
     cls = getattr(transformers, get_meta(cfg).encoder) if get_meta(cfg).encoder else AutoModel._model_mapping[type(cfg)]
     if isinstance(cls, type) and 'add_pooling_layer' in inspect.signature(cls).parameters: kwargs['add_pooling_layer'] = False
     return load_hf(cls if get_meta(cfg).encoder else AutoModel, arch, pretrained, drop_mult, **kwargs)
@@ -144,5 +149,5 @@ def fit_vocab(
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)
-    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new rows start near the mean of the others")
+    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new rows start near the mean")
     return n_tokens-old
