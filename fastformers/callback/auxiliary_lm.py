@@ -15,7 +15,8 @@ from ..text.tokenizer import tok_hash
 from ..models.adapters import plain_name
 from ..models.core import LanguageModel
 from ..models.load import fit_vocab, load_hf, quiet_hf
-from ..objectives.core import Objective, default_objective
+from ..objectives.core import Objective
+from ..objectives.clm import default_objective
 from ..data.block import tokenizer_of
 from .regularize import Regularizer
 

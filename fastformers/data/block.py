@@ -27,7 +27,8 @@ from .packing import PackedRows
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, text_hint, tok_hash, pair_tokens
 from ..text.tokenizer import separates_pairs
-from ..objectives.core import Objective, default_objective
+from ..objectives.core import Objective
+from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
 
 _log = logging.getLogger(__name__)

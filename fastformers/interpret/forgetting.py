@@ -17,7 +17,7 @@ from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
 from ..models.families import evaluating, max_length
 from ..models.load import LoadReport, load_body, load_hf
 from ..models.core import HFModel, LanguageModel
-from ..objectives.core import default_objective
+from ..objectives.clm import default_objective
 from ..data.loader import PadTokens
 from ..data.block import tokenizer_of
 from ..callback.auxiliary_lm import lm_on

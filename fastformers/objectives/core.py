@@ -10,7 +10,7 @@ each pass, and a resumed run sees those of the uninterrupted one."""
 
 # %% auto #0
 __all__ = ['objectives', 'shift_right', 'splitmix64', 'token_hash', 'hash_to_unit', 'gather_targets', 'TokenLoss', 'Objective',
-           'all_objectives', 'default_objective', 'objective_of']
+           'all_objectives', 'objective_of']
 
 # %% ../../nbs/objectives/00_core.ipynb #79136ef7
 import torch
@@ -140,11 +140,6 @@ def all_objectives():
     room = 'fastformers.objectives'
     for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
     return objectives
-
-def default_objective(tok, seed=42):
-    "`MLM` when `tok` has a mask token, else `CLM`"
-    tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
-    return all_objectives()['clm' if tok.tok.mask_token_id is None else 'mlm'](tok, seed=seed)
 
 def objective_of(dls):
     "The `Objective` that the batches of `dls` go through, or None"

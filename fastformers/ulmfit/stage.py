@@ -38,7 +38,8 @@ from ..inference.tasks import task_of
 from ..learner.core import classifier_learner, lm_learner
 from ..models.adapters import adapter_methods
 from ..models.families import group_names
-from ..objectives.core import Objective, all_objectives, default_objective, objective_of
+from ..objectives.core import Objective, all_objectives, objective_of
+from ..objectives.clm import default_objective
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
