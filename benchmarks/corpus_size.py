@@ -2,7 +2,7 @@
 
     FASTFORMERS_DATA=... python benchmarks/corpus_size.py --dir /scratch      # some ten minutes; needs 2 GB there, which it deletes again
 
-`wiki_en` again and again, each paragraph of a copy with a prefix, until there are 100 MB and 1 GB. Building (one thread, no worker processes) and training (60 steps of a tiny BERT) each run in a process of their own;
+`wiki_en` again and again, each paragraph of a copy with a prefix, until there are 100 MB and 1 GB. Building (one thread) and training (60 steps of a tiny BERT) each run in a process of their own;
 the peak is the highest RssAnon of it and its children. Training from the two sizes is repeated in turn.
 """
 import gzip, os, shutil, tempfile, time
@@ -30,8 +30,8 @@ def build(path, out):
     from fastformers.text.tokenizer import HFTokenizer
     tok = HFTokenizer('minilm'); tok('a')
     base,start = rss_anon(),time.perf_counter()
-    with Peak() as peak: store = TokenStore.build(path, tok, out, n_workers=0, progress=False)
-    return dict(start_mib=base, peak_mib=peak.mb, s=time.perf_counter()-start, documents=len(store), tokens=store.total['values'])
+    with Peak() as peak: store = TokenStore.build(path, tok, out, progress=False)
+    return dict(start_mib=base, peak_mib=peak.mb, s=time.perf_counter()-start, documents=len(store), tokens=len(store.tokens))
 
 def train(out, steps, threads):
     "Train `steps` steps of a tiny BERT on rows of the store `out`: MiB at the peak, tokens/s of the steps, and seconds from the store to the first step's end"

@@ -1,8 +1,8 @@
-"""What tokenizing a corpus once costs: texts/s beside the bare tokenizer and beside fastai's default one, and the second use of `encode_df`'s cache
+"""What tokenizing a corpus once costs: texts/s beside the bare tokenizer and beside fastai's default one
 
     python benchmarks/store.py            # about three minutes on two cores
 
-Texts of `docs_corpus`, each copy of it with a prefix. With one worker everything happens in one process on one thread; with two, fastai and the store start two processes and the bare tokenizer takes two threads.
+Texts of `docs_corpus`, each copy of it with a prefix. With one worker everything happens on one thread; with two, fastai starts two processes, the tokenizer of the store and the bare one take two threads.
 fastai's tokenizer (spaCy, with its rules) gets a tenth of the texts, gives words, and is not asked to make numbers of them. How memory grows with a corpus is in corpus_size.py.
 """
 import os, tempfile, time
@@ -36,7 +36,7 @@ def speed(d, n_chars, workers, repeats):
     def bare(f):
         for i in range(0, len(texts), 1000): f(texts[i:i+1000])
         return len(texts)
-    def store(): return len(TokenStore.build(texts, tok, d/'speed', n_workers=processes, progress=False, overwrite=True))
+    def store(): return len(TokenStore.build(texts, tok, d/'speed', progress=False, overwrite=True))
     def fastai():
         t = Tokenizer.from_df('text') # as `TextBlock.from_df` makes it
         return len(tokenize_df(few, t.text_cols, n_workers=processes, rules=t.rules, tok=t.tok)[0])
@@ -46,19 +46,6 @@ def speed(d, n_chars, workers, repeats):
     fs = dict(encode_batch=partial(bare, tok.rust.encode_batch), encode_batch_fast=partial(bare, tok.rust.encode_batch_fast), store=store, encode_df=lambda: len(encode_df(df, tok, progress=False)), fastai=fastai)
     for f in (store,fastai): f() # processes and rules are imported once
     return in_turn({k:partial(texts_s, f) for k,f in fs.items()}, repeats, lambda o: f'{o:9.0f} texts/s')
-
-def cache(d, n_chars, repeats):
-    "Seconds of `encode_df` with an empty cache, and again"
-    import pandas as pd
-    from fastformers.text.tokenizer import HFTokenizer, encode_df
-    df,tok,res = pd.DataFrame(dict(text=list(texts_of(n_chars)))),HFTokenizer('minilm'),dict(first=[], second=[])
-    tok.encode_batch(df.text[:100])
-    for i in range(repeats):
-        for k in res:
-            start = time.perf_counter()
-            encode_df(df, tok, cache=d/f'cache{i}', progress=False)
-            res[k].append(time.perf_counter()-start)
-    return dict(texts=len(df), chars=int(df.text.str.len().mean()), **res)
 
 def main():
     p = parser(__doc__)
@@ -75,9 +62,6 @@ def main():
                 rows += [(f'S4 {k}, {w} worker{"s"*(w>1)}: share of encode_batch', ratio(res[k], res['encode_batch']), '>=', .9),
                          ('   share of encode_batch_fast', ratio(res[k], res['encode_batch_fast']), '', None),
                          ("   times fastai's default tokenizer", ratio(res[k], res['fastai']), '>=', 5.)]
-        os.environ['RAYON_NUM_THREADS'] = '1'
-        fig['cache'] = in_fresh_process(cache, Path(tmp), n, args.repeats)
-    rows += [('S4 second use of the cache, times the first', ratio(fig['cache']['first'], fig['cache']['second']), '>=', 50.)]
     fig['targets'] = targets(*rows)
     save('store', args, vars(args), fig)
 

@@ -102,7 +102,7 @@ class TokenStore:
         "Tokenize `source` into a new store"
         if (Path(path).expanduser()/'store.json').exists() and not overwrite:
             raise FileExistsError(f"{path} holds a store; open it with TokenStore({str(path)!r}), or pass overwrite=True")
-        tok = HFTokenizer(load_tokenizer(tok))
+        tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
         wide = max(tok.tok.get_vocab().values())>=1<<16
         total = len(source) if hasattr(source, '__len__') and not isinstance(source, str) else None
         texts = tqdm(_texts(source, text_col, sep, encoding), total=total, unit=' texts', disable=progress is False, delay=0 if progress else 2)
