@@ -1917,6 +1917,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.ulmfit.stage._sizes': ('ulmfit/stage.html#_sizes', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._train': ('ulmfit/stage.html#_train', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._write': ('ulmfit/stage.html#_write', 'fastformers/ulmfit/stage.py'),
+                                          'fastformers.ulmfit.stage.check_names': ( 'ulmfit/stage.html#check_names',
+                                                                                    'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage.class_scores': ( 'ulmfit/stage.html#class_scores',
                                                                                      'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage.fine_tune_classifier': ( 'ulmfit/stage.html#fine_tune_classifier',

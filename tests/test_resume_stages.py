@@ -1,70 +1,54 @@
-"Runs of all stages, and a stage with a tokenizer of its own, that were killed end as those that were not, bit for bit"
+"Stages and runs that were killed end as those that were not, bit by bit; a corpus on disk is pretrained on as one in memory"
 import json, os, subprocess, sys
+from functools import partial
 from pathlib import Path
 import pytest
+from fastai.basics import Callback
 from safetensors.torch import load_file
 from transformers import AutoModel
+from fastformers.callback.resume import Resume
 from fastformers.inference.stage_json import read_stage
-from fastformers.ulmfit.recipe import Recipe, read_recipe
-from fastformers.ulmfit.run import ulmfit
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.text.store import TokenStore
+from fastformers.ulmfit.recipe import Recipe
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, pretrain_lm
 
-pytestmark = pytest.mark.skipif(not hasattr(os, 'fork'), reason='processes are killed')
 repo = Path(__file__).parent.parent
 
-driver = """
-import json, os, random, signal, sys, warnings
+driver = '''
+import json, os, signal, sys, warnings
+from functools import partial
 warnings.filterwarnings('ignore')
-import torch
-from fastcore.foundation import first
-from fastai.basics import Callback, defaults
+from fastai.basics import Callback
 from fastai.callback.progress import ProgressCallback
-import fastformers.callback.compute, fastformers.ulmfit.run, fastformers.ulmfit.stage as stages
+import fastformers.callback.compute, fastformers.ulmfit.stage
 from fastformers.callback.resume import Resume
-from fastformers.ulmfit.recipe import read_recipe
 from fastformers.testing import tiny_df
-class Often(Resume):
-    def __init__(self, path): super().__init__(path, every=3)              # not every ten minutes
-stages.Resume = Often
-stages.bf16_speedup = fastformers.callback.compute.bf16_speedup = lambda: .5 # not a matter of how busy the machine is
+from fastformers.ulmfit.recipe import read_recipe
+from fastformers.ulmfit.run import ulmfit
+fastformers.ulmfit.stage.Resume = type('Often', (Resume,), dict(__init__=lambda self,path: Resume.__init__(self, path, every=3)))
 defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
 
-def kill_at(stage, when):
-    "Be killed at batch `when` of `stage`, or after its training before anything else is done"
+def kill_at(stage, batch):
     class Kill(Callback):
         order = 2000
-        def _here(self): return first(o for o in self.learn.cbs if isinstance(o, Resume)).path.name==stage
         def after_batch(self):
-            if self.training and self._here() and self.train_iter==when: os.kill(os.getpid(), signal.SIGKILL)
-        def after_fit(self):
-            if when=='end' and not self.learn.lock.locked() and self._here(): os.kill(os.getpid(), signal.SIGKILL)
+            path = next(o.path for o in self.learn.cbs if isinstance(o, Resume))
+            if self.training and path.name==stage and self.train_iter==batch: os.kill(os.getpid(), signal.SIGKILL)
     defaults.callbacks.append(Kill)
 
-def run(ini, path, **kwargs): fastformers.ulmfit.run.ulmfit(tiny_df(), test=tiny_df()[:9], recipe=read_recipe(ini), path=path, **kwargs)
-def pretrain(path, ckpt, again=False):
-    def never(*args, **kwargs): raise AssertionError('a tokenizer is trained again')
-    if again: stages.train_tokenizer = never
-    stages.pretrain_lm(tiny_df(), path, vocab_sz=500, layers=1, width=64, bs=8, seq_len=32, epochs=3, resume=ckpt)
-
-for name,args,kwargs,kill,epochs in json.loads(sys.argv[1]):
+for ini,path,kill,epochs in json.loads(sys.argv[1]):
     if pid := os.fork():
         status = os.waitpid(pid, 0)[1]
-        assert status==(9 if kill else 0), (name, args, kill, status)
+        assert status==(9 if kill else 0), (path, kill, status)
         continue
     try:
-        random.seed(); torch.seed()
-        stages.epochs_for = lambda learn, minutes: epochs                  # another number whenever it is measured
+        fastformers.ulmfit.stage.epochs_for = lambda learn, minutes: epochs  # another number whenever it is measured
         if kill: kill_at(*kill)
-        dict(run=run, pretrain=pretrain)[name](*args, **kwargs)
+        ulmfit(tiny_df(), test=tiny_df()[:9], recipe=read_recipe(ini), path=path, resume=True)
         os._exit(0)
     except BaseException: sys.excepthook(*sys.exc_info()); os._exit(1)
-"""
-
-def legs(*each):
-    "One process after another: (what, arguments, keywords, where it is killed, epochs that a budget of time buys)"
-    args = [sys.executable, '-c', driver, json.dumps(each, default=str)]
-    r = subprocess.run(args, cwd=repo, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS':'1'})
-    assert r.returncode==0, r.stderr[-3000:]
+'''
 
 def same(a, b):
     "Are all tensors of the stages in `a` those in `b`?"
@@ -80,44 +64,49 @@ def facts(path):
     return {**r, 'stages':[{k:v for k,v in o.items() if k!='seconds'} for o in r['stages']]}
 
 @pytest.fixture(scope='module')
-def here(tmp_path_factory):
-    "A run without interruption, and its copies, killed several times"
-    d = tmp_path_factory.mktemp('resume')
-    AutoModel.from_config(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(d/'arch'); tiny_tok('bert').save_pretrained(d/'arch')
-    r = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch='./arch'), lm=dict(minutes=1., lr=3e-3, bs=4, seq_len=32),
-                         classifier=dict(epochs=2., lr=3e-3, bs=8, schedule='gradual_unfreeze', max_len=24))
-    (d/'whole.ini').write_text(r.to_ini())
-    legs(['run', [d/'whole.ini', d/'whole'], {}, None, 1.3],
-         ['run', [d/'whole.ini', d/'cut'], {}, ['target_lm', 7], 1.3],
-         ['run', [d/'whole.ini', d/'cut'], {'resume':True}, ['target_lm', 'end'], 2.],
-         ['run', [d/'whole.ini', d/'cut'], {'resume':True}, ['classifier', 5], 2.1],
-         ['run', [d/'whole.ini', d/'cut'], {'resume':True}, None, 2.3],
-         ['run', [d/'whole.ini', d/'stopped'], {}, ['classifier', 5], 1.3],
-         ['pretrain', [d/'general', None], {}, None, 0],
-         ['pretrain', [d/'general2', d/'ckpt'], {}, ['ckpt', 10], 0],
-         ['pretrain', [d/'general2', d/'ckpt'], {'again':True}, None, 0])
+def start(tmp_path_factory):
+    d = tmp_path_factory.mktemp('start')
+    AutoModel.from_config(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(d); tiny_tok('bert').save_pretrained(d)
     return d
 
-def test_a_run_killed_in_each_stage_and_between_ends_as_the_whole_one(here):
-    same(here/'cut', here/'whole')
-    assert facts(here/'cut')==facts(here/'whole')
-    assert not (here/'cut'/'checkpoints').exists() and not (here/'whole'/'checkpoints').exists()
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='processes are killed')
+def test_a_run_killed_in_each_stage_ends_as_the_whole_one(start, tmp_path):
+    d = tmp_path
+    r = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch=str(start), precision='fp32'), lm=dict(minutes=1., lr=3e-3, bs=4, seq_len=32),
+                         classifier=dict(epochs=2., lr=3e-3, bs=8, schedule='gradual_unfreeze', max_len=24))
+    (d/'a.ini').write_text(r.to_ini())
+    legs = [('whole',None,1.3), ('cut',['target_lm',7],1.3), ('cut',['classifier',5],2.), ('cut',['classifier',11],2.1), ('cut',['classifier_without_lm_seed2',10],2.2), ('cut',None,2.3)]
+    args = json.dumps([(d/'a.ini', d/o, kill, epochs) for o,kill,epochs in legs], default=str)
+    res = subprocess.run([sys.executable, '-c', driver, args], cwd=repo, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS':'1'})
+    assert res.returncode==0, res.stderr[-3000:]
+    same(d/'cut', d/'whole')
+    assert facts(d/'cut')==facts(d/'whole') and not (d/'cut'/'checkpoints').exists()
+    assert read_stage(d/'cut'/'target_lm')['epochs']==pytest.approx(1.3) # the budget of time is measured once
 
-def test_a_budget_of_time_is_measured_once_and_seconds_of_all_processes_count(here):
-    assert read_stage(here/'cut'/'target_lm')['epochs']==read_stage(here/'whole'/'target_lm')['epochs']==pytest.approx(1.3)
-    seconds = [json.loads((here/o/'report.json').read_text())['stages'][0]['seconds'] for o in ('cut','whole')]
-    assert seconds[0]>.5*seconds[1]
+class Stop(Callback):
+    order = 2000
+    def after_batch(self):
+        if self.training and self.train_iter==6: raise KeyboardInterrupt
 
-def test_a_tokenizer_is_trained_once(here):
-    same(here/'general2', here/'general')
-    assert (here/'general2'/'tokenizer.json').read_text()==(here/'general'/'tokenizer.json').read_text()
+@pytest.mark.parametrize('stage', ['pretrain','adapt','classify'])
+def test_a_stage_goes_on_after_an_interrupt(start, tmp_path, stage):
+    df = tiny_df()
+    f = {'pretrain':partial(pretrain_lm, df, vocab_sz=500, layers=1, width=64, seq_len=32), 'adapt':partial(fine_tune_lm, df, start, seq_len=32),
+         'classify':partial(fine_tune_classifier, df, start, adapters='bitfit', aux_lm=.5)}[stage]
+    f = partial(f, bs=8, epochs=2, precision='fp32')
+    with pytest.raises(KeyboardInterrupt): f(path=tmp_path/'a', resume=Resume(tmp_path/'ckpt', every=4), cbs=Stop())
+    assert not (tmp_path/'a').exists()
+    with pytest.raises(ValueError, match='another run'): f(path=tmp_path/'a', resume=tmp_path/'ckpt', lr=1e-3 if stage!='pretrain' else 2e-3)
+    f(path=tmp_path/'a', resume=tmp_path/'ckpt'); f(path=tmp_path/'b')
+    same(tmp_path/'a', tmp_path/'b')
+    if stage=='pretrain': assert (tmp_path/'a'/'tokenizer.json').read_text()==(tmp_path/'b'/'tokenizer.json').read_text()
 
-def test_another_run_is_refused_and_changes_nothing(here):
-    before = {o:o.read_bytes() for o in (here/'stopped').rglob('*') if o.is_file()}
-    r,df = read_recipe(here/'whole.ini'),tiny_df()
-    def again(df=df, r=r, **kwargs): ulmfit(df, test=df[:9], recipe=r, path=here/'stopped', **kwargs)
-    with pytest.raises(FileExistsError, match='go on with `resume=True`'): again()
-    for kwargs,words in ((dict(r=r.replace(lm=dict(lr=4e-3))), r'lr was 0.003, is 0.004'), (dict(seeds=[3]), r'seeds was \[1, 2\], is \[3\]'),
-                         (dict(df=df.assign(text=df.text+'!')), 'labelled was 60 rows')):
-        with pytest.raises(ValueError, match=words): again(resume=True, **kwargs)
-    assert {o:o.read_bytes() for o in (here/'stopped').rglob('*') if o.is_file()}==before
+@pytest.mark.parametrize('packing', ['full-sentences','doc-sentences','segment-pair'])
+def test_pretraining_from_a_store_is_that_from_its_texts(tmp_path, packing):
+    texts,tok = ['', '🎬'*300, 'x '*5000, *tiny_df().text],tiny_tok('bert')
+    store = TokenStore.build(texts, tok, tmp_path/'store')
+    kwargs = dict(tok=tok, config=tiny_arch('bert', num_hidden_layers=1), packing=packing, bs=8, seq_len=32, epochs=.5, valid_pct=.2)
+    memory,stored = pretrain_lm(texts, tmp_path/'a', **kwargs),pretrain_lm(store, tmp_path/'b', **kwargs)
+    same(tmp_path/'a', tmp_path/'b')
+    assert stored.data==memory.data and stored.metrics==memory.metrics
+    with pytest.raises(ValueError, match='pass as `tok`'): pretrain_lm(store, **{**kwargs, 'tok':None})

@@ -23,7 +23,7 @@ from ..learner.core import classifier_learner
 from ..models.load import load_config
 from .recipe import Recipe, read_recipe, split_columns
 from .report import Report
-from .stage import Stage, fine_tune_classifier, fine_tune_lm, pretrain_lm, task_learner
+from .stage import Stage, check_names, fine_tune_classifier, fine_tune_lm, pretrain_lm, task_learner
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +99,7 @@ class _Run:
     def check(self):
         "Build data and learner of the classifier, so that mistakes show before hours of training"
         c = self.r.classifier
+        for o in (self.r.lm, c): check_names(o)
         dls = classifier_dls(self.df, self.arch, **self.cols, task=c.task, max_len=c.max_len)
         task_learner(dls, self.arch, c, pretrained=False)
         return dls

@@ -8,7 +8,8 @@ of `GeneralConfig`, `LMConfig` and `TaskConfig`. With `resume=` a stage that was
 
 # %% auto #0
 __all__ = ['Stage', 'row_score', 'RowScores', 'measure', 'class_scores', 'TerminalProgress', 'terminal_progress', 'head_first',
-           'named', 'fine_tune_lm', 'small_config', 'pretrain_lm', 'task_learner', 'fine_tune_classifier']
+           'named', 'check_names', 'fine_tune_lm', 'small_config', 'pretrain_lm', 'task_learner',
+           'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/02_stage.ipynb #49465929
 import json, logging, math, sys, time
@@ -115,7 +116,7 @@ class RowScores(Callback):
         self.scores,self.weights,self.score = [],[],row_score(self.learn)[1]
     def after_loss(self):
         if self.training: return
-        score,weight = self.score(self.pred, *self.yb)
+        score,weight = self.score(self.pred.detach(), *self.yb)
         self.scores.append(score.double().cpu()); self.weights.append(weight.double().cpu())
 
 def measure(
@@ -204,6 +205,10 @@ def named(
     if o not in known: raise ValueError(f"`{what}` {o!r} is unknown{did_you_mean(o, known)}; available: {', '.join(known)}")
     return known[o]
 
+def check_names(c):
+    "Raise unless schedule and anneal of the settings `c` are known"
+    named(c.schedule, _schedules, 'schedule'); named(c.anneal, _anneals, 'anneal')
+
 def _plain(c):
     "The settings `c` with names instead of functions and classes"
     return {k:v if isinstance(v, (str,int,float,tuple,type(None))) else getattr(v, '__name__', type(v).__name__) for k,v in vars(c).items()}
@@ -290,6 +295,7 @@ def _lm_objective(c, tok, seed):
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate}))
 
 def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume, cbs, **kwargs):
+    check_names(c)
     if path is not None: check_dir(path)
     set_seed(seed)
     tok,resume = HFTokenizer(tok),resume if resume is None or isinstance(resume, Resume) else Resume(resume)
@@ -401,8 +407,9 @@ def fine_tune_classifier(
     **kwargs # Settings of `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
 ) -> Stage:
     "Put a head on the body of `arch` and train it on your labels"
-    if path is not None: check_dir(path)
     c,resume = TaskConfig(**kwargs),resume if resume is None or isinstance(resume, Resume) else Resume(resume)
+    check_names(c)
+    if path is not None: check_dir(path)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, c.valid_pct, c.bs,
                          seed=seed, task=c.task, max_len=c.max_len, truncation=c.truncation)
