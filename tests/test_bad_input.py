@@ -1,0 +1,196 @@
+"What users really pass: each odd thing trains, or is refused at once in a sentence that names the row or the column and what to do"
+import copy, logging, re
+import numpy as np, pandas as pd, pytest, torch
+from fastai.data.block import CategoryBlock, DataBlock
+from fastai.data.transforms import ColReader, ColSplitter
+from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
+from fastformers.inference.predictor import from_hf
+from fastformers.inference.tasks import task_of
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tags, tiny_tok
+
+def tok(style='bert'): return tiny_tok(style)
+doors = pytest.mark.parametrize('door', [classifier_dls,lm_dls], ids=lambda o: o.__name__)
+
+def replaced(col, i, v):
+    "The tiny reviews, `v` in row `i` of `col`"
+    df = tiny_df().astype({col:object}); df.at[i,col] = v
+    return df
+
+def build(door, df, t=None, **kwargs): return door(df, tok() if t is None else t, bs=8, device='cpu', **kwargs)
+def refused(door, df, kind, match, t=None, **kwargs):
+    with pytest.raises(kind, match=match) as e: build(door, df, t, **kwargs)
+    assert len(str(e.value))<500
+
+@pytest.fixture
+def log(caplog): caplog.set_level(logging.INFO, 'fastformers'); return caplog
+
+# ---- texts
+
+@doors
+@pytest.mark.parametrize('text', [None, float('nan'), pd.NA, 7, True, b'fine', ['a','b','c'], pd.Timestamp('2020')], ids=repr)
+def test_what_is_no_text_is_refused(door, text): refused(door, replaced('text', 5, text), TypeError, r"'text' holds .* in row 5; ")
+
+@doors
+def test_empty_texts_stay(door):
+    df = replaced('text', 0, ''); df.at[7,'text'] = ' \n'
+    dls = build(door, df)
+    if door is classifier_dls: assert len(dls.train_ds)+len(dls.valid_ds)==60
+    for x,*_ in dls.train: assert x.attention_mask.any(1).all()
+
+@doors
+@pytest.mark.parametrize('text', ['a fine film ' * 8_500, 'w'*100_000], ids=['words','one word'])
+def test_a_very_long_text_is_cut(door, text):
+    dls = build(door, replaced('text', 0, text), **({'max_len':64} if door is classifier_dls else {'seq_len':64}))
+    assert max(x.shape[1] for x,*_ in dls.train)<=64
+
+@doors
+@pytest.mark.parametrize('style', ['bert','gpt2','xlnet'])
+def test_emoji_nul_and_lone_surrogates_are_texts(door, style):
+    df = tiny_df().astype(object)
+    for i,o in enumerate(['👩‍👩‍👧 ❤️', 'a\0b', 'x \ud83d y \udc00', '\ufdd0\uffff']): df.at[i,'text'] = o
+    for dl in build(door, df, tok(style)).loaders:
+        for x,*_ in dl: assert x.attention_mask.any(1).all()
+
+@doors
+def test_special_tokens_in_a_text_are_ordinary(door):
+    t,df = tok(),tiny_df().assign(text=[f'[SEP] [MASK] [PAD] [CLS] {i}' for i in range(60)])
+    ids = build(door, df, t).train_ds[0][0].ids
+    assert not (ids[1:-1]==t.mask_token_id).any() and not (ids[1:-1]==t.sep_token_id).any()
+
+@doors
+def test_texts_in_training_and_validation_are_said(door, log):
+    build(door, pd.concat([tiny_df(), tiny_df()[:2].assign(is_valid=True, text=lambda d: d.text.str.upper())]))
+    assert '2 of 17 validation texts are also in training' in log.text
+
+def test_new_texts_that_are_none_are_refused():
+    dls = build(classifier_dls, tiny_df())
+    for item in (None, 7, float('nan')):
+        with pytest.raises(TypeError, match='(?i)expected a text'): dls.test_dl([item]).one_batch()
+    with pytest.raises(ValueError, match="`text_col` 'text' is not in this row; it has review"): dls.test_dl(pd.DataFrame({'review':['fine']})).one_batch()
+    block = DataBlock((HFTextBlock(tok()), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=ColSplitter())
+    with pytest.raises(TypeError, match='`get_x` gives nan for item'): block.dataloaders(replaced('text', 2, float('nan')))
+
+# ---- columns
+
+@doors
+def test_a_missing_column_names_the_nearest(door):
+    refused(door, tiny_df(), ValueError, "`text_col` 'txt' is not a column; columns are text, label, is_valid; did you mean text?", text_col='txt')
+    refused(door, tiny_df(), ValueError, "`valid_col` 'valid' is not a column.*did you mean is_valid", valid_col='valid')
+    if door is classifier_dls: refused(door, tiny_df(), ValueError, "`label_col` 'labels' is not .*did you mean label", label_col='labels')
+    refused(door, tiny_df()[:0], ValueError, 'the data have no rows; columns are')
+    refused(door, tiny_pairs().assign(text_c='x'), ValueError, 'one column or a pair of them, got 3: text_a, text_b, text_c', text_col=['text_a','text_b','text_c'])
+
+@doors
+def test_columns_and_index_may_be_anything(door):
+    want = build(door, tiny_df()).valid.one_batch()[0]
+    odd = tiny_df().astype({'text':'category', 'label':'category', 'is_valid':'category'}).set_axis(range(3), axis=1)
+    names = dict(text_col=0, valid_col=2) | ({'label_col':1} if door is classifier_dls else {})
+    for df,kw in ((tiny_df(), dict(text_col=['text'])), (tiny_df().set_index(np.zeros(60, int)), {}), (odd, names), (tiny_df().astype({'text':'string'}), {})):
+        assert (build(door, df, **kw).valid.one_batch()[0]==want).all()
+
+@doors
+@pytest.mark.parametrize('data,match', [('reviews.csv','got str; for a file there is `.from_csv`'), ({'train':tiny_df()},"got dict; pass one of its parts: 'train'"), (None,'got NoneType')], ids=['path','parts','None'])
+def test_what_is_no_table_is_refused(door, data, match): refused(door, data, TypeError, match)
+
+# ---- the split
+
+@doors
+def test_flags_of_validation(door):
+    want = build(door, tiny_df()).valid.one_batch()[0]
+    for kind in (bool,int,float,object): assert (build(door, tiny_df().astype({'is_valid':kind})).valid.one_batch()[0]==want).all()
+    for flag in ('valid', 2, None): refused(door, replaced('is_valid', 3, flag), ValueError, "column 'is_valid' holds .*; it must be True for validation")
+    refused(door, tiny_df().assign(is_valid=False), ValueError, 'puts 0 of 60 rows into validation')
+    refused(door, tiny_df()[['text','label']][:1], ValueError, 'of 1 texts out for validation; give at least 2')
+
+def test_a_label_only_in_validation_is_refused():
+    refused(classifier_dls, replaced('label', int(tiny_df().is_valid.argmax()), 'odd'), ValueError, 'labels that training has not.*: odd; move some of their rows')
+
+def test_a_class_with_a_single_row_stays_in_training():
+    for i in range(0, 60, 7):
+        dls = build(classifier_dls, replaced('label', i, 'odd').drop(columns='is_valid'), valid_pct=.5)
+        assert 'odd' in dls.vocab and 'odd' not in {dls.vocab[int(y)] for _,y in dls.valid_ds}
+
+# ---- labels
+
+@pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
+def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "row 4 has no label in column 'label'; drop such rows first.*dropna")
+
+def test_labels_that_cannot_be_learnt_are_refused():
+    refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training; a classifier needs two or more")
+    refused(classifier_dls, replaced('label', 4, 1), TypeError, r"'label' mixes labels of several types \(int, str\); make them one, e\.g\. df\.astype\(\{'label': str\}\)")
+    refused(classifier_dls, tiny_df(), ValueError, "`label_col` 'text' is also the column of the texts", label_col='text')
+    refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, "'b' holds 2; several labels a row are lists", label_col=['a','b'])
+    refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, 'a number to predict must be finite')
+    refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' is 2.5 in all training rows: there is nothing to learn")
+    refused(classifier_dls, tiny_df(), TypeError, 'which is no number to predict', task='regression')
+    refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; available: .*did you mean regression", task='regresion')
+    odd = tiny_tags(); odd.at[3,'label'] = ['O']
+    refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words and 1 tags', task='tags')
+
+def test_booleans_are_two_classes():
+    for kind in (bool,object,'boolean'):
+        dls = build(classifier_dls, tiny_df().assign(label=lambda d: d.label.eq('positive').astype(kind)))
+        assert [bool(o) for o in dls.vocab]==[False,True] and task_of(dls).name=='single'
+    learn = classifier_learner(dls, tiny_arch('bert', num_hidden_layers=1))
+    with learn.no_bar(), learn.no_logging(): learn.fit(1, 1e-3)
+    assert str(learn.predict('a fine film')[0]) in ('True','False')
+
+@pytest.mark.parametrize('label,name,doubt', [
+    (lambda d: d.label, 'single', None), (lambda d: d.label+'; x', 'multi', None), (lambda d: d.label.map(lambda o: [o]), 'multi', None), (lambda d: d.text.str.len()/10, 'regression', None),
+    (lambda d: d.index%3, 'single', None), (lambda d: d.index//1, 'single', "60 distinct whole numbers in 60 rows.*task='regression'"),
+    (lambda d: ['Review','Opinion; review']*30, 'multi', "only 'Opinion; review' holds a ';'.*task='single'"), (lambda d: [1.,2.,3.]*20, 'regression', "few whole numbers; for classes pass task='single'")])
+def test_what_was_understood_is_said(label, name, doubt, log):
+    df = tiny_df(); df['label'] = label(df)
+    try: dls = build(classifier_dls, df)
+    except ValueError: assert doubt and 'distinct' in doubt; dls = None                        # each class has one row
+    warned,said = [r.getMessage() for r in log.records if r.levelno>=logging.WARNING],log.text
+    if doubt:
+        assert len(warned)==1 and re.search(doubt, warned[0])
+        log.clear(); build(classifier_dls, df, task='regression' if 'distinct' in doubt else 'single')
+        assert not [r for r in log.records if r.levelno>=logging.WARNING]
+    else: assert not warned
+    if dls: assert task_of(dls).name==name and f'{name} (' in said and '45 training and 15 validation rows' in said and 'tokens' in said
+
+def test_unknown_tokens_are_warned_of(log):
+    df = tiny_df().assign(text=[f'数据 集 {i}' for i in range(60)])
+    build(classifier_dls, df)
+    assert any('unknown' in r.getMessage() for r in log.records if r.levelno>=logging.WARNING)
+
+# ---- numbers of any size
+
+@pytest.mark.parametrize('scale,shift', [(1.,0.), (5515.,12_000.), (1e-4,0.)])
+def test_numbers_of_any_size_are_learnt_and_answered_as_they_are(scale, shift, tmp_path):
+    "Whether a text is long, times `scale`: predictions spread as the targets do"
+    torch.manual_seed(0); np.random.seed(0)
+    y = tiny_df().label.map(dict(negative=-1., neutral=0., positive=1.))
+    df = tiny_df().assign(text=lambda d: d.label.map(dict(negative='bad', neutral='so so', positive='good'))+' '+d.text, price=y*scale+shift)
+    dls = build(classifier_dls, df, label_col='price', task='regression')
+    learn = classifier_learner(dls, tiny_arch('bert'))
+    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(12, 5e-3)
+    p,y = learn.get_preds()
+    assert y.numpy()==pytest.approx(df.price[df.is_valid].to_numpy(), rel=1e-5, abs=1e-8)        # in the numbers of the table
+    assert abs(float(p.mean())-shift)<scale and .4<float(p.std())/scale<1.5 and np.corrcoef(p[:,0], y)[0,1]>.7
+    values = dict(zip(learn.recorder.metric_names[2:-1], learn.validate()))
+    assert values['_rmse']==pytest.approx(float((p[:,0]-y).pow(2).mean().sqrt()), rel=1e-3) and values['valid_loss']<2
+    text = df.text[0]
+    one = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')(text)[0]['score']
+    assert one==pytest.approx(float(learn.predict(text)[2]), rel=1e-4, abs=1e-6*scale)
+
+# ---- tokenizers and models
+
+@doors
+def test_a_tokenizer_without_pad_token_pads(door):
+    t = copy.deepcopy(tok('gpt2')); t.pad_token = None; assert t.pad_token_id is None
+    x = build(door, tiny_df(), t).train.one_batch()[0]
+    assert not x.attention_mask.all() and x.attention_mask.any(1).all()
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused():
+    for door,learner in ((classifier_dls,classifier_learner), (lm_dls,lm_learner)):
+        with pytest.raises(ValueError, match=r'tokenizer has \d+ tokens, the model 50'): learner(build(door, tiny_df()), tiny_arch('bert', vocab_size=50))
+
+def test_a_checkpoint_cut_short_is_named(tmp_path):
+    d = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert', num_hidden_layers=1)).save_encoder(tmp_path/'stage')
+    f = d/'model.safetensors'
+    f.write_bytes(f.read_bytes()[:f.stat().st_size//2])
+    with pytest.raises((OSError,ValueError), match='cut short or damaged'): classifier_learner(build(classifier_dls, tiny_df()), d)
