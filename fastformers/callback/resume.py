@@ -226,7 +226,8 @@ class Resume(Callback):
         keep:int=2, # how many of the running fit to keep
     ):
         self.path,self.minutes,self.every,self.keep = Path(path).expanduser(),minutes,every,keep
-        self.earlier,self._others,self._at,self._stop = 0.,None,None,False # `earlier`: seconds of earlier processes
+        self.earlier = 0. # seconds of earlier processes
+        self._others,self._at,self._handler,self._stop = None,None,None,False
 
     @property
     def _number(self): return self._fits.setdefault(self.learn, {}).get(str(self.path), 0)
@@ -308,7 +309,7 @@ class Resume(Callback):
     def _end(self):
         "Give Ctrl-C back to its earlier handler; was it pressed?"
         if signal.getsignal(signal.SIGINT)==self._interrupt: signal.signal(signal.SIGINT, self._handler)
-        stop,self._stop = self._stop,False
+        stop,self._stop,self._handler = self._stop,False,None # a handler cannot always be pickled
         return stop
 
     def _save(self, batch, done=False):
