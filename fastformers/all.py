@@ -8,7 +8,7 @@ What is not in it is imported from its module. Scripts and libraries import what
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/11_all.ipynb #ce3cf869
+# %% ../nbs/11_all.ipynb #9d70e8c8
 import fastformers.learner.generation as _generation, fastformers.data.show as _show # methods of `Learner`, tables of batches
 from .hub import resolve_arch
 from .text.core import TensorTokens
@@ -52,5 +52,5 @@ from .ulmfit.stage import Stage, pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.experiments import label_curve, best_of
 
-# %% ../nbs/11_all.ipynb #99ff693a
+# %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]
