@@ -37,7 +37,7 @@ def adapt(work, texts):
     "The directory of stage 2; it is trained in legs, each of which ends in a checkpoint"
     from fastformers.callback.resume import Resume
     from fastformers.text.store import TokenStore
-    from fastformers.ulmfit.run import fine_tune_lm
+    from fastformers.ulmfit.stage import fine_tune_lm
     if not (work/'lm'/'stage.json').exists():
         store = TokenStore(work/'store') if (work/'store').exists() else TokenStore.build(texts, 'minilm', work/'store', progress=False)
         fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule_of(warm, body), cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
@@ -55,7 +55,7 @@ def halfway(work, texts):
     return work/'halfway'
 
 def classify(arch, train, valid, test, n, seed, final):
-    from fastformers.ulmfit.run import fine_tune_classifier
+    from fastformers.ulmfit.stage import fine_tune_classifier
     df = pd.concat([sample(train, n, seed).assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)[['text','label','is_valid']]
     s = fine_tune_classifier(df, arch, test=test[['text','label']] if final else None, seed=seed, epochs=epochs[n], cbs=last_only(), **clf_settings)
     return {'validation':100*(1-s.metrics['accuracy']), **({'test':100*(1-s.test['accuracy'])} if final else {})}

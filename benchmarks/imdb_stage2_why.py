@@ -27,7 +27,7 @@ def train_lm(path, unsup, tokens, body=body, warm=warm, p=.15, words=words, **ch
     "The directory of stage 2 with other settings, on `tokens` tokens or so"
     from fastformers.objectives.mlm import MLM
     from fastformers.text.tokenizer import HFTokenizer
-    from fastformers.ulmfit.run import fine_tune_lm
+    from fastformers.ulmfit.stage import fine_tune_lm
     if not (path/'stage.json').exists():
         texts = [' '.join(o.split()[:words]) for o in unsup.sample(frac=1, random_state=0).text]
         n = np.searchsorted(np.cumsum([1.3*len(o.split()) for o in texts]), tokens)  # 1.3 tokens a word

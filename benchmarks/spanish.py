@@ -17,7 +17,8 @@ def main():
     wiki,train,dev,test = data_files('wiki_es/train.txt.gz', 'fakenews_es/train.csv.gz', 'fakenews_es/dev.csv.gz', 'fakenews_es/test.csv.gz')
     from fastformers.text.readers import read_texts
     from fastformers.ulmfit.recipe import read_recipe
-    from fastformers.ulmfit.run import pretrain_lm, ulmfit
+    from fastformers.ulmfit.run import ulmfit
+    from fastformers.ulmfit.stage import pretrain_lm
     quiet()
     seeds = [int(o) for o in args.seeds.split(',')]
     recipe = read_recipe(here/'spanish.ini')
@@ -34,11 +35,11 @@ def main():
     arms = {'three stages':[s for s in report.stages if s.name=='classifier'], 'without stage 2':scratch}
     # the same network with random weights: what did the 20 minutes buy?
     from transformers import AutoConfig
-    from fastformers.ulmfit.run import fine_tune_classifier
+    from fastformers.ulmfit.stage import fine_tune_classifier
     from fastformers.text.tokenizer import load_tokenizer
     c = recipe.classifier
     arms['without pretraining'] = [fine_tune_classifier(df, AutoConfig.from_pretrained(out/'general'), tok=load_tokenizer(str(out/'general')), test=test if args.final else None, epochs=c.epochs, lr=c.lr,
-                                                        bs=c.bs, discr=c.discr, max_len=recipe.model.max_len or None, seed=s, name='random') for s in seeds]
+                                                        bs=c.bs, discr=c.discr, max_len=recipe.classifier.max_len, seed=s, name='random') for s in seeds]
     tr,va = df[~df.is_valid],df[df.is_valid]
     figures = {'minutes':round((time.time()-start)/60,1), 'general LM':{'metrics':general.metrics,'minutes':round(general.seconds/60,1),'epochs':general.schedule.total, **general.data, 'fill_mask':fills},
                'gains':report.gains().to_dict('records'),

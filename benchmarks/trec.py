@@ -15,7 +15,8 @@ def main():
     from fastformers.data.labels import class_names, split_rows
     from fastformers.ulmfit.recipe import read_recipe
     from fastformers.callback.schedule import full_tune
-    from fastformers.ulmfit.run import ulmfit, fine_tune_classifier
+    from fastformers.ulmfit.run import ulmfit
+    from fastformers.ulmfit.stage import fine_tune_classifier
     quiet()
     seeds = [int(o) for o in args.seeds.split(',')]
     recipe = read_recipe(here/'trec.ini')
@@ -30,7 +31,7 @@ def main():
             'without the LM stage':[s for s in report.stages if s.name=='classifier without LM stages']}
     c = recipe.classifier
     arms['plain full fine-tuning'] = [fine_tune_classifier(df, recipe.model.arch, test=test if args.final else None, epochs=c.epochs, lr=c.lr, bs=c.bs, discr=1., schedule=full_tune,
-                                                           max_len=recipe.model.max_len or None, seed=s, name='plain') for s in seeds]
+                                                           max_len=recipe.classifier.max_len, seed=s, name='plain') for s in seeds]
     tr,va = df[~df.is_valid],df[df.is_valid]
     figures = {'minutes':round((time.time()-start)/60,1), 'gains':report.gains().to_dict('records'),
                'validation error %':{k:stat([100*(1-s.metrics['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(tr,va),2)}}

@@ -27,7 +27,7 @@ decay = dict(bs=32, discr=1.11)
 longer = { # at the middle rate only
     'layer decay, 4 epochs':dict(epochs=4, **decay),
     'layer decay, 8 epochs':dict(epochs=8, **decay),
-    'layer decay, 8 epochs, mix of layers':dict(epochs=8, layers='mix', **decay),
+    'layer decay, 8 epochs, mix of layers':dict(epochs=8, hidden_states='mix', **decay),
     'layer decay, 6 epochs, R-Drop':dict(epochs=6, r_drop=2., **decay),
     'layer decay, 6 epochs, LM loss':dict(epochs=6, lm=.5, **decay),
 }

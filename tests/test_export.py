@@ -503,7 +503,7 @@ def test_the_parent_is_what_was_opened(tmp_path):
 def test_a_loaded_encoder_is_the_parent(tmp_path, old):
     learn = quiet(classifier_learner(classifier_dls(df, tiny_tok('bert'), device='cpu'), tiny_arch('bert', vocab_size=len(tiny_tok('bert')))))
     learn.load_encoder(old[1])
-    assert lineage(learn.to_hf(tmp_path/'o'))==['language model','bert'] and learn.parent==str(old[1])
+    assert lineage(learn.to_hf(tmp_path/'o'))==['language model','bert'] and learn.lineage.parent==str(old[1])
 
 def test_a_learner_without_data_names_none(tmp_path):
     learn = learner('bert')

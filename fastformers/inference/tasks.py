@@ -411,10 +411,11 @@ class OwnLoss(nn.Module):
     "The loss `f(pred, y)` with `activation` and `decodes` of the loss `default`; outputs get the shape of `y` where only that differs"
     def __init__(self, f, default):
         super().__init__()
-        self.f,self.default = f,default
+        self.f,self.default,self.reduction = f,default,'mean' # fastai sets `reduction` for the losses of rows
     def activation(self, x): return getattr(self.f, 'activation', getattr(self.default, 'activation', lambda o: o))(x)
     def decodes(self, x): return getattr(self.f, 'decodes', getattr(self.default, 'decodes', lambda o: o))(x)
-    def forward(self, pred, y, reduction='mean'):
+    def forward(self, pred, y, reduction=None):
+        reduction = reduction or self.reduction
         if pred.numel()==y.numel(): pred = pred.reshape(y.shape)
         if reduction=='mean': return self.f(pred, y)
         if not hasattr(self.f, 'reduction'): return self.f(pred, y, reduction=reduction)
