@@ -4,7 +4,6 @@ import numpy as np, pandas as pd, pytest, torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 from fastformers.data.block import lm_dls
-from fastformers.data.packing import pack_tokens
 from fastformers.learner.core import lm_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
 from fastformers.text.core import TensorTokens

@@ -11,7 +11,6 @@ __all__ = ['read_texts']
 # %% ../../nbs/text/03_readers.ipynb #2c17e957
 import gzip, re, zlib
 from itertools import islice
-from pathlib import Path
 import pandas as pd
 from ..files import find_path
 

@@ -62,22 +62,28 @@ class TokenStore:
     ):
         self.path = Path(path).expanduser().resolve()
         try: self.meta = json.loads((self.path/'store.json').read_text(encoding='utf-8'))
-        except (OSError,ValueError) as e: raise ValueError(f"{self.path} holds no token store ({e}); make one with TokenStore.build(texts, tok, path)") from e
-        if self.meta.get('format')!=2: raise ValueError(f"{self.path} has format {self.meta.get('format')!r}, this version reads 2; build it anew")
-        if self.meta['dtype'] not in ('uint16','uint32'): raise ValueError(f"{self.path} holds {self.meta['dtype']!r}, expected unsigned integers; build it anew")
+        except (OSError,ValueError) as e:
+            raise ValueError(f"{self.path} holds no token store ({e}); make one with TokenStore.build(texts, tok, path)") from e
+        if self.meta.get('format')!=2:
+            raise ValueError(f"{self.path} has format {self.meta.get('format')!r}, this version reads 2; build it anew")
+        if self.meta['dtype'] not in ('uint16','uint32'):
+            raise ValueError(f"{self.path} holds {self.meta['dtype']!r}, expected unsigned integers; build it anew")
         n = self.meta['documents']
-        self.tokens,self.ends,self.keys = self._open('tokens', self.meta['dtype'], self.meta['tokens']),self._open('ends', 'uint64', n),self._open('keys', 'uint64', n)
+        self.tokens = self._open('tokens', self.meta['dtype'], self.meta['tokens'])
+        self.ends,self.keys = self._open('ends', 'uint64', n),self._open('keys', 'uint64', n)
         if tok is not None: self.check_tok(tok)
 
     def _open(self, name, dtype, n):
         f,dtype = self.path/f'{name}.bin',np.dtype(dtype).newbyteorder('<')
-        if f.stat().st_size!=n*dtype.itemsize: raise ValueError(f"{f} has {f.stat().st_size:,} bytes, {n*dtype.itemsize:,} expected; copy it again, or build it anew")
+        have,want = f.stat().st_size,n*dtype.itemsize
+        if have!=want: raise ValueError(f"{f} has {have:,} bytes, {want:,} expected; copy it again, or build it anew")
         return np.memmap(f, dtype, 'r') if n else np.empty(0, dtype) # nothing cannot be mapped
 
     def check_tok(self, tok):
         "Raise unless `tok` is the tokenizer that made this store"
         if (h := tok_hash(load_tokenizer(tok)))!=self.meta['tokenizer']:
-            raise ValueError(f"{self.path} was made by another tokenizer ({self.meta['tokenizer']}, not {h}); pass the one that made it, or build a store with this one at another path")
+            raise ValueError(f"{self.path} was made by another tokenizer ({self.meta['tokenizer']}, not {h}); "
+                             "pass the one that made it, or build a store with this one at another path")
 
     def __len__(self): return len(self.ends)
     def __reduce__(self): return type(self),(self.path,) # another process maps the files itself
@@ -105,7 +111,8 @@ class TokenStore:
         tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
         wide = max(tok.tok.get_vocab().values())>=1<<16
         total = len(source) if hasattr(source, '__len__') and not isinstance(source, str) else None
-        texts = tqdm(_texts(source, text_col, sep, encoding), total=total, unit=' texts', disable=progress is False, delay=0 if progress else 2)
+        texts = _texts(source, text_col, sep, encoding)
+        texts = tqdm(texts, total=total, unit=' texts', disable=progress is False, delay=0 if progress else 2)
         with atomic_dir(path, mark='store.json') as new:
             content = content_hash(_write(new, _batches(texts), tok, 'I' if wide else 'H'))
             n_bytes,n_ends = ((new/f'{o}.bin').stat().st_size for o in ('tokens','ends'))

@@ -149,7 +149,8 @@ def _cuts(e, max_len, how):
     seq = e.sequence_ids # None for special tokens
     ns = [seq.count(i) for i in range(e.n_sequences)]
     k = max_len-(len(seq)-sum(ns))
-    if k<len(ns): raise ValueError(f"`max_len` {max_len} leaves no room for {'a pair' if len(ns)==2 else 'a text'} beside {max_len-k} special tokens")
+    if k<len(ns):
+        raise ValueError(f"`max_len` {max_len} leaves no room for {'a pair' if len(ns)==2 else 'a text'} beside {max_len-k} special tokens")
     for i,n,k in reversed([*zip(range(2), ns, _share(ns, k))]):
         if n>k: at = seq.index(i)+_head[how](k); yield slice(at, at+n-k)
 
@@ -178,14 +179,16 @@ def texts_in(df, col):
     if col not in df.columns: raise ValueError(f"`text_col` {col!r} is not a column; columns are {', '.join(map(str, df.columns))}")
     texts = df[col].tolist()
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
-    if bad is not None: raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in {row_name(df, bad)}; {text_hint(texts[bad])}")
+    if bad is not None:
+        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in {row_name(df, bad)}; {text_hint(texts[bad])}")
     return texts
 
 def _ready(o):
     "Ready ids as `TensorTokens`"
     try: a = np.asarray(o.cpu() if isinstance(o, Tensor) else o)
     except ValueError: a = np.empty(0) # lists of different lengths
-    if a.ndim!=1 or not a.size or a.dtype.kind not in 'iu': raise TypeError(f"Expected a text, a pair of texts or token ids, got {o!r:.80}; {text_hint(o)}")
+    if a.ndim!=1 or not a.size or a.dtype.kind not in 'iu':
+        raise TypeError(f"Expected a text, a pair of texts or token ids, got {o!r:.80}; {text_hint(o)}")
     return TensorTokens(torch.as_tensor(a.astype(np.int64)))
 
 # %% ../../nbs/text/02_tokenizer.ipynb #a8c86588
@@ -201,7 +204,8 @@ class HFTokenizer(Transform):
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
         if truncation not in _head: raise ValueError(f"`truncation` {truncation!r} is none of {', '.join(_head)}")
         n = self.tok.num_special_tokens_to_add(pair=False)
-        if max_len is not None and max_len<=n: raise ValueError(f"`max_len` {max_len} leaves no room for a text beside {n} special tokens; pass {n+1} or more, or None")
+        if max_len is not None and max_len<=n:
+            raise ValueError(f"`max_len` {max_len} leaves no room for a text beside {n} special tokens; pass {n+1} or more, or None")
         tok,i,self._made = self.tok,self.tok.pad_token_id,(0,None)
         self.left = tok.padding_side=='left' # does the family pad on the left?
         self.pad = TensorTokens(0 if i is None else i, attention_mask=0, segment_ids=tok.pad_token_type_id) # what padding is made of
@@ -243,7 +247,8 @@ class HFTokenizer(Transform):
         "Encode many texts, on all cores"
         texts = list(texts)
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
-        if bad is not None: raise TypeError(f"Expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}; {text_hint(texts[bad])}")
+        if bad is not None:
+            raise TypeError(f"Expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}; {text_hint(texts[bad])}")
         show = len(texts)>50_000 if progress is None else progress
         return [o for i in tqdm(range(0, len(texts), chunk), disable=not show) for o in self._encode(texts[i:i+chunk])]
 
@@ -290,7 +295,8 @@ def encode_df(
     texts = [texts_in(df, o) for o in cols]
     if not isinstance(tok, HFTokenizer) or max_len is not None: tok = HFTokenizer(tok, max_len, truncation)
     ids = np.empty(len(df), dtype=object)
-    for i,o in enumerate(tok.encode_batch(texts[0] if len(cols)==1 else zip(*texts), progress=progress)): ids[i] = o # `ids[:]` would make a table of them
+    for i,o in enumerate(tok.encode_batch(texts[0] if len(cols)==1 else zip(*texts), progress=progress)):
+        ids[i] = o # `ids[:]` would make a table of them
     return df.assign(**{col:ids})
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
