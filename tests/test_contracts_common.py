@@ -7,7 +7,9 @@ from transformers import AutoModelForCausalLM
 from fastformers.text.core import TensorTokens
 from fastformers.data.block import PadTokens, classifier_dls, lm_dls
 from fastformers.models.heads import PoolingHead
-from fastformers.models.core import LanguageModel, TextClassifier, is_causal, layer_groups, load_body, load_hf
+from fastformers.models.core import LanguageModel, TextClassifier
+from fastformers.models.families import is_causal, layer_groups
+from fastformers.models.load import load_body, load_hf
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok

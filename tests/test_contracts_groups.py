@@ -1,6 +1,6 @@
 "Layer groups: blocks + 2, every parameter in one of them, and in the order in which the signal passes"
 import pytest, torch
-from fastformers.models.core import block_modules, group_names, layer_groups
+from fastformers.models.families import block_modules, group_names, layer_groups
 from test_contracts_common import *
 
 n_blocks = {o:1 if o=='albert' else 3 for o in families} # ALBERT's three layers share their weights

@@ -8,7 +8,8 @@ from fastformers.inference.predictor import from_hf
 from fastformers.models.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
 from fastformers.models.heads import HiddenStateSelector, all_states, state_widths
 from fastformers.learner.core import classifier_learner
-from fastformers.models.core import ModelInputs, block_modules, group_names
+from fastformers.models.core import ModelInputs
+from fastformers.models.families import block_modules, group_names
 from fastformers.callback.schedule import gradual_unfreeze, head_only
 from fastformers.testing import tiny_families
 from test_contracts_common import *

@@ -19,7 +19,7 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.interpret.forgetting import forgetting
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.load import load_config
-from fastformers.models.core import layer_groups
+from fastformers.models.families import layer_groups
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.callback.regularize import EWC, L2SP, Mixout, RDrop, fisher_diagonal, load_fisher, loaded_weights, save_fisher, symmetric_kl

@@ -17,7 +17,8 @@ from ..files import content_hash, write_text
 from .stage_json import versions
 from .tasks import Task
 from ..models.load import ADAPTERS
-from ..models.core import HFClassifier, load_config, load_hf
+from ..models.core import HFClassifier
+from ..models.load import load_config, load_hf
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,9 @@ from ..text.core import TensorTokens
 from ..hub import resolve_arch
 from .bundle import Bundle, hf_classifier, read_bundle
 from .tasks import Task
-from ..models.core import TextClassifier, load_body, load_config, max_length
+from ..models.core import TextClassifier
+from ..models.families import max_length
+from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head
 from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer
 

@@ -22,9 +22,9 @@ from safetensors.torch import load_model, save_model
 from torch import nn, Tensor
 from ..text.core import TensorTokens, as_tokens
 from .adapters import load_adapters, save_checkpoint
-from .families import block_modules, evaluating, get_meta, group_names, is_causal, is_decoder, layer_groups, max_length
+from .families import evaluating, get_meta, is_decoder, max_length
 from .heads import HiddenStateSelector, all_states, forget_states, is_last, state_widths
-from .load import LoadReport, fit_vocab, load_body, load_config, load_hf, quiet_hf
+from .load import LoadReport, fit_vocab, quiet_hf
 
 _log,_PAD = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0))
 HEAD = 'head.safetensors' # beside the checkpoint of a body: the head of this library
