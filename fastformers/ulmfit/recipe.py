@@ -8,8 +8,7 @@ are in `demo_recipe`. This module loads neither fastai nor torch, so a wrong key
 
 # %% auto #0
 __all__ = ['RunConfig', 'DataConfig', 'ModelConfig', 'TrainConfig', 'LMConfig', 'GeneralConfig', 'TaskConfig', 'Setting',
-           'settings', 'allowed', 'parse', 'Recipe', 'read_recipe', 'split_columns', 'read_data', 'demo_recipe',
-           'is_docs']
+           'settings', 'allowed', 'parse', 'Recipe', 'read_recipe', 'split_columns', 'read_data', 'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
 from configparser import ConfigParser, Error
@@ -270,7 +269,3 @@ def demo_recipe():
     "The recipe of `fastformers demo`: documentation of Python libraries, a small encoder, some minutes"
     return Recipe().replace(run=dict(output='runs/demo'), lm=dict(minutes=2.5), classifier=dict(max_len=128),
                             data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))
-
-# %% ../../nbs/ulmfit/00_recipe.ipynb #3fce5563
-def is_docs(o): return o=='docs'
-def _data_file(recipe, section, key): return Path(getattr(getattr(recipe, section), key))
