@@ -25,7 +25,7 @@ mutations = [
     ('RTD: hidden and refilled alike counts as replaced', 'objectives/rtd', 'return filled.predicted & (filled.ids!=y.as_subclass(Tensor))', 'return filled.predicted', 'rtd objectives/04_rtd'),
     # means and figures
     ('token loss is a mean of rows', 'objectives/core', 'loss.sum()/n.sum().clamp(min=1)', '(loss.sum(1)/n.clamp(min=1)).mean()', 'contracts_masks contracts_lm_head'),
-    ('validation loss weighs batches by rows', 'objectives/metrics', 'n = (self.weight or objective_of(learn.dls).weight)(learn.pred, *learn.yb)', 'n = len(learn.yb[0])', 'contracts_learner'),
+    ('validation loss weighs batches by rows', 'objectives/metrics', 'n = (self.weight or objective_of(learn.dls).weight)(learn.pred, *learn.yb)', 'n = len(learn.yb[0])', 'contracts_learner objectives/01_metrics'),
     ('accumulated gradients are a sum', 'callback/compute', 'scale = self.unit/self.total if self.total else 1.', 'scale = 1.', 'accumulate'),
     ('an interval of 50 %', 'ulmfit/report', '[.025,.975]', '[.25,.75]', 'evaluation ulmfit/01_report'),
     ('several seeds count as more rows', 'ulmfit/report', 'd = np.where(w>0, w*(a-b), 0).sum(0) ', 'w,d = w.reshape(1,-1),np.where(w>0, w*(a-b), 0).reshape(-1) ', 'evaluation ulmfit/01_report'),
@@ -33,7 +33,7 @@ mutations = [
     # models
     ('LM head at the wrong positions', 'models/core', 'return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]', 'return predicted.int().argsort(dim=1, stable=True)[:,:k]', 'contracts_lm_head'),
     ('the head is in the lowest group', 'models/families', 'groups[where.get(id(p), top)].append(p)', 'groups[where.get(id(p), 0)].append(p)', 'contracts_groups'),
-    ('a left-padded decoder counts padding', 'models/core', "if self.positions and bool((mask[:,0]==0).any())", "if False", 'contracts_batches families'),
+    ('a left-padded decoder counts padding', 'models/core', "if self.positions and bool((mask[:,0]==0).any())", "if False", 'contracts_batches models/05_core families'),
     ('padding always on the right', 'data/loader', "(k,0) if self.left else (0,k)", "(0,k)", 'contracts_batches families'),
     ('mean pooling counts padding', 'models/heads', '/ mask.sum(1, keepdim=True).clamp(min=1)', '/ mask.shape[1]', 'heads'),
     ('max pooling sees padding', 'models/heads', 'h.float().masked_fill(~mask[...,None], -torch.inf).amax(1)', 'h.float().amax(1)', 'heads'),
