@@ -24,13 +24,14 @@ import fastformers.data.show
 
 # %% ../../nbs/data/03_loader.ipynb #a270adcf
 class PadTokens(Transform):
-    "Pad the first element of each sample to the longest of the batch, and with -100 targets that are one whole number for each predicted token"
+    "Pad the tokens of each sample to the longest of the batch, and with -100 targets of one whole number for each predicted token"
     def __init__(self,
         tok # An `HFTokenizer`, which says with what and on which side
     ): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
-        return [(self.widen(x, n, self.value).as_subclass(TensorTokens), *(self._target(y, x, n) for y in ys)) for x,*ys in samples]
+        def padded(x, *ys): return self.widen(x, n, self.value).as_subclass(TensorTokens), *(self._target(y, x, n) for y in ys)
+        return [padded(*o) for o in samples]
     def _target(self, y, x, n):
         if not isinstance(y, Tensor) or y.ndim!=1 or y.dtype!=torch.int64: return y
         y = y[:int(x.predicted.sum())] # a text that was cut has lost its last words
@@ -97,16 +98,17 @@ class TokensDL(TfmdDL):
         return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
 
     def _batches(self, idxs):
-        if not isinstance(idxs, np.ndarray): idxs = np.array([*islice(idxs, self.n)], int) # `show_batch(unique=True)` makes the order endless
+        if not isinstance(idxs, np.ndarray): idxs = np.array([*islice(idxs, self.n)], int) # `unique=True` makes it endless
         idxs = idxs[:self.n]
-        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # not where the order was set from outside
+        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # not an order set from outside
         return self.cut(idxs)
     def __len__(self): return len(self._batches(self.get_idxs()))
     def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
         batches = self._batches(self._DataLoader__idxs)[self._start:]
         if not self.fake_l.num_workers: self._begin()
         return (b.tolist() for i,b in enumerate(batches) if i%self.num_workers==self.offs)
-    def create_batches(self, samps): return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
+    def create_batches(self, samps):
+        return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
 
     def before_iter(self):
         super().before_iter()
@@ -126,7 +128,7 @@ class TokensDL(TfmdDL):
     def seek(self,
         passes, # Passes completed before it
         batch=0, # Batches of it that are left out, unread
-        ready=None # Called once, when all is set up and nothing is read yet (with worker processes: when the first batch has come)
+        ready=None # Called once, before the first batch is read (with worker processes: when it has come)
     ):
         "Begin the next iteration at another place; the order is known, so nothing is read again"
         self.passes,self._start,self._ready = passes,batch,ready
@@ -136,9 +138,9 @@ class TokensDL(TfmdDL):
         if ready is not None: ready()
 
     def to_detach(self, b, cpu=True, gather=True):
-        "`get_preds` calls this on the inputs, targets and predictions of a batch before it joins batches: tokens get the width of the longest row"
+        "Pad tokens to the longest row before `get_preds` joins batches, which calls this on inputs, targets and predictions"
         pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
-        if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # once a pass: `len` sorts and cuts all rows
+        if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # once a pass: `len` sorts
         def widen(o):
             if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
             return pad.widen(o, self._widest, pad.value if isinstance(o, TensorTokens) else -100).as_subclass(type(o))
@@ -146,6 +148,7 @@ class TokensDL(TfmdDL):
         return to_detach(b, cpu, gather)
 
     def new(self, dataset=None, cls=None, **kwargs):
-        own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, lengths=self._lengths if dataset is None else None,
-                   in_order=self.in_order or dataset is not None and not self.shuffle) # validation is made from training, a test from validation
+        in_order = self.in_order or dataset is not None and not self.shuffle # a test loader is made from that of validation
+        own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, in_order=in_order,
+                   lengths=self._lengths if dataset is None else None)
         return super().new(dataset, cls, **{**own, **kwargs})

@@ -43,7 +43,8 @@ class Frame:
 packings = 'doc-sentences','full-sentences','segment-pair','sentence-pair'
 
 def _doc_spans(first, size, n):
-    "Spans (from, to, a separator follows) of at most `n` ids for documents that begin at `first`, and the number of the first span of each row"
+    """Spans (from, to, a separator follows) of at most `n` ids, for documents that begin at `first`,
+    and the number of the first span of each row"""
     rows = -(-size//n)
     doc = np.repeat(np.arange(len(size)), rows)
     start = first[doc] + n*(np.arange(len(doc))-np.repeat(rows.cumsum()-rows, rows))
@@ -51,7 +52,7 @@ def _doc_spans(first, size, n):
 
 def _joined_spans(first, size, n):
     "As `_doc_spans`, for rows that run on over the ends of documents; a row may end before a separator"
-    at = np.append(0, (size+1).cumsum())                              # of each document and its separator, in the stream of all
+    at = np.append(0, (size+1).cumsum()) # where documents, each with a separator, begin in the stream of all
     cuts = np.union1d(np.arange(0, at[-1], n), at)
     doc = at.searchsorted(cuts[:-1], 'right')-1
     start,sep = first[doc]+cuts[:-1]-at[doc], cuts[1:]==at[doc+1]
@@ -120,7 +121,7 @@ def _pair_spans(docs, first, packing, frame, n, tok):
         rows = _pair_cuts[packing](ends_of(ids), n) if len(ids) else []
         lost,total = lost+len(ids)-sum(b-a for a,b in {s for r in rows for s in (r[:2],r[2:])}),total+len(ids)
         res += [(at+a, at+b, 0) for r in rows for a,b in (r[:2],r[2:])]
-    if lost: _log.info(f"packing={packing!r}: {lost:,} of {total:,} tokens are in no row (documents of one token, sentences longer than half a row)")
+    if lost: _log.info(f"packing={packing!r}: {lost:,} of {total:,} tokens are in no row")
     return np.array(res, np.int64).reshape(-1, 3), np.arange(0, len(res), 2)
 
 # %% ../../nbs/data/01_packing.ipynb #fb42fc81
@@ -131,7 +132,7 @@ class PackedRows:
         tok, # The `HFTokenizer` that encoded them
         parts, # Lists of numbers of documents, such as training and validation; no row is of two parts
         seq_len=128, # Most tokens in a row, special ones included
-        packing='doc-sentences' # 'doc-sentences': a row never crosses the end of a document; 'full-sentences': every row is full; 'segment-pair', 'sentence-pair': two texts of a document
+        packing='doc-sentences' # One of `packings`
     ):
         if packing not in packings: raise ValueError(f"`packing` {packing!r} is unknown; available: {', '.join(map(repr, packings))}")
         pairs,self.docs,self.pair = packing in _pair_cuts,docs,None
@@ -140,10 +141,12 @@ class PackedRows:
                              "which adds a separator, or packing='doc-sentences'")
         self.sep = next((o for o in (tok.tok.sep_token_id, tok.tok.eos_token_id) if o is not None), None)
         if packing=='full-sentences' and self.sep is None:
-            raise ValueError("'full-sentences' joins documents and needs a tokenizer with a separator or end-of-text token; use packing='doc-sentences'")
+            raise ValueError("'full-sentences' joins documents and needs a tokenizer with a separator or end-of-text token; "
+                             "use packing='doc-sentences'")
         self.packing,self.frame = packing,Frame(tok, 'a', 'a') if pairs else Frame(tok, 'a')
         n,least = seq_len-self.frame.n,4 if pairs else 1
-        if n<least: raise ValueError(f"`seq_len` {seq_len} leaves no room beside {self.frame.n} special tokens; pass {self.frame.n+least} or more")
+        if n<least:
+            raise ValueError(f"`seq_len` {seq_len} leaves no room beside {self.frame.n} special tokens; pass {self.frame.n+least} or more")
         ends = self._opened(tok) if isinstance(docs, TokenStore) else self._joined(tok)
         first,size = np.append(0, ends[:-1]),np.diff(ends, prepend=0)
         self.cut = (size>n).mean() # share of documents that are longer than a row
@@ -160,7 +163,8 @@ class PackedRows:
         docs = [o[pre:len(o)-post].as_subclass(Tensor) for o in self.docs]
         x = torch.cat([torch.empty(0, dtype=torch.int64), *docs]).as_subclass(TensorTokens)
         self.docs,self.segments = x.ids.numpy(),x.segment_ids.numpy()
-        if self.packing=='doc-sentences' and (self.segments!=self.segments[:1]).any(): self.pair = Frame(tok, 'a', 'a')
+        pairs = (self.segments!=self.segments[:1]).any()
+        if pairs and self.packing=='doc-sentences': self.pair = Frame(tok, 'a', 'a')
         return np.cumsum([len(o) for o in docs], dtype=np.int64)
 
     def _spans(self, first, size, n, tok):
@@ -169,7 +173,7 @@ class PackedRows:
         return (_doc_spans if self.packing=='doc-sentences' else _joined_spans)(first[size>0], size[size>0], n)
 
     def _set_spans(self, parts):
-        "`spans` of all rows, where each row's `begin` among them, the tokens in each, and the number of rows in each part"
+        "Set the `spans` of all rows, where each row's `begin`, the `lengths` of rows, and the rows in each part (`sizes`)"
         self.spans = np.concatenate([o for o,_ in parts])
         before = np.cumsum([0, *(len(o) for o,_ in parts)])
         self.begin = np.append(np.concatenate([b+k for (_,b),k in zip(parts, before)]), len(self.spans))
@@ -177,7 +181,9 @@ class PackedRows:
         size = np.append(0, (self.spans[:,1]-self.spans[:,0]+self.spans[:,2]).cumsum())
         self.lengths = np.diff(size[self.begin]) + self.frame.n
 
-    def _ids(self, a, b): return (self.docs.tokens if isinstance(self.docs, TokenStore) else self.docs)[a:b].astype(np.int64)
+    def _ids(self, a, b):
+        ids = self.docs.tokens if isinstance(self.docs, TokenStore) else self.docs
+        return ids[a:b].astype(np.int64)
     def unknown(self, unk, most=1_000_000):
         "Share of the id `unk` among the first `most` tokens"
         return (self._ids(0, min(most, int(self.spans[:,1].max(initial=0))))==unk).mean()

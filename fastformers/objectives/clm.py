@@ -39,7 +39,7 @@ class CLM(Objective):
         return x.replace(predicted=m), torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)
 
     def decodes(self, b):
-        "As `Objective.decodes`, with each answer in the place of the token it stands for: one to the right of where it was given"
+        "As `Objective.decodes`, with each answer in the place of the token it stands for, one to the right"
         x,answers = super().decodes(b)
         m,ids = (F.pad(o[:,:-1], (1,0)) for o in (x.predicted, answers.ids))
         return x.replace(predicted=m), x.replace(ids=torch.where(m, ids, x.ids), predicted=m)

@@ -41,7 +41,7 @@ def splitmix64(h):
     return h ^ shift_right(h,31)
 
 def token_hash(x, seed, pass_=0):
-    "64 bits for each token of `x` `(bs, sl)`, int64: a function of `seed`, `pass_`, the real tokens of its row, and its position among them"
+    "64 bits for each token of `x` `(bs, sl)`: a function of `seed`, `pass_`, its row's real tokens and its position among them"
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
@@ -109,10 +109,16 @@ class Objective(ItemTransform):
         self._pass = self.passes if split_idx==0 else 0
         return super().__call__(b, **kwargs)
     def hash(self, x): "64 bits for each token on this pass"; return token_hash(x, self.seed, self._pass)
-    def ordinary(self, x): "True on the tokens of `x` that are neither padding nor special"; return x.real & ~torch.isin(x.ids, self.special.to(x.device))
+    def ordinary(self, x):
+        "True on the tokens of `x` that are neither padding nor special"
+        return x.real & ~torch.isin(x.ids, self.special.to(x.device))
 
-    def row_weights(self, pred, *yb): "How much each row of a batch counts in the mean loss: its predicted tokens, `(bs,)`"; return (yb[0]!=-100).sum(1)
-    def weight(self, pred, *yb): "The number that the loss of a batch is a mean over"; return float(self.row_weights(pred, *yb).sum())
+    def row_weights(self, pred, *yb):
+        "How much each row of a batch counts in the mean loss, `(bs,)`: its predicted tokens"
+        return (yb[0]!=-100).sum(1)
+    def weight(self, pred, *yb):
+        "The number that the loss of a batch is a mean over"
+        return float(self.row_weights(pred, *yb).sum())
 
     @classmethod
     def why_unsupported(cls, config): "Why a model of `config` cannot learn this objective, or None"; return None
@@ -127,7 +133,7 @@ class Objective(ItemTransform):
         return LanguageModel(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
-        "(tokens, targets or predicted ids `(bs, k)`) as two batches of tokens to show: the second has the answers in place"
+        "(tokens, targets or predicted ids `(bs, k)`) as two batches of tokens to show; the second has the answers in place"
         x,y = b[0],b[1].as_subclass(Tensor)
         pred,ids = x.predicted,x.ids
         if y.shape==x.shape and bool(((y!=-100)==pred).all()): ids = torch.where(pred, y, ids)

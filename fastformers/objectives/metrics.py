@@ -56,7 +56,8 @@ class CountF1(Metric):
     def name(self): return self._name
 
 # %% ../../nbs/objectives/01_metrics.ipynb #6c3c0899
-_plain = [*range(33,127), *range(161,173), *range(174,256)] # bytes that a byte-level vocabulary writes as in Latin-1; the others follow from 256 on
+# bytes that a byte-level vocabulary writes as in Latin-1; the others follow from 256 on
+_plain = [*range(33,127), *range(161,173), *range(174,256)]
 _byte_of = {**{chr(b):b for b in _plain}, **{chr(256+i):b for i,b in enumerate(sorted({*range(256)}-{*_plain}))}}
 
 def _n_bytes(o):
@@ -66,8 +67,10 @@ def _n_bytes(o):
 
 def _piece_reader(rules):
     "A function from an entry of the vocabulary to the bytes that it stands for"
-    m,around = rules['model'],json.dumps([rules[k] for k in ('normalizer','pre_tokenizer','decoder')], ensure_ascii=False)
-    if '"ByteLevel"' in around: return lambda o: bytes(_byte_of[c] for c in o) if all(c in _byte_of for c in o) else o.encode()
+    m = rules['model']
+    around = json.dumps([rules[k] for k in ('normalizer','pre_tokenizer','decoder')], ensure_ascii=False)
+    if '"ByteLevel"' in around:
+        return lambda o: bytes(_byte_of[c] for c in o) if all(c in _byte_of for c in o) else o.encode()
     start,end = m.get('continuing_subword_prefix') or '', m.get('end_of_word_suffix') or ''
     def read(o):
         if m.get('byte_fallback') and re.fullmatch('<0x[0-9A-F]{2}>', o): return bytes.fromhex(o[3:5])

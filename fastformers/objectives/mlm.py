@@ -21,7 +21,7 @@ from .metrics import token_metrics
 
 # %% ../../nbs/objectives/02_mlm.ipynb #3b9a2408
 def lowest(h, ok, p):
-    "True `(bs, sl)` where `ok`, on the round(`p` n) of a row's n such places, at least one, that have the lowest hash `h`"
+    "True `(bs, sl)` on the round(`p` n), at least one, of a row's n places that are `ok` and have the lowest hash `h`"
     n = ok.sum(1)
     k = (n.double()*p).round().clamp(min=1).minimum(n)
     rank = h.masked_fill(~ok, torch.iinfo(torch.int64).max).argsort(1).argsort(1)
@@ -38,16 +38,21 @@ class MLM(Objective):
     ):
         super().__init__(tok, seed)
         if not 0<p<=1: raise ValueError(f"`p` is the share of tokens to predict, in (0, 1]; got {p}")
-        if min(replace)<0 or sum(replace)>1: raise ValueError(f"`replace` holds two shares that sum to at most 1; got {replace}")
-        if self.tok.mask_token_id is None: raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`")
+        if min(replace)<0 or sum(replace)>1:
+            raise ValueError(f"`replace` holds two shares that sum to at most 1; got {replace}")
+        if self.tok.mask_token_id is None:
+            raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`")
         self.p,self.replace,self.words = p,replace,ordinary_ids(self.tok)
 
     @classmethod
     def why_unsupported(cls, config):
         if type(config) in AutoModelForMaskedLM._model_mapping: return None
-        return f"{config.model_type} has no masked LM; use {'`CLM`, or ' if is_causal(config) else ''}an arch such as bert or roberta"
+        clm = '`CLM`, or ' if is_causal(config) else ''
+        return f"{config.model_type} has no masked LM; use {clm}an arch such as bert or roberta"
 
-    def mask(self, x): "True `(bs, sl)` on the tokens to predict"; return lowest(self.hash(x), self.ordinary(x), self.p)
+    def mask(self, x):
+        "True `(bs, sl)` on the tokens to predict"
+        return lowest(self.hash(x), self.ordinary(x), self.p)
 
     def encodes(self, b):
         x = b[0]
@@ -58,7 +63,7 @@ class MLM(Objective):
         return x.replace(ids=torch.where(m, new, ids), predicted=m), torch.where(m, ids, -100)
 
 # %% ../../nbs/objectives/02_mlm.ipynb #0e2018f3
-_lines,_spaces = {*'Ċĉč'},{*'ĠĊĉč▁'} # line ends and tabs, and with them spaces, as byte-level and SentencePiece vocabularies write them
+_lines,_spaces = {*'Ċĉč'},{*'ĠĊĉč▁'} # line ends and tabs, and spaces too, as vocabularies write them
 
 def word_marks(
     tok # A fast tokenizer
@@ -71,7 +76,7 @@ def word_marks(
     for o,i in vocab.items():
         if inside: begins[i] = not o.startswith(inside)
         elif end: ends[i] = o.endswith(end)
-        elif spaces: begins[i],ends[i] = o[:1] in _spaces, o[-1:] in _lines # a space on its own begins the word behind it
+        elif spaces: begins[i],ends[i] = o[:1] in _spaces, o[-1:] in _lines # a lone space begins the word behind it
         else: begins[i] = True
     return begins,ends
 
@@ -91,10 +96,12 @@ class WholeWordMLM(MLM):
         "True `(bs, sl)` on the first token of each word"
         ok,ids = self.ordinary(x),x.ids
         inside = ok | (ids==self.tok.unk_token_id) # a letter that the tokenizer does not know ends no word
-        goes_on = F.pad((inside & ~self.ends.to(x.device)[ids])[:,:-1], (1,0)) # may the word of the token before go on here?
+        open_ = inside & ~self.ends.to(x.device)[ids] # may the word go on behind this token?
+        goes_on = F.pad(open_[:,:-1], (1,0))
         return ok & (self.begins.to(x.device)[ids] | ~goes_on)
 
     def mask(self, x):
         starts = self.word_starts(x)
-        first = torch.where(starts, torch.arange(x.shape[1], device=x.device), 0).cummax(1).values # of the token's word
+        at = torch.arange(x.shape[1], device=x.device)
+        first = torch.where(starts, at, 0).cummax(1).values # the first token of each token's word
         return lowest(self.hash(x), starts, self.p).gather(1, first) & self.ordinary(x)

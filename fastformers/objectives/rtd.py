@@ -31,14 +31,15 @@ def generator_config(
     config, # Of the discriminator
     share=.25 # Of its width, heads and inner width
 ):
-    "The config of a generator: `config` with `share` of its heads, each as wide as before, over embeddings of the same size"
+    "`config` with `share` of its heads, each as wide as before, over embeddings of the same size"
     new,heads = copy.deepcopy(config),max(1, round(config.num_attention_heads*share))
     new.hidden_size = config.hidden_size//config.num_attention_heads*heads
     new.intermediate_size,new.num_attention_heads = max(1, round(config.intermediate_size*share)),heads
     return new
 
 class Electra(HFModel):
-    "Tokens `(bs, sl)` -> the generator's logits `(bs, k, V)`, the tokens with its replacements `(bs, sl)`, the discriminator's scores `(bs, sl)`, above 0 for replaced"
+    """Tokens `(bs, sl)` -> the generator's logits `(bs, k, V)`, the tokens with its replacements `(bs, sl)`,
+    the discriminator's scores `(bs, sl)`, above 0 for replaced"""
     is_lm = True
     def __init__(self,
         hf, # The discriminator, an `ElectraForPreTraining`; `save` writes it
@@ -92,7 +93,7 @@ def replaced(filled, y):
     return filled.predicted & (filled.ids!=y.as_subclass(Tensor))
 
 class RTDLoss:
-    "Masked-LM loss plus `rtd_weight` times the discriminator's binary cross-entropy, a mean over real tokens; with `reduction='none'` that of each row"
+    "Masked-LM loss plus `rtd_weight` times the discriminator's, a mean over real tokens; with `reduction='none'` that of each row"
     def __init__(self,
         rtd_weight=50., # Of the discriminator's loss; the paper's
         reduction='mean' # 'mean', 'sum' or 'none'
@@ -113,9 +114,10 @@ class RTDLoss:
 
     def activation(self, o):
         "Probabilities of words, the tokens, probabilities of having been replaced"
-        return self.mlm.activation(o[0]), o[1], o[2].map(torch.sigmoid) if isinstance(o[2], L) else o[2].float().sigmoid()
+        probs = o[2].map(torch.sigmoid) if isinstance(o[2], L) else o[2].float().sigmoid()
+        return self.mlm.activation(o[0]), o[1], probs
     def decodes(self, o):
-        "The tokens that the discriminator saw, `predicted` where it says that they were replaced; `o` holds probabilities"
+        "From probabilities: the tokens that the discriminator saw, `predicted` where it says that they were replaced"
         if isinstance(o[2], L): return L(self.decodes((None, s[:len(p)], p)) for s,p in zip(o[1], o[2]))
         seen = as_tokens(o[1])
         return seen.replace(predicted=(o[2]>.5) & seen.real)
@@ -137,14 +139,14 @@ class MLMLoss(TokenMean):
 
 # %% ../../nbs/objectives/04_rtd.ipynb #caedc15b
 class RTD(MLM):
-    "Replaced token detection: a generator fills hidden tokens, a discriminator tells which tokens are not the original's"
+    "Replaced token detection: a generator fills hidden tokens, a discriminator finds those that are not the original"
     auto_cls = AutoModelForPreTraining
     metrics = property(lambda self: [RTDAccuracy(), MLMLoss()])
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or what names one
         p=.15, # Share of ordinary tokens to hide, in (0, 1]
         replace=(1.,0.), # Shares of hidden tokens that become the mask token, and a random one; the rest stays
-        generator=.25, # A checkpoint or config, or the share of the discriminator's width; a directory that `RTD` wrote has its own
+        generator=.25, # A checkpoint, a config, or a share of the discriminator's width; a directory of `RTD` has its own
         rtd_weight=50., # Of the discriminator's loss
         seed=42 # Other seeds draw other masks and replacements
     ):
@@ -154,7 +156,7 @@ class RTD(MLM):
     @classmethod
     def why_unsupported(cls, config):
         if config.model_type=='electra': return None
-        return f"{config.model_type} has no discriminator; `RTD` trains the ELECTRA family: pass an `ElectraConfig`, or use `MLM`"
+        return f"{config.model_type} has no discriminator; pass a model of the ELECTRA family, as an `ElectraConfig`, or use `MLM`"
 
     def build(self, arch, pretrained=True, **kwargs):
         "`Electra` of `arch`, its generator from the same directory, from `generator`, or new; `kwargs` as in `load_hf`"
@@ -165,7 +167,9 @@ class RTD(MLM):
         gen = LanguageModel(*load_hf(AutoModelForMaskedLM, gen, pretrained, **kwargs))
         return Electra(*load_hf(self.auto_cls, arch, pretrained, **kwargs), gen, self.words, self.seed)
 
-    def row_weights(self, pred, *yb): "How much each row of a batch counts in the mean loss: its real tokens, `(bs,)`"; return as_tokens(pred[1]).real.sum(1)
+    def row_weights(self, pred, *yb):
+        "How much each row of a batch counts in the mean loss, `(bs,)`: its real tokens"
+        return as_tokens(pred[1]).real.sum(1)
 
     def decodes(self, b):
         "As `MLM` for targets; a prediction is shown as the tokens that the discriminator saw"
