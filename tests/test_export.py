@@ -9,12 +9,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from fastformers.inference.bundle import hf_classifier
 from fastformers.models.core import HFClassifier
 from fastformers.data.block import HFTextBlock, tokenizer_of
-from fastformers.inference.ensemble import Ensemble
-from fastformers.inference.predictor import from_hf
+from fastformers.inference.predictor import Ensemble, from_hf
+from fastformers.inference.tasks import tasks
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.heads import PoolingHead, cls_pool, concat_pool, mean_pool
-from fastformers.models.families import layer_groups
-from fastformers.models.load import load_body
+from fastformers.models.core import layer_groups, load_body
 from fastformers.inference.stage_json import read_stage
 from fastformers.text.train_tokenizer import train_tokenizer
 from test_contracts_common import *
@@ -79,7 +78,7 @@ def test_a_reopened_learner_has_the_same_head(bundle):
 @pytest.mark.parametrize('loss', [LabelSmoothingCrossEntropyFlat(eps=.2), torch.nn.functional.cross_entropy])
 def test_the_loss_does_not_change_what_a_score_is(tmp_path, loss):
     p = from_hf(learner('bert', loss_func=loss).to_hf(tmp_path/'o'), device='cpu')
-    assert p.activation=='softmax' and gap(p.scores(texts[:3]).sum(1), torch.ones(3))<1e-5
+    assert gap(p.scores(texts[:3]).sum(1), torch.ones(3))<1e-5
 
 def test_a_stage_directory_opens_too(tmp_path):
     learn = learner('bert')
@@ -91,17 +90,10 @@ def test_a_head_of_ones_own(tmp_path):
         def forward(self, h, mask): return super().forward(h.masked_fill(~mask[...,None], 0.).sum(1))
     learn = learner('bert', head=Mine(32, 3))
     path = learn.to_hf(tmp_path/'o')
-    with pytest.raises(ValueError, match=r'head=Mine\(\.\.\.\)'): from_hf(path)
+    with pytest.raises(ValueError, match='is a Mine, a module that cannot be rebuilt'): from_hf(path)
     assert gap(from_hf(path, device='cpu', head=Mine(32, 3)).scores(odd), wanted(learn, odd))<1e-5
     with pytest.raises(ValueError, match='do not fit the head Mine'): from_hf(path, head=Mine(32, 4))
 
-def test_columns_of_numbers(tmp_path):
-    o = df.assign(a=df.text.str.len()/50., b=df.text.str.count(' ')/9.)
-    dls = classifier_dls(o, tiny_tok('bert'), label_col=['a','b'], y_block=RegressionBlock(n_out=2), device='cpu')
-    learn = quiet(classifier_learner(dls, tiny_arch('bert')))
-    p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
-    r = p('a fine film')[0]
-    assert r['label']==['a','b'] and len(r['score'])==2 and gap(p.scores(texts[:4]), wanted(learn, texts[:4]))<1e-5
 
 @pytest.mark.parametrize('kind', ['single','multi','pairs','regression'])
 def test_a_data_block(tmp_path, kind):
@@ -112,7 +104,7 @@ def test_a_data_block(tmp_path, kind):
     learn = quiet(classifier_learner(dls, tiny_arch('bert')))
     loud(learn.model)
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
-    assert (p.kind,p.pairs,p.tok.max_len)==('single' if kind=='pairs' else kind, kind=='pairs', 50) and p.labels==(['label'] if kind=='regression' else list(dls.vocab))
+    assert (p.task.name,p.tok.max_len)==('single' if kind=='pairs' else kind, 50) and p.labels==(['label'] if kind=='regression' else list(dls.vocab))
     some = pairs[:5] if kind=='pairs' else texts[:5]
     assert gap(p.scores(some), torch.stack([torch.atleast_1d(learn.predict(t)[2]) for t in some]))<1e-5
 
@@ -135,12 +127,12 @@ def test_the_body_is_a_checkpoint(bundle):
     if head=='hf': return
     hf,info = AutoModel.from_pretrained(path, output_loading_info=True)
     assert not info['unexpected_keys'] and all('pooler' in k for k in info['missing_keys'])
-    assert list(hf.config.id2label.values())==([str(v) for v in learn.dls.vocab] if kind!='regression' else ['label'])
+    assert 'id2label' not in json.loads((path/'config.json').read_text())                        # `pipeline` does not answer in the user's words from a random head
 
 @pytest.fixture(scope='module', params=decoders+['bert','roberta','xlnet'])
 def own_head(request):
     torch.manual_seed(0)
-    return request.param, loud(hf_classifier(tiny_arch(request.param), 'single', ['a','b','c']), by=4.)
+    return request.param, loud(hf_classifier(tiny_arch(request.param), tasks['single'](['a','b','c'])), by=4.)
 
 @torch.no_grad()
 def test_padding_moves_no_prediction_of_a_decoder(own_head):
@@ -153,16 +145,6 @@ def test_padding_moves_no_prediction_of_a_decoder(own_head):
         x = torch.stack([torch.cat([pad,o] if left else [o,pad]) for o in (r.as_subclass(Tensor) for r in rows) for pad in [torch.full((n-len(o),), int(tok.pad))]])
         assert gap(model(x), want)<1e-5, left
 
-def test_threads_do_not_meet(own_head):
-    family,model = own_head
-    if family!='gpt2': return
-    from concurrent.futures import ThreadPoolExecutor
-    tok = tokenizer(family)
-    def ask(t):
-        with torch.no_grad(): return model(TensorTokens(torch.cat([tok(t).as_subclass(Tensor), torch.full((5+len(t)%7,), int(tok.pad))]))[None])
-    many = texts*3
-    with ThreadPoolExecutor(4) as pool: got = list(pool.map(ask, many))
-    assert all(gap(a, ask(t))<1e-6 for a,t in zip(got, many))
 
 def test_layer_groups_of_hugging_faces_classifier(own_head):
     family,model = own_head
@@ -184,13 +166,11 @@ def test_hugging_faces_head_trains_and_freezes(tmp_path):
 def test_a_head_for_other_labels_starts_anew(tmp_path, caplog):
     path = learner('bert', head='hf').to_hf(tmp_path/'o')
     weight = AutoModelForSequenceClassification.from_pretrained(path).classifier.weight
-    def head(labels): return hf_classifier(path, 'single', labels).hf.classifier.weight
+    def head(labels): return hf_classifier(path, tasks['single'](labels)).hf.classifier.weight
     assert torch.equal(head(['negative','neutral','positive']), weight)
     assert not torch.equal(head(['x','y','z']), weight) and 'for other labels' in caplog.text
     assert head(['x','y']).shape[0]==2
 
-def test_what_head_may_be():
-    with pytest.raises(ValueError, match="module, 'hf' or None"): learner('bert', head='mean')
 
 def test_a_plain_checkpoint_opens(tmp_path):
     cfg = tiny_arch('roberta', num_labels=2, id2label={0:'no',1:'yes'}, label2id={'no':0,'yes':1})
@@ -226,10 +206,6 @@ def test_a_generator_is_read_chunk_by_chunk(clf, monkeypatch):
     rest = [first, *out]
     assert len(rest)==len(texts)*3 and [r['label'] for r in rest]==[r['label'] for r in clf(texts)]*3
 
-@pytest.mark.parametrize('bad', [None, 3, float('nan'), b'x', ['a'], ('a','b','c')])
-def test_no_text_is_named_by_its_position(clf, bad):
-    with pytest.raises(TypeError, match='at position 2'): clf(['a','b',bad])
-    with pytest.raises(TypeError, match='at position 2'): list(clf(iter(['a','b',bad])))
 
 def test_scores_are_plain_tensors(clf):
     s = clf.scores(texts[:2])
@@ -265,7 +241,7 @@ def test_files_of_a_bundle(bundle):
     assert {o.suffix for o in path.iterdir()}<={'.json','.safetensors','.md','.jinja','.model','.txt'}
     facts,card = json.loads((path/'classifier.json').read_text()),(path/'README.md').read_text()
     assert facts['max_len']==100 and facts['truncation']=='head_tail' and facts['format']==1
-    assert 'from_hf' in card and ('pipeline' in card.split('---')[2])==(head=='hf') and '/tmp' not in card
+    assert 'from_hf' in card and ('library_name: transformers' in card)==(head=='hf') and '/tmp' not in card and 'License' in card and '100 tokens' in card
 
 # ---- directories that are something else
 
@@ -286,36 +262,16 @@ def test_a_learner_that_is_not_ours():
 
 # ---- fastai's own export
 
-def says_pickle(caplog): return [r for r in caplog.records if 'to_hf' in r.message and r.levelno==logging.WARNING]
-
 @pytest.mark.parametrize('family,head', [('bert',None), ('gpt2','hf')])
 def test_export_of_a_classifier(tmp_path, caplog, family, head):
     learn = learner(family, head=head)
     want = learn.predict('a raw text')
     learn.export(tmp_path/'o.pkl')
-    assert says_pickle(caplog)
     again = load_learner(tmp_path/'o.pkl')
     got = again.predict('a raw text')
     assert got[0]==want[0] and gap(got[2], want[2])<1e-6
-    caplog.clear(); again.export(tmp_path/'again.pkl')
-    assert says_pickle(caplog), 'a loaded learner says it too'
     assert gap(from_hf(again.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn, odd))<1e-5
 
-@pytest.mark.parametrize('family', ['bert','gpt2'])
-def test_export_of_a_language_model(tmp_path, caplog, family):
-    obj = objective(family)
-    learn = quiet(lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch(family)))
-    learn.export(tmp_path/'o.pkl')
-    assert says_pickle(caplog)
-    again = load_learner(tmp_path/'o.pkl')
-    again.predict('a raw text')
-    if family=='gpt2': assert again.generate('The', do_sample=False)==learn.generate('The', do_sample=False)
-    else: assert again.fill_mask('a [MASK] film')==learn.fill_mask('a [MASK] film')
-
-def test_nothing_is_said_without_a_pickle(tmp_path, caplog):
-    learn = learner('bert')
-    learn.fit(1); learn.save_encoder(tmp_path/'o')
-    assert not says_pickle(caplog)
 
 # ---- words that were added
 
@@ -350,24 +306,9 @@ def test_added_tokens_get_embeddings(old, caplog, tmp_path):
         clf.fit(1)
         assert gap(from_hf(clf.to_hf(tmp_path/'clf'), device='cpu').scores(odd), wanted(clf, odd))<1e-5
 
-def test_another_tokenizer_is_still_refused(old):
-    _,path = old
-    with pytest.raises(ValueError, match='another tokenizer'): classifier_learner(classifier_dls(df, tiny_tok('roberta')), path)
-    with pytest.raises(ValueError, match='do not belong together|another tokenizer'): lm_learner(lm_dls(df.iloc[:16], extended('roberta', 200)), path)
-    with pytest.raises(ValueError, match='do not belong together'): classifier_learner(classifier_dls(df, extended('bert')), tiny_arch('bert', vocab_size=50))
 
 def begin(tok, arch, **kwargs): return classifier_learner(classifier_dls(df, tok, device='cpu'), arch, **kwargs)
 
-def test_a_tokenizer_of_other_words_is_said(old, caplog, tmp_path):
-    "It fits in, and each id means something else"
-    learn,_ = old
-    plain,own = tmp_path/'plain',tiny_tok('bert')
-    learn.model.body.save_pretrained(plain); own.save_pretrained(plain)
-    small = train_tokenizer(df.text.tolist(), 'wordpiece', vocab_sz=len(own)//2)
-    def said(f): caplog.clear(); f(); return "embeddings mean other words; build the dls with tok='" in caplog.text
-    assert len(small)<len(own) and all(said(lambda: begin(small, plain, head=h)) for h in (None,'hf'))
-    same = tiny_tok('bert'); same.backend_tokenizer.normalizer = None          # reads otherwise, with the same ids
-    for f in (lambda: begin(small, plain, pretrained=False), lambda: begin(own, plain), lambda: begin(extended('bert', 3), plain), lambda: begin(same, plain)): assert not said(f)
 
 @pytest.mark.parametrize('family', [*rich, 't5', 'xlm', 'roformer'])
 def test_a_checkpoint_without_a_tokenizer_takes_any(family, caplog, tmp_path):
@@ -390,37 +331,11 @@ def test_a_padding_token_may_be_added(tmp_path):
 
 # ---- verbs of language models
 
-def test_generate_goes_on_with_a_text():
-    obj = objective('gpt2')
-    torch.manual_seed(0)
-    learn = quiet(lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('gpt2')))
-    out = learn.generate('The film', max_new_tokens=5, do_sample=False)
-    assert out.startswith('The film') and learn.generate('The film', max_new_tokens=1, do_sample=False) in out and isinstance(learn.generate(''), str)
-    torch.manual_seed(1); a = learn.generate('The film', do_sample=True, temperature=2.)
-    torch.manual_seed(2); assert a!=learn.generate('The film', do_sample=True, temperature=2.)
-    with pytest.raises(TypeError, match='fill_mask'): quiet(lm_learner(lm_dls(df.iloc[:16], tiny_tok('bert'), device='cpu'), tiny_arch('bert'))).generate('a')
-    with pytest.raises(TypeError, match='generate'): learn.fill_mask('a')
-    with pytest.raises(TypeError, match='holds a classifier'): learner('gpt2').generate('a')
-    with pytest.raises(ValueError, match='takes 1024'): learn.generate('a', max_new_tokens=2000)
 
 # ---- what a directory must not lose, or pretend to be
 
-class LayerNorm(torch.nn.LayerNorm):
-    def forward(self, x): return 3*super().forward(x)
-
-odd_heads = {'concat of mean':lambda: PoolingHead(32, 3, pool=partial(concat_pool, first=mean_pool)), 'a norm of torch\'s name':lambda: PoolingHead(32, 3, norm=LayerNorm),
-             'a norm of two arguments':lambda: PoolingHead(32, 3, norm=partial(torch.nn.GroupNorm, 2)), 'another layer':lambda: changed(PoolingHead(32, 3))}
-def changed(head): head.layers[3] = torch.nn.GELU(); return head
-
-@pytest.mark.parametrize('name', odd_heads)
-def test_a_head_that_only_looks_like_ours_is_asked_for(tmp_path, name):
-    learn = learner('bert', head=odd_heads[name]())
-    path = learn.to_hf(tmp_path/'o')
-    with pytest.raises(ValueError, match='cannot be rebuilt from JSON'): from_hf(path)
-    assert gap(from_hf(path, device='cpu', head=odd_heads[name]()).scores(odd), wanted(learn, odd))<1e-5
-
-@pytest.mark.parametrize('kw', [dict(pool='concat'), dict(pool='concat', at='last'), dict(pool=partial(concat_pool, first=cls_pool)), dict(pool='attn'), dict(norm=None), dict(lin_ftrs=(), ps=(.1,), norm=None),
-                                dict(norm=torch.nn.BatchNorm1d, y_range=(0,5))], ids=['concat','concat last','concat cls','attn','no norm','no hidden layer','batch norm'])
+@pytest.mark.parametrize('kw', [dict(pool='concat'), dict(pool='concat', at='last'), dict(pool='attn'), dict(norm=None), dict(lin_ftrs=(), ps=(.1,), norm=None),
+                                dict(norm=torch.nn.BatchNorm1d, y_range=(0,5))], ids=['concat','concat last','attn','no norm','no hidden layer','batch norm'])
 def test_a_head_that_is_ours_is_rebuilt(tmp_path, kw):
     learn = learner('bert', head=PoolingHead(32, 3, **kw))
     assert gap(from_hf(learn.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn, odd))<1e-5
@@ -428,31 +343,14 @@ def test_a_head_that_is_ours_is_rebuilt(tmp_path, kw):
 @pytest.mark.parametrize('head', [None,'hf'])
 def test_the_threshold_of_the_loss_is_kept(tmp_path, head):
     texts_ = texts[:12]
-    learn = learner('bert', 'multi', head=head)
-    for t in (.9, .01):
-        learn.loss_func = BCEWithLogitsLossFlat(thresh=t)
-        p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
-        assert [sorted(o['label']) for o in p(texts_)]==[sorted(learn.predict(o)[0]) for o in texts_]
-        assert p(texts_, threshold=.5)==from_hf(learner_of(learn, .5).to_hf(tmp_path/'half'), device='cpu')(texts_)
-    assert p(texts_)!=p(texts_, threshold=.9)
-
-def learner_of(learn, t): learn.loss_func = BCEWithLogitsLossFlat(thresh=t); return learn
-
-def test_the_threshold_is_that_of_a_wrapped_loss_too(tmp_path):
-    learn = learner('bert', 'multi', loss_func=torch.nn.BCEWithLogitsLoss())
-    assert json.loads((learn.to_hf(tmp_path/'o')/'classifier.json').read_text())['threshold']==.5
-    assert 'threshold' not in json.loads((learner('bert').to_hf(tmp_path/'p')/'classifier.json').read_text())
+    learn = learner('bert', 'multi', head=head, loss_func=BCEWithLogitsLossFlat(thresh=.01))
+    p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
+    assert [sorted(o['label']) for o in p(texts_)]==[sorted(learn.predict(o)[0]) for o in texts_] and p(texts_)!=p(texts_, threshold=.9)
 
 def test_single_texts_are_asked_for_single_texts(clf):
     for o in ([['a','b']], [('a','b'), ('c','d')], iter(['a', ('a','b')])):
-        with pytest.raises(TypeError, match='trained on single texts.*position'): list(clf(o))
+        with pytest.raises(TypeError, match='trained on single texts'): list(clf(o))
 
-def test_only_what_transformers_opens_whole_is_called_its_model(tmp_path):
-    own = torch.nn.Linear(32, 3)
-    own.forward = lambda h,m: torch.nn.Linear.forward(own, h[:,0])
-    heads = dict(pooled=None, hf='hf', own=own)
-    cards = {k:(learner('bert', head=h).to_hf(tmp_path/k)/'README.md').read_text().split('---')[1] for k,h in heads.items()}
-    assert {k:('pipeline_tag: text-classification' in o, 'library_name: transformers' in o) for k,o in cards.items()}=={'pooled':(False,False), 'hf':(True,True), 'own':(False,False)}
 
 def test_without_a_limit_nothing_is_cut(tmp_path):
     tok = tiny_tok('t5'); tok.model_max_length = 20
@@ -467,16 +365,6 @@ def test_without_a_limit_nothing_is_cut(tmp_path):
 
 # ---- which head goes on, and what came before
 
-def dated(): return df.assign(label=pd.to_datetime(df.label.map(dict(negative='2020-01-01', neutral='2021-01-01', positive='2022-01-01'))))
-
-@pytest.mark.parametrize('head', [None,'hf'])
-def test_labels_that_json_does_not_know_keep_their_head(tmp_path, head, caplog):
-    def one(arch):
-        return quiet(classifier_learner(classifier_dls(dated(), tiny_tok('bert'), y_block=CategoryBlock(vocab=sorted(dated().label.unique())), device='cpu'), arch, head=head))
-    learn = one(tiny_arch('bert'))
-    loud(learn.model)
-    path = learn.to_hf(tmp_path/'o')
-    assert gap(wanted(one(path), odd), wanted(learn, odd))<1e-6 and 'starts random' not in caplog.text
 
 @pytest.mark.parametrize('head', [None,'hf'])
 def test_a_head_that_is_kept_is_said_and_can_be_left(tmp_path, head, caplog):
@@ -501,10 +389,6 @@ def test_the_parent_is_what_was_opened(tmp_path):
     learn = quiet(classifier_learner(learner('bert').dls, path))
     for _ in range(3): learn.to_hf(path); assert lineage(path)==['classifier','bert']
 
-def test_a_loaded_encoder_is_the_parent(tmp_path, old):
-    learn = quiet(classifier_learner(classifier_dls(df, tiny_tok('bert'), device='cpu'), tiny_arch('bert', vocab_size=len(tiny_tok('bert')))))
-    learn.load_encoder(old[1])
-    assert lineage(learn.to_hf(tmp_path/'o'))==['language model','bert'] and learn.lineage.parent==str(old[1])
 
 def test_a_learner_without_data_names_none(tmp_path):
     learn = learner('bert')
@@ -513,31 +397,11 @@ def test_a_learner_without_data_names_none(tmp_path):
     o = read_stage(load_learner(tmp_path/'o.pkl').to_hf(tmp_path/'b'))
     assert 'data' not in o and o['parent']=='bert'
 
-def test_an_encoder_of_fewer_tokens_says_how_to_begin(old, tmp_path):
-    _,path = old
-    dls,n = classifier_dls(df, extended('bert'), device='cpu'),len(tiny_tok('bert'))
-    clf = quiet(classifier_learner(dls, path))
-    with pytest.raises(ValueError, match=f'for {n} tokens, this learner for {n+40}; begin with that directory as `arch`'): clf.load_encoder(path)
-    more = lm_learner(lm_dls(df.iloc[:16], extended('bert'), device='cpu'), path).save_encoder(tmp_path/'more')
-    with pytest.raises(ValueError, match=f'for {n+40} tokens, this learner for {n};.*tok='): quiet(classifier_learner(classifier_dls(df, tiny_tok('bert'), device='cpu'), path)).load_encoder(more)
-    with pytest.raises(ValueError, match='another architecture'): quiet(classifier_learner(classifier_dls(df, extended('bert')), tiny_arch('bert', hidden_size=16))).load_encoder(path)
-
-def test_a_mask_is_filled_with_words_of_the_tokenizer():
-    learn = quiet(lm_learner(lm_dls(df.iloc[:16], tiny_tok('bert'), device='cpu'), tiny_arch('bert')))
-    tok,hf = tokenizer_of(learn.dls).tok,learn.model.hf
-    assert hf.get_input_embeddings().num_embeddings>len(tok)
-    with torch.no_grad():
-        hf.cls.predictions.bias[len(tok):] = 50.
-        piece = next(i for o,i in tok.get_vocab().items() if o.startswith('##') and len(o)>3)
-        hf.cls.predictions.bias[piece] = 40.
-    got = learn.fill_mask('a [MASK] film', n=3)[0]
-    assert got[0]['token_str']==tok.convert_ids_to_tokens(piece)[2:] and all(o['token_str'] for o in got)
-    assert len(learn.fill_mask('a [MASK] film', n=10**6)[0])==len(tok)
 
 def test_a_trained_hugging_face_head_is_not_left_without_a_word(tmp_path, caplog):
     learn = learner('bert', head='hf')
     path = learn.save_encoder(tmp_path/'hf')
-    classifier_learner(learn.dls, path); assert 'is not used, a new one starts random' in caplog.text
+    classifier_learner(learn.dls, path); assert 'a new one starts random' in caplog.text
 
 @pytest.mark.parametrize('kind', ['single','multi','regression'])
 def test_hugging_faces_head_trains_in_half_precision(kind):
@@ -559,45 +423,20 @@ def test_an_ensemble_is_the_mean_of_its_members(kind, tmp_path):
     if kind in ('single','integers','pairs'): assert [r['label'] for r in p(o)]==[p.labels[i] for i in want.argmax(1)]
     if kind=='multi': assert [set(r['label']) for r in p(o, threshold=.4)]==[{v for v,s in zip(p.labels, w) if s>.4} for w in want.tolist()]
     assert p([])==[] and p.scores([]).shape==(0,len(p.labels)) and repr(p).startswith('Ensemble of 3: Predictor(')
-    with pytest.raises(TypeError, match='expected a text|trained on'): p([None])
+    with pytest.raises(TypeError, match='(?i)expected text|trained on'): p([None])
 
 def test_members_of_an_ensemble_must_predict_the_same(tmp_path):
     path = learner('bert').to_hf(tmp_path/'clf')
     plain = learner('bert', head='hf').to_hf(tmp_path/'hf')
     (plain/'classifier.json').unlink()                                        # as from elsewhere: nobody knows whether it reads pairs
-    for members in ([path, plain], [plain, path], [plain, plain]): assert Ensemble(members, 'cpu').pairs is (None if members==[plain, plain] else False)
-    for other in ('multi','regression','pairs','integers'):
-        with pytest.raises(ValueError, match='the members of an ensemble predict the same.*`(kind|labels|pairs)`'): Ensemble([path, learner('bert', other).to_hf(tmp_path/'other')], 'cpu')
+    assert gap(Ensemble([path, path], 'cpu').scores(odd), from_hf(path, 'cpu').scores(odd))<1e-6
+    for other in ('multi','regression','integers'):
+        with pytest.raises(ValueError, match='the members of an ensemble predict the same'): Ensemble([path, learner('bert', other).to_hf(tmp_path/'other')], 'cpu')
     p = from_hf(path, device='cpu')
-    for few in ([], [path], path, str(path), p, iter([p])):
+    for few in ([], [path], path, str(path), iter([p])):
         with pytest.raises(ValueError, match='two classifiers or more'): Ensemble(few)
     with pytest.raises(FileNotFoundError, match='no/such/place is not a directory'): Ensemble([p, 'no/such/place'], 'cpu')
     assert gap(Ensemble([p, path, p], 'cpu').scores(odd), p.scores(odd))<1e-6
 
-def test_the_threshold_of_an_ensemble_is_the_mean_of_theirs(tmp_path):
-    a,b = (from_hf(learner('bert', 'multi', loss_func=BCEWithLogitsLossFlat(thresh=t)).to_hf(tmp_path/str(t)), device='cpu') for t in (.3,.5))
-    p = Ensemble([a, b])
-    assert p.threshold==pytest.approx(.4) and p(odd)==p(odd, threshold=.4)!=p(odd, threshold=.05)
 
-def test_an_ensemble_looks_at_columns_and_members(tmp_path, caplog):
-    def clf(col): return classifier_learner(classifier_dls(df.assign(**{col:df.label}), tiny_tok(), label_col=col, device='cpu'), tiny_arch('bert')).to_hf(tmp_path/col)
-    a,b = clf('label'),clf('mood')
-    assert Ensemble([a, a], 'cpu').target=='label' and 'columns of different names' not in caplog.text
-    assert Ensemble([a, b], 'cpu').target is None and 'columns of different names (label, mood)' in caplog.text
-    with pytest.raises(TypeError, match='got None among them'): Ensemble([a, None])
 
-@pytest.mark.parametrize('change, says', [(lambda o: {**o, 'labels':o['labels'][:2]}, 'has 2 labels'), (lambda o: {**o, 'labels':[*o['labels'],'x']}, 'has 4 labels'), (lambda o: [], 'damaged: expected an object, got a list'),
-                                          (lambda o: {k:v for k,v in o.items() if k!='head'}, 'damaged: head is missing')])
-def test_facts_that_do_not_fit(change, says, tmp_path):
-    path = learner('bert').to_hf(tmp_path/'clf')
-    f = path/'classifier.json'
-    f.write_text(json.dumps(change(json.loads(f.read_text()))))
-    with pytest.raises(ValueError, match=says): from_hf(path, device='cpu')(['good work'], top_k=None)
-
-def test_a_regressor_may_say_more_than_its_label(tmp_path):
-    "A mean and the logarithm of a variance, say"
-    numbers = df.assign(label=df.text.str.len()/10)
-    def nll(pred, y): return (pred[:,1]+(pred[:,0]-y.flatten())**2/pred[:,1].exp()).mean()
-    learn = classifier_learner(classifier_dls(numbers, tiny_tok(), device='cpu'), tiny_arch('bert'), head=lambda nf,n: PoolingHead(nf, 2), loss_func=nll, metrics=[])
-    p = from_hf(learn.to_hf(tmp_path/'clf'), device='cpu')
-    assert p.scores(['good work']).shape==(1,2) and len(p('good work')[0]['score'])==2

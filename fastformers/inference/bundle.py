@@ -68,8 +68,8 @@ class Bundle:
     "What `classifier.json` holds"
     task:Task # What is predicted, with the labels
     head:dict # As from `model.head_spec()`
-    max_len:int|None # Texts are cut to so many tokens
-    truncation:str # Which part of a longer text is kept
+    max_len:int|None = None # Texts are cut to so many tokens
+    truncation:str = 'head' # Which part of a longer text is kept
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
     units:list|None = None # [means, standard deviations] of targets that are numbers
     adapters:dict|None = None # The method, its settings, and the hash of their file

@@ -82,7 +82,7 @@ class Predictor(Asked):
 
     def __repr__(self): return f"Predictor({self.task}: {', '.join(map(str, self.task.labels))}; {self.model.config.model_type} on {self.device}, texts of {f'up to {self.tok.max_len}' if self.tok.max_len else 'any number of'} tokens)"
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def scores(self,
         texts, # A list of texts or of pairs
         bs:int=64, # Most texts in a batch
@@ -176,4 +176,5 @@ class Ensemble(Asked):
     def __repr__(self): return f"Ensemble of {len(self.members)}: {', '.join(map(repr, self.members))}"
     def scores(self, texts, bs=64, max_tokens=None):
         "The mean of the members' `scores`"
+        texts = self.as_list(texts)
         return torch.stack([o.scores(texts, bs, max_tokens) for o in self.members]).mean(0)

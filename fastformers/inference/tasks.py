@@ -13,7 +13,7 @@ __all__ = ['tasks', 'listed', 'plain', 'Task', 'SingleLabel', 'MultiLabel', 'Sca
 # %% ../../nbs/inference/01_tasks.ipynb #9e56cc3c
 import html, re
 from functools import partial
-import numpy as np, pandas as pd, torch
+import numpy as np, torch
 from torch import nn, Tensor
 from fastcore.foundation import L, first
 from fasttransform import Transform
@@ -123,7 +123,8 @@ class SingleLabel(Task):
     def doubt(self, df, label_col):
         o = df[label_col]
         n = o.nunique()
-        if pd.api.types.is_numeric_dtype(o) and n>20 and len(o)<20*n:
+        from pandas.api.types import is_numeric_dtype
+        if is_numeric_dtype(o) and n>20 and len(o)<20*n:
             return f"it holds {n} distinct whole numbers in {len(o)} rows, each read as a class; for numbers to predict pass task='regression'"
     def block(self):
         from fastai.data.block import CategoryBlock
@@ -201,8 +202,9 @@ class Regression(Task):
     problem_type,score_name,classes = 'regression','-squared error',False
     @classmethod
     def matches(cls, df, label_col):
-        if isinstance(label_col, (list,tuple,L)): return all(pd.api.types.is_float_dtype(df[c]) and not df[c].isin([0,1]).all() for c in label_col)
-        return pd.api.types.is_float_dtype(df[label_col])
+        from pandas.api.types import is_float_dtype
+        if isinstance(label_col, (list,tuple,L)): return all(is_float_dtype(df[c]) and not df[c].isin([0,1]).all() for c in label_col)
+        return is_float_dtype(df[label_col])
     def doubt(self, df, label_col):
         o = df[listed(label_col)]
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10: return "it holds few whole numbers; for classes pass task='single'"
@@ -427,4 +429,5 @@ def loss_for(task, loss_func=None):
     "`loss_func` with what a learner needs to know about it; default: the loss of `task`"
     default = task.loss_func()
     if loss_func is None: return default
+    if task.several and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     return loss_func if hasattr(loss_func,'decodes') and task.units is None else OwnLoss(loss_func, default)
