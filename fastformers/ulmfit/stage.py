@@ -116,7 +116,7 @@ class RowScores(Callback):
         self.scores,self.weights,self.score = [],[],row_score(self.learn)[1]
     def after_loss(self):
         if self.training: return
-        score,weight = self.score(self.pred.detach(), *self.yb)
+        score,weight = self.score(self.pred, *self.yb)
         self.scores.append(score.double().cpu()); self.weights.append(weight.double().cpu())
 
 def measure(
