@@ -37,10 +37,10 @@ Modules:
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): tell the words of a text from those that a small language model put there
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
-- `fastformers.text.core`: What a tokenized text is: ids that carry their own padding, segments and predicted positions
+- `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments and predicted positions in one tensor
 - `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
-- `fastformers.text.store`: A corpus of any size, tokenized once into memory-mapped files
+- `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
 - `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
 - `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
 - `fastformers.ulmfit.experiments`: Learning curves over the number of labels, and the spread over seeds: `label_curve`, `best_of`

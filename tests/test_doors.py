@@ -7,7 +7,8 @@ from fastai.losses import CrossEntropyLossFlat
 from fastcore.docments import docments
 from sklearn.utils.class_weight import compute_class_weight
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls, tokenizer_of
-from fastformers.data.labels import class_weights, normal, split_rows
+from fastformers.data.labels import class_weights, split_rows
+from fastformers.text.core import normal
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.tasks import task_of, tasks
 from fastformers.learner.core import classifier_learner

@@ -13,7 +13,8 @@ from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.tasks import tasks
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.heads import PoolingHead, cls_pool, concat_pool, mean_pool
-from fastformers.models.core import layer_groups, load_body
+from fastformers.models.families import layer_groups
+from fastformers.models.load import load_body
 from fastformers.inference.stage_json import read_stage
 from fastformers.text.train_tokenizer import train_tokenizer
 from test_contracts_common import *

@@ -21,6 +21,7 @@ from ..files import content_hash, to_json, write_text
 from ..inference.stage_json import read_stage
 from ..learner.core import classifier_learner
 from ..models.load import load_config
+from ..text.core import normal
 from .recipe import Recipe, read_recipe, split_columns
 from .report import Report
 from .stage import Stage, check_names, fine_tune_classifier, fine_tune_lm, pretrain_lm, task_learner
@@ -28,7 +29,6 @@ from .stage import Stage, check_names, fine_tune_classifier, fine_tune_lm, pretr
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/03_run.ipynb #a1df45d9
-def _normal(t): return ' '.join(t.lower().split())
 def _text(o): return o if isinstance(o, str) else ' '.join(o) # a list of words, for tags
 
 def lm_texts(
@@ -42,9 +42,9 @@ def lm_texts(
     cols,is_train = L(text_col),np.isin(np.arange(len(df)), train)
     more = None if unlabelled is None else as_frame(unlabelled, cols[0])
     parts = [df[c][is_train] for c in cols] + [more[c] for c in cols if more is not None and c in more]
-    held = {_normal(t) for o in (df[~is_train], test) if o is not None for c in cols for t in map(_text, o[c])}
+    held = {normal(t) for o in (df[~is_train], test) if o is not None for c in cols for t in o[c]}
     texts = pd.concat(parts, ignore_index=True).map(_text)
-    kept = texts[[_normal(t) not in held for t in texts]].drop_duplicates()
+    kept = texts[[normal(t) not in held for t in texts]].drop_duplicates()
     return kept.tolist(), len(texts)-len(kept)
 
 # %% ../../nbs/ulmfit/03_run.ipynb #844ccf92
