@@ -110,7 +110,8 @@ def train(args, stage, data, section, **kwargs):
     res = None
     try:
         with stages.terminal_progress():
-            res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs, **given.get('model',{}), **given.get(section,{}))
+            settings = {**kwargs, **given.get('model',{}), **given.get(section,{})}
+            res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **settings)
     finally:
         if res or not stopped(kept): shutil.rmtree(kept, ignore_errors=True)
     print(res)
@@ -123,7 +124,7 @@ def pretrain(args):
 
 def adapt(args):
     "Continue to train a language model on your own texts"
-    train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm')
+    train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm', arch='minilm')
     print(f"\nNext: fastformers classify LABELLED --arch {args.quoted} --output DIR")
 
 def classify(args):
@@ -132,7 +133,7 @@ def classify(args):
     df = read_table(args.table, d, labels=True)
     test = read_table(args.test, d, labels=True) if args.test else None
     cols = dict(text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col), valid_col=d.valid_col)
-    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, **cols)
+    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, arch='minilm', **cols)
     from fastformers.ulmfit.stage import class_scores
     if (scores := class_scores(stage.learner)) is not None: print(scores.round(3).reset_index().to_string(index=False))
     print(f"\nNext: fastformers predict {args.quoted} 'A text of this kind.', or predict {args.quoted} --csv FILE --out FILE")
