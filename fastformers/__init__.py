@@ -3,13 +3,13 @@
 Modules:
 
 - `fastformers.all`: The names that one types in a notebook, in one import
-- `fastformers.callback.auxiliary_lm`: Go on with the language model while the classifier learns: `AuxiliaryLM`
+- `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
-- `fastformers.callback.freeze`: Frozen weights do not move, frozen layers run without dropout, and the states of a frozen body are computed once
-- `fastformers.callback.lr_find`: A learning rate from several short runs, and how many epochs fit into a time budget; the learner stays as it is
-- `fastformers.callback.regularize`: Keep what pretraining learnt while fine-tuning: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
-- `fastformers.callback.resume`: Continue an interrupted run, bit for bit: `Resume`
-- `fastformers.callback.schedule`: Which layers learn when, and how fast, as a table.
+- `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
+- `fastformers.callback.lr_find`: Suggest a learning rate from several short runs, and the number of epochs for a time budget: `lr_sweep`, `epochs_for`
+- `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
+- `fastformers.callback.resume`: Save checkpoints during training and continue an interrupted run with the same result: `Resume`
+- `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict export`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
@@ -25,7 +25,7 @@ Modules:
 - `fastformers.interpret.forgetting`: How much of the language model was lost by fine-tuning? `forgetting`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
-- `fastformers.learner.optimizer`: A fast Adam, BERT's own Adam, and no weight decay on any normalization layer
+- `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
 - `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part, and one small file a task
 - `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
 - `fastformers.models.families`: What the model families of the transformers library have in common, and one row for each that differs

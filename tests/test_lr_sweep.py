@@ -228,6 +228,6 @@ def test_a_sweep_that_suggests_nothing_is_drawn_too():
     plt.close('all')
     learn = classifier(); learn.freeze()
     with pytest.raises(ValueError, match='falls nowhere'): sweep(learn, start_lr=1e-9, end_lr=1e-8, show_plot=True)
-    assert len(plt.get_fignums())==1 and 'No rate is suggested' in plt.gca().get_title()
+    assert len(plt.get_fignums())==1 and 'No suggestion' in plt.gca().get_title()
     with pytest.raises(ValueError, match='exploded after 0 of 12'): sweep(classifier(cbs=NaN(1)), show_plot=True)
     plt.close('all')

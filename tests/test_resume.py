@@ -223,4 +223,4 @@ def test_callbacks_with_state(tmp_path):
 def test_lookahead_is_refused(tmp_path):
     learn = learner(tmp_path)
     learn.opt_func = ranger
-    with pytest.raises(ValueError, match='cannot keep what `Lookahead`'): fit(learn)
+    with pytest.raises(ValueError, match='does not support `Lookahead`'): fit(learn)

@@ -19,7 +19,7 @@ driver = '''
 import json, os, signal, sys, warnings
 from functools import partial
 warnings.filterwarnings('ignore')
-from fastai.basics import Callback
+from fastai.basics import Callback, defaults
 from fastai.callback.progress import ProgressCallback
 import fastformers.callback.compute, fastformers.ulmfit.stage
 from fastformers.callback.resume import Resume

@@ -213,9 +213,9 @@ def test_cost_of_a_table_by_hand():
 def test_a_picture_needs_no_model(): assert plot_schedule(gradual_unfreeze, n_groups=8).get_title().startswith('1 of 8')
 
 @pytest.mark.parametrize('f,words', [
-    (lambda: gradual_unfreeze(6), 'schedule has 6 groups, expected 5'), (lambda: Schedule([[0,0,0,0,-1]]), 'factors are 0'), (lambda: Schedule([[0,0,0,0,0]]), 'must train a group'),
-    (lambda: Schedule([[1]*5], math.nan), 'more than 0 epochs'), (lambda: Schedule([[1]*5], 0), 'more than 0 epochs'), (lambda: unfreeze_from(5, [5]), 'there is no group 5'),
-    (lambda: full_tune(5)*discriminative_lrs(5, -2.6), 'got -2.6'), (lambda: full_tune(5).rescale(-1), 'more than 0 epochs'), (lambda: gradual_unfreeze(5).rescale(.3), '5 steps share 2 batches')])
+    (lambda: gradual_unfreeze(6), 'schedule has 6 groups, expected 5'), (lambda: Schedule([[0,0,0,0,-1]]), 'must be 0'), (lambda: Schedule([[0,0,0,0,0]]), 'must train a group'),
+    (lambda: Schedule([[1]*5], math.nan), 'must be above 0'), (lambda: Schedule([[1]*5], 0), 'must be above 0'), (lambda: unfreeze_from(5, [5]), 'there is no group 5'),
+    (lambda: full_tune(5)*discriminative_lrs(5, -2.6), 'got -2.6'), (lambda: full_tune(5).rescale(-1), 'must be above 0'), (lambda: gradual_unfreeze(5).rescale(.3), '5 steps share 2 batches')])
 def test_what_cannot_be_trained_says_so(f, words):
     before = [p.clone() for p in trained('bert').model.parameters()]
     with pytest.raises(ValueError, match=words): trained('bert').fit_schedule(f(), lr=1e-3)

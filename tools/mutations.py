@@ -51,7 +51,7 @@ mutations = [
     ('L2-SP pulls new weights like old ones', 'callback/regularize', 'self.beta/2*_sum_squares', 'self.alpha/2*_sum_squares', 'regularizers callback/02_regularize'),
     ('R-Drop without divergence', 'callback/regularize', '(second-self.loss + self.alpha*div)/2', '(second-self.loss)/2', 'regularizers callback/02_regularize'),
     ('EWC ignores what mattered', 'callback/regularize', '((f*(p-self.reference[p]).pow(2)).sum()', '(((p-self.reference[p]).pow(2)).sum()', 'regularizers callback/02_regularize'),
-    ('resume: the random state is new', 'callback/resume', "torch.set_rng_state(state['torch'])", 'pass', 'resume'),
+    ('resume: the random state is new', 'callback/resume', "set_random_states(**{**state, 'random_state':(version, tuple(ints), gauss)})", 'pass', 'resume'),
     ('resume: the epoch begins again', 'data/loader', 'self.passes,self._start,self._ready = passes,batch,ready', 'self.passes,self._start,self._ready = passes,0,ready', 'resume'),
     ('every epoch in the same order', 'data/loader', 'np.random.default_rng((self.seed, self.passes))', 'np.random.default_rng((self.seed, 0))', 'contracts_batches resume data/03_loader'),
     # data and answers
