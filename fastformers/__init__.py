@@ -26,12 +26,12 @@ Modules:
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
 - `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
-- `fastformers.models.adapters`: Train few weights: functions `model -> model` that freeze a network but for a small part, and one small file a task
-- `fastformers.models.core`: Hugging Face networks as modules from tokens to a prediction
-- `fastformers.models.families`: What the model families of the transformers library have in common, and one row for each that differs
-- `fastformers.models.fast_cpu`: The same training step in less time on a CPU: attention by the formula, and dropout with a quarter of the random numbers
-- `fastformers.models.heads`: From hidden states to a prediction: pooling, ULMFiT's classifier head, an LSTM, one prediction a token, and a mix of layers
-- `fastformers.models.load`: A network from a checkpoint or a config, and what became of its weights
+- `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
+- `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
+- `fastformers.models.families`: Layer groups, causality and maximum length of any transformers model, with one table row for each exception
+- `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
+- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, one prediction a token, and a learned mix of layers
+- `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.objectives.core`: What a language model is asked to predict: a reversible transform from tokens to (input, targets)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)

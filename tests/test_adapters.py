@@ -1,4 +1,4 @@
-"Few weights train, in every family: which they are, that the others stay bit by bit what they were, and that what was trained comes back from its file"
+"Adapters across families and methods: which weights train, that all others stay bitwise unchanged, and that files restore what was trained"
 import copy, importlib.util, json, pickle, subprocess, sys, warnings
 import pytest, torch
 from fastai.basics import Callback
@@ -18,9 +18,10 @@ from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
 from fastformers.callback.compute import cpu_bf16
 
-everyone = list(tiny_families)
+# one for each kind of module tree: Conv1D, a shared block, no biases, an encoder of two, rows in `family_meta`, convolutions
+families = 'bert gpt2 albert modernbert t5 xlnet fnet funnel squeezebert xlm'.split()
 needs_peft = pytest.mark.skipif(importlib.util.find_spec('peft') is None, reason='peft is an extra')
-no_biases = 'modernbert eurobert llama mistral gemma t5 mt5 umt5'.split()
+no_biases = 'modernbert t5'.split()
 methods = [add_adapters, bitfit, pytest.param(add_lora, marks=needs_peft)]
 
 def learner(family='bert', seed=0, n=12, **kwargs):
@@ -36,20 +37,28 @@ def moved(model, old): return {k for k,v in model.state_dict().items() if not to
 @torch.no_grad()
 def pred(model, x): return model.eval()(x)
 def loud(model, std=.3):
-    "Adapters that do something"
+    "Set adapters to random numbers, so that they change predictions"
     with torch.no_grad():
         for n,p in model.named_parameters():
             if '.adapter.' in n or 'lora_' in n: p.normal_(std=std)
     return model
 def planned(model):
-    "What add_adapters trains, found in another way than its own"
+    "Names of the weights that `add_adapters` should train"
     norms = [n for n,m in model.body.named_modules() if 'Norm' in type(m).__name__]
     return {k for k,_ in model.named_parameters() if '.adapter.' in k or k.startswith('head.') or any(k.startswith(f'hf.{n}.') and '.' not in k[len(n)+4:] for n in norms)}
 
-# ---- every family
+# ---- families x methods
 
-@pytest.mark.parametrize('family', everyone)
-def test_bottlenecks_in_every_family(family):
+def test_every_family_takes_bottlenecks_and_gives_them_back():
+    for family in tiny_families:
+        m = HFModel(*load_body(tiny_arch(family)))
+        names = list(m.state_dict())
+        add_adapters(m, width=4)
+        assert sum(isinstance(o, Adapter) for o in m.modules())==2*len(block_modules(m.body)), family
+        assert list(remove_adapters(m).state_dict())==names
+
+@pytest.mark.parametrize('family', families)
+def test_only_adapters_and_norms_train(family):
     learn = learner(family)
     m,x = learn.model,learn.dls.train.one_batch()[0]
     n_blocks,names,before,old = len(block_modules(m.body)),group_names(m),pred(m, x),weights(m)
@@ -80,8 +89,8 @@ def test_bottlenecks_in_every_family(family):
     with torch.no_grad(): m.load_state_dict(old)
     assert torch.equal(pred(m, x), before)                           # no hook is left behind
 
-@pytest.mark.parametrize('family', everyone)
-def test_biases_in_every_family(family):
+@pytest.mark.parametrize('family', families)
+def test_only_biases_train(family):
     learn = learner(family)
     if family in no_biases:
         with pytest.raises(ValueError, match='no biases'): bitfit(learn.model)
@@ -92,8 +101,8 @@ def test_biases_in_every_family(family):
     assert any(k.endswith('bias') and k.startswith('hf.') for k in moved(learn.model, old))
 
 @needs_peft
-@pytest.mark.parametrize('family', everyone)
-def test_lora_in_every_family(family):
+@pytest.mark.parametrize('family', families)
+def test_lora_is_added_merged_and_removed(family):
     learn = learner(family)
     m,x = learn.model,learn.dls.train.one_batch()[0]
     if family=='squeezebert':                                        # convolutions in groups, which peft cannot merge
@@ -116,7 +125,7 @@ def test_lora_in_every_family(family):
     assert list(m.state_dict())==list(old) and not moved(m, old) and torch.equal(pred(m, x), before)
     assert vars(m.body).keys()==attrs.keys() and all(p.requires_grad for p in m.parameters())
 
-@pytest.mark.parametrize('family', everyone)
+@pytest.mark.parametrize('family', families)
 def test_new_top_layers_are_drawn_as_the_family_draws_them(family):
     torch.manual_seed(0)
     model = HFModel(*load_body(tiny_arch(family)))
@@ -134,15 +143,14 @@ def test_new_top_layers_are_drawn_as_the_family_draws_them(family):
     with pytest.raises(ValueError, match=f'1 to {n}'): reinit_layers(model, n+1)
     with pytest.raises(ValueError, match='got 0'): reinit_layers(model, 0)
 
-# ---- what is frozen stays frozen
+# ---- frozen weights stay frozen
 
 def freeze_by_hand(learn):
     for i in (1,2,3): learn.freeze_to(-i); learn.fit(1, lr=1e-2)
 def unfreeze_all(learn): learn.freeze(); learn.fit(1, lr=1e-2); learn.unfreeze(); learn.fit_one_cycle(1, 1e-2)
-def by_schedule(learn): learn.fit_schedule(gradual_unfreeze, lr=1e-2, epochs=5, discr=1.5)
 def thaw(learn): learn.fit_schedule(chain_thaw, lr=1e-2, epochs=6); learn.fit_schedule(gradual_unfreeze, lr=1e-2, epochs=5, reset_opt=True)
 
-@pytest.mark.parametrize('train', [freeze_by_hand, unfreeze_all, by_schedule, thaw])
+@pytest.mark.parametrize('train', [freeze_by_hand, unfreeze_all, thaw])
 @pytest.mark.parametrize('method', methods)
 def test_only_what_is_planned_moves(method, train):
     learn = learner(wd=.1)
@@ -171,8 +179,8 @@ def test_an_optimizer_from_before_is_not_used(method):
     learn.unfreeze(); learn.fit(1, lr=1e-2)
     assert any('.adapter.' in k or 'lora_' in k for k in moved(learn.model, old)) and not any('word_embeddings' in k for k in moved(learn.model, old))
 
-@pytest.mark.parametrize('cbs', [None, cpu_bf16(enabled=True)])
-@pytest.mark.parametrize('method', methods)
+@pytest.mark.parametrize('method,cbs', [(add_adapters,None), (add_adapters,cpu_bf16(enabled=True)), (bitfit,None),
+                                        pytest.param(add_lora, cpu_bf16(enabled=True), marks=needs_peft)])
 def test_a_few_weights_learn(method, cbs):
     learn = learner(drop_mult=0., cbs=cbs, bs=16)                    # one batch an epoch
     method(learn.model)
@@ -212,9 +220,9 @@ def test_a_language_model_learns_by_adapters_and_hands_them_over(family, tmp_pat
     assert not moved(clf.head, head)
     a,b = lm.model.body.state_dict(),clf.body.state_dict()
     assert a.keys()==b.keys() and all(torch.equal(v, b[k]) for k,v in a.items())
-    assert 'other weights' not in caplog.text
+    assert 'other frozen weights' not in caplog.text
 
-# ---- what goes on around it
+# ---- copies, pickles, Resume
 
 @pytest.mark.parametrize('method', methods)
 def test_copies_and_pickles_keep_everything(method, tmp_path):
@@ -252,7 +260,7 @@ def test_a_learner_saves_loads_and_exports(tmp_path):
 # ---- files
 
 @pytest.mark.parametrize('method', methods)
-def test_files_bring_back_what_was_trained(method, tmp_path):
+def test_files_restore_what_was_trained(method, tmp_path):
     learn = learner()
     loud(method(learn.model)); learn.fit(2, lr=1e-2)
     x = learn.dls.train.one_batch()[0]
@@ -272,7 +280,20 @@ def test_two_tasks_share_one_network(tmp_path):
     one,x = learner().model,a.dls.train.one_batch()[0]
     for l,o in ((a,'a'),(b,'b'),(a,'a')): assert torch.equal(pred(load_adapters(one, tmp_path/f'{o}.safetensors'), x), pred(l.model, x))
 
-# ---- at the door
+def test_a_head_for_other_labels_is_refused(tmp_path):
+    a,df = learner(),tiny_df().iloc[:12]
+    add_adapters(a.model)
+    df = df.assign(label=df.label.str.upper(), is_valid=[False,False,False,True]*3)
+    b = classifier_learner(classifier_dls(df, tiny_tok('bert'), bs=4, device='cpu'), tiny_arch('bert'))
+    old = weights(b.model)
+    with pytest.raises(ValueError, match='this one for NEGATIVE'): load_adapters(b.model, save_adapters(a.model, tmp_path/'a.safetensors'))
+    assert b.model.adapters is None and not moved(b.model, old)
+    head = weights(b.model.head)
+    load_adapters(b.model, save_adapters(a.model, tmp_path/'a.safetensors', head=False))
+    there = weights(a.model)
+    assert not [k for k in moved(b.model, there) if '.adapter.' in k] and not moved(b.model.head, head)
+
+# ---- errors
 
 def test_without_peft_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'peft', None)
@@ -280,10 +301,6 @@ def test_without_peft_a_sentence_says_what_to_install(monkeypatch):
     old = list(m.state_dict())
     with pytest.raises(ImportError, match=r'fastformers\[peft\]'): add_lora(m)
     assert list(m.state_dict())==old and m.adapters is None
-
-def test_adapters_need_no_fastai(root):
-    code = "import sys, fastformers.models.adapters; sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
-    assert subprocess.run([sys.executable, '-c', code], cwd=root).returncode==0
 
 def test_an_optimizer_from_before_adapters_were_removed_is_refused():
     learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), device='cpu'), tiny_arch('bert'))
@@ -297,7 +314,7 @@ def test_an_optimizer_from_before_adapters_were_removed_is_refused():
         learn.opt = None
         learn.fit(1)
 
-# ---- written, opened and handed on like any other classifier
+# ---- save, load and predict like any other classifier
 
 odd = ['A fine film.', '', 'no', 'x '*200, '[SEP] \N{PILE OF POO} <pad>']
 few = ['bert', 'gpt2', 'deberta-v2', 'modernbert']                    # the last has no biases
@@ -306,32 +323,33 @@ def wanted(learn, texts=odd): return learn.get_preds(dl=learn.dls.test_dl(texts)
 def gap(a, b): return float((a-b).abs().max())
 
 def adapted(method, family='bert', **kwargs):
-    "A learner with something to lose: adapters that do something, and all that trains has moved"
+    "A learner with non-zero adapters, after an epoch of training"
     learn = learner(family, **kwargs)
     loud(method(learn.model), .1)
     learn.fit(1, lr=1e-2)
     return learn
 
-@pytest.mark.parametrize('method', methods)
-def test_predictors_say_what_the_learners_say(method, tmp_path):
-    families,want = [o for o in few if method is not bitfit or o not in no_biases],{}
-    for o in families:
-        learn = adapted(method, o)
-        old,trains = weights(learn.model),{n for n,p in learn.model.named_parameters() if p.requires_grad}
-        path = learn.to_hf(tmp_path/o)
-        assert not moved(learn.model, old) and weights(learn.model).keys()==old.keys() and {n for n,p in learn.model.named_parameters() if p.requires_grad}==trains # the learner in hand
-        assert (path/ADAPTERS).is_file()==(method is add_adapters)
-        assert not AutoModel.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
-        want[o] = wanted(learn)
-        assert want[o].std(0).max()>1e-3                              # texts are told apart
+def test_predictors_give_the_learners_scores(tmp_path):
+    want = {}
+    for method in [add_adapters, bitfit, *([add_lora] if importlib.util.find_spec('peft') else [])]:
+        for family in [o for o in few if method is not bitfit or o not in no_biases]:
+            learn = adapted(method, family)
+            old,trains = weights(learn.model),{n for n,p in learn.model.named_parameters() if p.requires_grad}
+            path = learn.to_hf(tmp_path/f'{family}-{method.__name__}')
+            assert not moved(learn.model, old) and weights(learn.model).keys()==old.keys() # writing changes nothing
+            assert {n for n,p in learn.model.named_parameters() if p.requires_grad}==trains
+            assert (path/ADAPTERS).is_file()==(method is add_adapters)
+            assert not AutoModel.from_pretrained(path, output_loading_info=True)[1]['unexpected_keys']
+            want[path.name] = wanted(learn)
+            assert want[path.name].std(0).max()>1e-3                  # texts get different scores
     code = "import sys, torch\nfrom fastformers.inference.predictor import from_hf\n" \
-           f"torch.save({{o:from_hf({str(tmp_path)!r}+'/'+o, device='cpu').scores({odd!r}) for o in {families}}}, {str(tmp_path/'scores.pt')!r})\n" \
+           f"torch.save({{o:from_hf({str(tmp_path)!r}+'/'+o, device='cpu').scores({odd!r}) for o in {list(want)}}}, {str(tmp_path/'scores.pt')!r})\n" \
            "sys.exit('fastai' in sys.modules or 'peft' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code]).returncode==0
     for o,got in torch.load(tmp_path/'scores.pt').items(): assert gap(got, want[o])<1e-5, o
 
-@pytest.mark.parametrize('family', list(tiny_families))
-def test_bottlenecks_of_every_family_go_and_come(family, tmp_path):
+@pytest.mark.parametrize('family', families)
+def test_bottlenecks_are_saved_and_loaded_with_the_model(family, tmp_path):
     learn = learner(family)
     loud(add_adapters(learn.model, width=4))
     p,x = from_hf(learn.save_encoder(tmp_path/'o'), device='cpu'),learn.dls.train.one_batch()[0]
@@ -361,7 +379,7 @@ def test_what_automodel_reads_is_the_network_without_adapters(tmp_path):
 def test_a_learner_goes_on_with_adapters_and_head(tmp_path, caplog):
     learn = adapted(add_adapters)
     again = classifier_learner(learn.dls, learn.save_encoder(tmp_path/'o'))
-    assert 'has adapters' in caplog.text and 'other weights' not in caplog.text
+    assert 'has adapters' in caplog.text and 'other frozen weights' not in caplog.text
     assert not moved(again.model, weights(learn.model)) and group_names(again.model)==group_names(learn.model)
     assert {n for n,p in again.model.named_parameters() if p.requires_grad}=={n for n,p in learn.model.named_parameters() if p.requires_grad}
     old = weights(again.model)
@@ -386,7 +404,7 @@ def test_adapters_go_from_one_kind_of_head_to_the_other(first, then, tmp_path, c
         caplog.clear()
         b = classifier_learner(a.dls, a.save_encoder(tmp_path/'o'), head=then)
         old,new = weights(a.model.body),weights(b.model.body)
-        assert 'other weights' not in caplog.text and any('.adapter.' in k for k in new)
+        assert 'other frozen weights' not in caplog.text and any('.adapter.' in k for k in new)
         assert all(torch.equal(new[k], old[k]) for k in new.keys()&old.keys()) and all('pooler' in k for k in new.keys()^old.keys())
 
 def test_load_encoder_takes_adapters_along(tmp_path, caplog):
@@ -399,11 +417,11 @@ def test_load_encoder_takes_adapters_along(tmp_path, caplog):
             mine = {k:v for k,v in weights(b.model).items() if not k.startswith(('hf.embeddings','hf.encoder','hf.bert'))}
             caplog.clear()
             b.load_encoder(path)
-            assert not [k for k in moved(b.model.body, weights(a.model.body)) if 'pooler' not in k] and not mine.keys()&moved(b.model, {**weights(b.model), **mine}) and 'other weights' not in caplog.text
+            assert not [k for k in moved(b.model.body, weights(a.model.body)) if 'pooler' not in k] and not mine.keys()&moved(b.model, {**weights(b.model), **mine}) and 'other frozen weights' not in caplog.text
             b.fit(1, lr=1e-2)
 
 @pytest.mark.parametrize('method', methods)
-def test_load_encoder_says_why_not(method, tmp_path):
+def test_load_encoder_refuses_other_adapters(method, tmp_path):
     plain,path = learner().save_encoder(tmp_path/'plain'),adapted(add_adapters).save_encoder(tmp_path/'o')
     for there in (plain, path):
         b = learner(seed=1)

@@ -37,7 +37,7 @@ def test_hidden_states_are_counted_as_the_signal_passes(family):
     body = load_body(tiny_arch(family))[0].eval()
     inputs = ModelInputs(body)
     if family=='funnel':
-        with pytest.raises(ValueError, match='FunnelModel gives states.*hidden_states=-1'): state_widths(body, inputs)
+        with pytest.raises(ValueError, match='FunnelModel returns states.*hidden_states=-1'): state_widths(body, inputs)
         return
     n = body.config.num_hidden_layers
     assert state_widths(body, inputs)==[32]*(n+1)

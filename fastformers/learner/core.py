@@ -181,6 +181,7 @@ def classifier_learner(
     if head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
     else: model = _text_classifier(dls, arch, head, pool, hidden_states, pretrained, drop_mult, **opts)
     task,lr = task_of(dls),(2e-3 if model.adapters else 2e-4) if lr is None else lr
+    if task.classes: model.labels = [str(o) for o in task.labels]
     return _learner(dls, model, arch, precision, [*task.callbacks(), *L(cbs)], lr=lr, loss_func=loss_for(task, loss_func),
                     metrics=task.metrics() if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
