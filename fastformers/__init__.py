@@ -16,8 +16,8 @@ Modules:
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
 - `fastformers.data.show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
-- `fastformers.files`: Write a directory or a file whole or not at all; content hash, cache folder, near names
-- `fastformers.hub`: Where a checkpoint's files are: a directory, a Python package, the local cache or the model hub
+- `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
+- `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out; `Ensemble` asks several
 - `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
