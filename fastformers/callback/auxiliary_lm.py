@@ -56,7 +56,7 @@ class AuxiliaryLM(Regularizer):
     def __init__(self,
         weight:float=.5, # weight of the LM loss at the beginning of a fit, as in the paper
         objective:Objective=None, # masks texts; default: `MLM`, or `CLM` without a mask token
-        anneal:float=1., # `weight` at the end of a fit, relative to the beginning; 1: constant, as in Radford et al.
+        anneal:float=1., # factor of `weight` at the end of a fit; 1: constant, as in Radford et al.
         arch=None, # directory or hub id of the LM head; default: that of the body
     ): self.weight,self.objective,self.anneal,self.arch = weight,objective,anneal,arch
 

@@ -91,10 +91,10 @@ def precision(
 
 # %% ../../nbs/callback/04_compute.ipynb #76e902c6
 def loss_weight(learn):
-    "Denominator of the mean loss of the current batch: predicted tokens, rows, or class weights of the labels"
+    "Denominator of the batch's mean loss: predicted tokens, rows, or class weights of the labels"
     if (obj := objective_of(learn.dls)) is not None: return obj.weight(learn.pred, *learn.yb)
     f,y = learn.loss_func,learn.yb[0].flatten()
-    while inner := getattr(f, 'func', None) or getattr(f, 'f', None): f = inner # unwrap fastai's losses and ours
+    while inner := getattr(f, 'func', None) or getattr(f, 'f', None): f = inner # inside fastai's losses and ours
     if not isinstance(f, nn.CrossEntropyLoss) or y.is_floating_point(): return float(find_bs(learn.yb))
     y = y[y!=f.ignore_index]
     return float(len(y) if f.weight is None else f.weight[y].sum())
@@ -107,7 +107,8 @@ class TokenAccumulation(Callback):
         n_tokens:int=None, # tokens per optimizer step, without padding
         n_acc:int=None, # rows per optimizer step
     ):
-        if (n_tokens is None)==(n_acc is None): raise ValueError("pass either `n_tokens` or `n_acc`, the size of a step")
+        if (n_tokens is None)==(n_acc is None):
+            raise ValueError("pass either `n_tokens` or `n_acc`, the size of a step")
         self.n_tokens,self.n_acc = n_tokens,n_acc
         self._reset()
 

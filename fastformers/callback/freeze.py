@@ -36,8 +36,8 @@ class FreezeGrads(Callback):
         known = {id(p) for ps in self.opt.param_lists for p in ps}
         new = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
         if new:
-            raise ValueError(f"the optimizer does not hold {new[0]}, which is trainable: the model was changed after "
-                             "the optimizer was created; set `learn.opt = None` to create a new one")
+            raise ValueError(f"the optimizer does not hold {new[0]}, which is trainable: the model was changed "
+                             "after the optimizer was created; set `learn.opt = None` to create a new one")
 
 # %% ../../nbs/callback/01_freeze.ipynb #05139d27
 def frozen_modules(model):
@@ -76,7 +76,7 @@ class StateCache:
     def _weights(self): return [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
 
     def _key(self):
-        "Precision and versions of all weights below the head; None if one trains or the body is in training mode"
+        "Precision and versions of all weights below the head; None if one trains, or the body is in train mode"
         weights = self._weights()
         if any(o.requires_grad for o in weights): return None
         if any(m.training for m in self.model.body.modules()): return None

@@ -60,7 +60,7 @@ def reference_weights(cb, params):
     params,report = list(params),cb.model.loaded
     if not params:
         raise ValueError(f"`{type(cb).__name__}` needs pretrained weights, but none of this model's were loaded; "
-                         "begin with a checkpoint, or leave the callback out")
+                         "start from a checkpoint, or leave the callback out")
     if cb.report is not report or any(p not in cb.reference for p in params):
         cb.report,cb.reference = report,{p:p.detach().clone() for p in params}
     return cb.reference
@@ -68,7 +68,7 @@ def reference_weights(cb, params):
 def warn_no_effect(cb, params):
     "Warn if adapters froze all `params` that `cb` changes"
     if cb.model.adapters and not any(p.requires_grad for p in params):
-        _log.warning(f"`{type(cb).__name__}` has no effect in this fit: adapters froze the weights that it changes")
+        _log.warning(f"`{type(cb).__name__}` has no effect in this fit: adapters froze the weights it changes")
 
 def plain_params(body):
     "Parameters of `body` by their names in a checkpoint, without those of adapters"
@@ -115,7 +115,7 @@ class Mixout(Callback):
     def __init__(self,
         p:float=.7, # share of pretrained entries; the paper tries .7 to .9
     ):
-        if not 0<=p<1: raise ValueError(f"`p`, the share of pretrained weights, is at least 0 and less than 1; got {p}")
+        if not 0<=p<1: raise ValueError(f"`p`, a share of weights, is at least 0 and less than 1; got {p}")
         self.p = p
 
     def before_fit(self):
@@ -138,7 +138,7 @@ class Mixout(Callback):
     def _mix(self, module, args):
         "Forward pre-hook: an instance attribute hides the parameter of the same name"
         w = module._parameters['weight']
-        if self.learn is None or not (module.training and w.requires_grad): return # no learner: interrupted fit
+        if self.learn is None or not (module.training and w.requires_grad): return # None: interrupted fit
         module.__dict__['weight'] = mixout(w, self.reference[w], self.p)
 
 def _unmix(module, args, out): module.__dict__.pop('weight', None)
@@ -155,7 +155,7 @@ def symmetric_kl(
     return d.sum(-1).mean() if is_softmax else d.mean()
 
 class RDrop(Regularizer):
-    "Run each batch twice; train on both losses and the divergence of predictions (Liang, Wu et al. 2021, eq. 4)"
+    "Run each batch twice; train on both losses and their divergence (Liang, Wu et al. 2021, eq. 4)"
     divergence = None
     def __init__(self,
         alpha:float=1., # weight of the divergence relative to the sum of both losses, as in the paper
@@ -170,7 +170,7 @@ class RDrop(Regularizer):
         if not y.is_floating_point() and y.shape==a.shape[:-1]:
             a,b = a[y!=-100],b[y!=-100] # token labels: some tokens have none
         act = getattr(self.loss_func, 'activation', None)
-        div = symmetric_kl(a, b, act) if act else self.loss_func(a, b)/2 # regression: half the squared difference
+        div = symmetric_kl(a, b, act) if act else self.loss_func(a, b)/2 # regression: half the squared error
         self.divergence = div.detach()
         return (second-self.loss + self.alpha*div)/2
 

@@ -29,7 +29,7 @@ from ..files import atomic_dir, content_hash, to_json, write_text
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
 from ..inference.stage_json import versions
-from .schedule import ScheduleRunner, in_fit
+from .schedule import ScheduleRunner, acts_in_step, in_fit
 from .regularize import Regularizer
 from .compute import TokenAccumulation, cpu_bf16
 
@@ -45,7 +45,7 @@ kept = { # class -> attributes that change from batch to batch
 
 def state_of(o):
     "State of the callback or metric `o`, as a dict"
-    if hasattr(type(o), 'state_dict'): return o.state_dict() # `type(o)`: a callback delegates unknown names to the learner
+    if hasattr(type(o), 'state_dict'): return o.state_dict() # not `o`: callbacks delegate names to the learner
     names = {k for c,ks in kept.items() if isinstance(o, c) for k in ks.split()}
     return {k:v for k,v in vars(o).items() if k in names}
 
@@ -68,7 +68,8 @@ def _encode(o):
     if isinstance(o, np.ndarray): return {'array':o.tolist(), 'dtype':str(o.dtype)}
     if isinstance(o, np.generic): return o.item()
     if isinstance(o, L): return {'L':list(o)}
-    raise TypeError(f"expected numbers, strings, tensors, arrays, lists or dictionaries, got a {type(o).__name__}")
+    raise TypeError("a state contains numbers, strings, tensors, arrays, lists or dictionaries; "
+                    f"got a {type(o).__name__}")
 
 def _decode(o):
     "Inverse of `_encode`"
@@ -172,12 +173,10 @@ def data_settings(learn):
             'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed, 'class weights':str(weight),
             'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func)}
 
-_step = 'before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step'
-
 def _compared(cb):
     "Does `cb` change training steps? A user's own callback is compared only if it is a `Regularizer`"
-    ours = type(cb).__module__.startswith(('fastai.','fastformers.')) or isinstance(cb, Regularizer)
-    return ours and any(hasattr(type(cb), o) for o in _step)
+    known = type(cb).__module__.startswith(('fastai.','fastformers.')) or isinstance(cb, Regularizer)
+    return known and acts_in_step(cb)
 
 def fit_settings(learn):
     "Settings of a fit that `Resume` compares: epochs, optimizer, schedules, and callbacks that change steps"
@@ -235,7 +234,8 @@ class Resume(Callback):
         if not hasattr(self.dls.train, 'seek'):
             raise TypeError("`Resume` needs a training loader that can begin in the middle of an epoch: "
                             "build the dls with `lm_dls`, `classifier_dls` or `HFTextBlock`")
-        if num_distrib()>1: raise NotImplementedError("`Resume` does not support distributed training; leave it out")
+        if num_distrib()>1:
+            raise NotImplementedError("`Resume` does not support distributed training; leave it out")
         if isinstance(self.opt, Lookahead):
             raise ValueError("`Resume` does not support `Lookahead` (`ranger`); "
                              "use another optimizer, such as `FusedAdam`")
@@ -297,7 +297,7 @@ class Resume(Callback):
 
     def _catch_interrupt(self):
         self._end() # of a fit that an error ended
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT)!=signal.SIG_IGN:
+        if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, *args):
@@ -340,7 +340,7 @@ class Resume(Callback):
                 continue
             self._check_same(state['settings'], json.loads(json.dumps(self._settings)))
             if state['versions']!=versions():
-                _log.warning(f"{o} was written with other versions of Python or a library: results may differ slightly")
+                _log.warning(f"{o} was written with other library versions: results may differ slightly")
             return state,tensors
 
     def cached(self,

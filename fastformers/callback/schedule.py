@@ -10,7 +10,8 @@ Callbacks for frozen layers are in `callback.freeze`, the learning rate finder i
 # %% auto #0
 __all__ = ['Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfreeze', 'sequential_unfreeze', 'lp_ft',
            'chain_thaw', 'discriminative_lrs', 'group_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup',
-           'table_for', 'plot_schedule', 'drop_frozen_grads', 'in_fit', 'ScheduleRunner', 'check_batches']
+           'table_for', 'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit', 'ScheduleRunner',
+           'check_batches']
 
 # %% ../../nbs/callback/00_schedule.ipynb #111a5689
 import math
@@ -38,7 +39,8 @@ class Schedule:
         if self.epochs.shape!=(n,):
             raise ValueError(f"`epochs` needs a duration for each of the {n} steps, got {self.epochs}")
         if not (self.epochs>0).all(): raise ValueError(f"`epochs` must be above 0, got {self.epochs}")
-        if not (self.factors>=0).all(): raise ValueError(f"`factors` must be 0 (frozen) or above, got {self.factors}")
+        if not (self.factors>=0).all():
+            raise ValueError(f"`factors` must be 0 (frozen) or more, got {self.factors}")
         if not self.factors.any(1).all(): raise ValueError(f"each step must train a group, got {self.factors}")
 
     @property
@@ -252,6 +254,12 @@ def drop_frozen_grads(params):
     "Set the gradients of frozen `params` to None, so that no optimizer changes them"
     for p in params:
         if not p.requires_grad: p.grad = None
+
+_in_step = 'before_batch after_pred after_loss before_backward after_backward before_step after_step'.split()
+
+def acts_in_step(cb):
+    "Does callback `cb` have an event inside a training step?"
+    return any(hasattr(cb, o) for o in _in_step)
 
 def in_fit(cb):
     "Is callback `cb` in a `fit`? `validate`, `get_preds` and `predict` call `before_fit` and `after_fit` too"
