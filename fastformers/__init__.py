@@ -2,7 +2,7 @@
 
 Modules:
 
-- `fastformers.all`: The names that one types in a notebook, in one import
+- `fastformers.all`: The names you need in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
@@ -36,7 +36,7 @@ Modules:
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): tell the words of a text from those that a small language model put there
-- `fastformers.testing`: Tiny texts, tokenizers and networks, made on the spot
+- `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments and predicted positions in one tensor
 - `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
