@@ -1263,8 +1263,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/models/heads.py'),
                                           'fastformers.models.heads.forget_states': ( 'models/heads.html#forget_states',
                                                                                       'fastformers/models/heads.py'),
-                                          'fastformers.models.heads.full_precision': ( 'models/heads.html#full_precision',
-                                                                                       'fastformers/models/heads.py'),
                                           'fastformers.models.heads.is_last': ('models/heads.html#is_last', 'fastformers/models/heads.py'),
                                           'fastformers.models.heads.last_pool': ( 'models/heads.html#last_pool',
                                                                                   'fastformers/models/heads.py'),

@@ -264,7 +264,8 @@ class TextClassifier(HFModel):
     def forward(self, x):
         x = as_tokens(x)
         h = (self.state_cache or self.states)(x)
-        with torch.autocast(h.device.type, enabled=False): return self.outputs(self.head(h.float(), x.real), x)
+        with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
+            return self.outputs(self.head(h.float(), x.real), x)
     def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickle and deepcopy
 
     def _states(self, x):
