@@ -86,7 +86,7 @@ def test_signature_shows_docments(pages):
 def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['callback/schedule.html'].ids
 
 def test_methods_stand_with_their_class(pages):
-    assert {'schedule.at','schedule.rescale'} <= pages['callback/schedule.html'].ids and 'predictor.call' in pages['inference/predictor.html'].ids
+    assert {'schedule.at','schedule.rescale'} <= pages['callback/schedule.html'].ids and 'predictor.scores' in pages['inference/predictor.html'].ids
 
 def test_a_room_has_a_page_of_its_modules(root, pages):
     for o in (root/'fastformers').glob('*/__init__.py'):
