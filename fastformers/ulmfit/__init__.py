@@ -1,1 +1,1 @@
-"""The three stages as recipes, and what each one bought"""
+"""The three stages as recipes, and what each stage gained"""

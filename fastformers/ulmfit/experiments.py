@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from ..data.labels import class_names, find_task, split_rows
 from ..files import content_hash, write_text
-from .recipe import Recipe, read_recipe, split_columns
+from .recipe import as_recipe, split_columns
 from .report import paired_bootstrap
 from .run import begin_run, lm_texts, run_facts, run_stage
 from .stage import fine_tune_classifier, fine_tune_lm
@@ -112,17 +112,20 @@ def label_curve(
     min_steps=100 # Of each classifier: few labels get more epochs
 ) -> LabelCurve:
     "Classifiers of several numbers of labels, with and without a language model of the domain, beside TF-IDF, on the same held-out rows"
-    r = recipe if isinstance(recipe, Recipe) else Recipe() if recipe is None else read_recipe(recipe)
+    r = as_recipe(recipe)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),label_col or r.data.label_col
     arch,seeds,task = arch or r.model.arch or 'minilm',list(seeds),find_task(df, label_col)
     if task.several or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
-    train,valid = map(np.asarray, split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, class_names(df, label_col)))
+    splits = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, class_names(df, label_col))
+    train,valid = map(np.asarray, splits)
     n_classes = df[label_col].iloc[train].nunique()
     if not n_classes<=min(sizes)<=max(sizes)<=len(train):
-        raise ValueError(f"`sizes` are numbers of labelled rows, from {n_classes}, one a class, to {len(train):,}, the training rows; got {list(sizes)}")
+        raise ValueError(f"`sizes` are numbers of labelled rows, from {n_classes}, one a class, to {len(train):,}, "
+                         f"the training rows; got {list(sizes)}")
     texts = lm_texts(df, train, unlabelled, None, text_col)[0]
     rows = df[[*L(text_col), label_col]]
-    facts = run_facts(r, arch, seeds[:1], training=rows.iloc[train].values, validation=rows.iloc[valid].values, LM_texts=texts, min_steps=[min_steps])
+    facts = run_facts(r, arch, seeds[:1], training=rows.iloc[train].values, validation=rows.iloc[valid].values,
+                      LM_texts=texts, min_steps=[min_steps])
     with tempfile.TemporaryDirectory() as tmp:
         root = Path(path or tmp)
         begin_run(root, facts, resume=(root/'run.json').is_file())
@@ -183,7 +186,9 @@ def best_of(
     for seed in seeds:
         s = fit(seed=seed)
         held.add(content_hash(s.learner.dls.valid_ds.tls[0]))
-        if len(held)>1: raise ValueError("the runs held out different rows, so their scores cannot be compared; name the rows: valid_col='is_valid'")
+        if len(held)>1:
+            raise ValueError("the runs held out different rows, so their scores cannot be compared; "
+                             "name the rows: valid_col='is_valid'")
         scores[seed] = float(np.average(s.score, weights=s.weight))
         if best is None or scores[seed]>scores[best.seed]: best,s = s,best
         if s is not None: s.learner = None # one network in memory, not all
