@@ -44,9 +44,9 @@ Modules:
 - `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
 - `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
 - `fastformers.ulmfit.experiments`: Learning curves over the number of labels, and the spread over seeds: `label_curve`, `best_of`
-- `fastformers.ulmfit.recipe`: All settings of a run, declared once as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
-- `fastformers.ulmfit.report`: Did a stage pay? Tables, a figure and sentences: each difference with its 95 % interval
-- `fastformers.ulmfit.run`: All stages in a row on one DataFrame, and a report of what each one bought: `ulmfit`
+- `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
+- `fastformers.ulmfit.report`: Compare the stages of a run: tables, a figure and sentences, each difference with its 95 % interval
+- `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
 - `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.1.0"

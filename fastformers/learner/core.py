@@ -44,13 +44,13 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/01_core.ipynb #95365524
 class Lineage(Callback):
-    "What the weights of a learner came from: the name of the arch, and the `stage.json` of its directory"
+    "Origin of the weights: name of the arch, and the `stage.json` of its directory"
     def __init__(self, arch, revision='main'):
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
         self.stage = None if isinstance(arch, PretrainedConfig) else read_stage(resolve_arch(arch, revision))
 
 def _own_tok(arch, revision):
-    "The tokenizer that came with `arch`, None where there is none"
+    "The tokenizer of `arch`, or None"
     if isinstance(arch, PretrainedConfig): return
     try: return load_tokenizer(arch, revision)
     except (OSError,ImportError,TypeError,ValueError): return
@@ -62,22 +62,28 @@ def _check_tok(tok, model, arch):
     own = _own_tok(arch, report.revision)
     if own is not None and len(own)<vocab/2: own = None # transformers makes an empty one where files are missing
     if own is not None and is_extension(tok, own): return
-    if len(tok)>vocab: raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together; load both from one place")
+    if len(tok)>vocab:
+        raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together; "
+                         "load both from one place")
     if own is None or (n := moved_tokens(tok, own))<=len(tok)/2: return
-    says = f"{arch} was trained with another tokenizer: {n:,} of {len(tok):,} tokens differ; build the dls with tok={str(arch)!r}"
+    says = (f"{arch} was trained with another tokenizer: {n:,} of {len(tok):,} tokens differ; "
+            f"build the dls with tok={str(arch)!r}")
     if read_stage(resolve_arch(arch, report.revision)): raise ValueError(says)
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
 def _learner(dls, model, arch, how, cbs, **kwargs):
-    "A `Learner` of `dls` and `model`, which go together"
+    "A `Learner` of `dls` and `model`, after a check that they fit"
     tok,n = tokenizer_of(dls).tok,max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
-    if n and longest>n: raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
+    if n and longest>n:
+        raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
+                         f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
     _check_tok(tok, model, arch)
     model.fit_vocab(len(tok))
-    if model.adapters: _log.warning(f"{arch} has adapters: they, the norms and the head train; `remove_adapters(learn.model)` leaves the network without them")
-    own = [Lineage(arch, model.loaded.revision), *compute.precision(how, dls.device), FreezeGrads(), FrozenEval(), NoNormDecay()]
-    return Learner(dls, model, train_bn=False, cbs=[*own, *L(cbs)], **kwargs)
+    if model.adapters:
+        _log.warning(f"{arch} has adapters: they, the norms and the head train; `remove_adapters(learn.model)` removes them")
+    own = [Lineage(arch, model.loaded.revision), *compute.precision(how, dls.device), FreezeGrads(), FrozenEval()]
+    return Learner(dls, model, train_bn=False, cbs=[*own, NoNormDecay(), *L(cbs)], **kwargs)
 
 def _given(**kwargs): return {k:v for k,v in kwargs.items() if v not in (None,False)}
 
@@ -93,19 +99,23 @@ def lm_learner(
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
-    precision='auto', # Number format of training: 'bf16', 'fp16', 'fp32'; 'auto': the fastest that this machine gains from
+    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
     gradient_checkpointing=False, # Less memory, a third more time
     compile_blocks=False, # Compile each layer: slow start, faster steps on a GPU
-    attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; weights are float32 unless `dtype` says otherwise
+    attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; default `dtype`: float32
     **kwargs
 ) -> Learner:
     "A `Learner` for a language model"
     obj = objective_of(dls)
-    if obj is None: raise TypeError("these dls have no objective; build them with `lm_dls`, or add one: dls.add_tfms([MLM(tok)], 'after_batch')")
+    if obj is None:
+        raise TypeError("these dls have no objective; build them with `lm_dls`, "
+                        "or add one: dls.add_tfms([MLM(tok)], 'after_batch')")
     opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
                   gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
     model = obj.build(arch, pretrained, drop_mult=drop_mult, **opts)
-    if model.new_head: _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings; train it alone first, e.g. with `lp_ft`")
+    if model.new_head:
+        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings; train it alone first "
+                     "(`fine_tune_lm` does; in your own loop use `fit_schedule(lp_ft)`)")
     return _learner(dls, model, arch, precision, [TokenRecorder(), *L(cbs)], lr=lr, loss_func=obj.loss_func,
                     metrics=obj.metrics if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
 
@@ -140,13 +150,14 @@ def _text_classifier(dls, arch, head, pool, hidden_states, pretrained, drop_mult
     return _start(model, task.prior_bias(dls))
 
 def _start(model, y):
-    "`model`, whose new head answers with `y` before it learns"
+    "`model` with its new head's bias set to `y`"
     if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if model.units else y)
     return model
 
 def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
     "Hugging Face's own classifier of `arch`; a head for the same labels in the directory `arch` is kept"
-    task,there = task_of(dls),None if isinstance(arch, PretrainedConfig) else read_bundle(resolve_arch(arch, kwargs.get('revision','main')))
+    task,there = task_of(dls),None
+    if not isinstance(arch, PretrainedConfig): there = read_bundle(resolve_arch(arch, kwargs.get('revision','main')))
     keep = there and there.task==task
     if pretrained and keep: _say_kept(arch)
     return hf_classifier(arch, task, pretrained, drop_mult, keep, **kwargs)
@@ -167,11 +178,12 @@ def classifier_learner(
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
-    precision='auto', # Number format of training: 'bf16', 'fp16', 'fp32'; 'auto': the fastest that this machine gains from
+    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
     gradient_checkpointing=False, # Less memory, a third more time
     compile_blocks=False, # Compile each layer: slow start, faster steps on a GPU
-    attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; weights are float32 unless `dtype` says otherwise
-    # Which hidden states feed the head: -1 the last, another index (0: embeddings), several, side by side, or 'mix' for a learned mean of all
+    attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; default `dtype`: float32
+    # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
+    # or 'mix' for a learned mean of all
     hidden_states=-1,
     **kwargs
 ) -> Learner:
@@ -228,14 +240,15 @@ def to_hf(self:Learner,
     return path
 
 def _load_weights(mine, theirs, is_lm, path):
-    "Give the `HFModel` `mine` the weights of `theirs`, but those that are new there"
+    "Copy the loaded weights of the `HFModel` `theirs` into `mine`"
     hf,other = (o.hf if is_lm else o.body for o in (mine,theirs))
     a,b = plain_state(hf),plain_state(other)
     same = [k for k in a if k in b]
     bad = first(k for k in [*a,*b] if 'pooler' not in k and (k not in a or k not in b or a[k].shape!=b[k].shape))
     if bad:
         shapes = ' there, '.join(str(tuple(o[bad].shape)) if bad in o else 'missing' for o in (b,a))
-        raise ValueError(f"{path} holds another architecture or vocabulary: {bad} is {shapes} here; begin with it as `arch` instead: lm_learner(dls, path), classifier_learner(dls, path)")
+        raise ValueError(f"{path} holds another architecture or vocabulary: {bad} is {shapes} here; "
+                         "pass it as `arch` instead: lm_learner(dls, path), classifier_learner(dls, path)")
     hf.load_state_dict({k:b[k] for k in same if k not in theirs.loaded.new}, strict=False)
     mine.loaded = theirs.loaded
 
@@ -247,7 +260,8 @@ def load_encoder(self:Learner,
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
-        raise ValueError(f"this learner's model has adapters ({mine.adapters['method']}), {path} has not: `remove_adapters(learn.model)`, load, then adapt")
+        raise ValueError(f"this learner's model has adapters ({mine.adapters['method']}), {path} has not: "
+                         "`remove_adapters(learn.model)`, load, then adapt")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
     for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, mine.is_lm, path)
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
