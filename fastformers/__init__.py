@@ -22,7 +22,7 @@ Modules:
 - `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out; `Ensemble` asks several
 - `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
 - `fastformers.inference.tasks`: Kinds of label: one class a text, several, or a number; loss, metrics, head and answers of each
-- `fastformers.interpret.forgetting`: How much of the language model was lost by fine-tuning? `forgetting`
+- `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
 - `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
@@ -41,8 +41,8 @@ Modules:
 - `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
-- `fastformers.text.tokenizer`: Text to ids and back with any fast Hugging Face tokenizer; new tokens for one that is already trained
-- `fastformers.text.train_tokenizer`: A vocabulary learnt from the user's own text, in a form that every Hugging Face tool opens
+- `fastformers.text.tokenizer`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer; add tokens to a trained tokenizer
+- `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.experiments`: Learning curves over the number of labels, and the spread over seeds: `label_curve`, `best_of`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.report`: Compare the stages of a run: tables, a figure and sentences, each difference with its 95 % interval
