@@ -21,7 +21,7 @@ Modules:
 - `fastformers.inference.bundle`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
 - `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out; `Ensemble` asks several
 - `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
-- `fastformers.inference.tasks`: Kinds of label: one class a text, several, or a number; loss, metrics, head and answers of each
+- `fastformers.inference.tasks`: What is predicted of a text: one class, several, a number, or a tag a word; with loss, metrics, head and answers
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
