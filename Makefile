@@ -10,12 +10,9 @@ demo: .venv/.demo           # the three stages of settings.ini on text that is a
 	fastformers run settings.ini --force
 
 test: .venv/.dev            # every notebook, then every test, two at a time: both always run
-	@$(OFFLINE) nbdev-test --n-workers 2 nbs 2>&1 | tee .venv/nbs.log; nbs=$${PIPESTATUS[0]}; \
-	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile 2>&1 | tee .venv/pytest.log; tests=$${PIPESTATUS[0]}; \
-	all=$$(find nbs -name '[!_.]*.ipynb' -not -path '*/[_.]*' | wc -l); bad=$$(grep -c "$$(printf '^\t[^[:space:]]*[.]ipynb$$')" .venv/nbs.log); \
-	echo; if ((nbs && !bad)); then echo "notebooks: the run itself failed (exit $$nbs)"; else echo "notebooks: $$((all-bad)) passed, $$bad failed"; fi; \
-	echo "tests (exit $$tests):"; tail -n 1 .venv/pytest.log; \
-	exit $$((nbs || tests))
+	@$(OFFLINE) $(PY) -W ignore tools/pages.py; pages=$$?; \
+	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile; tests=$$?; \
+	exit $$((pages || tests))
 
 export: .venv/.dev          # notebooks -> modules
 	nbdev-export && nbdev-clean
