@@ -18,8 +18,8 @@ Modules:
 - `fastformers.data.show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
 - `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
-- `fastformers.inference.bundle`: A classifier as files: safetensors and JSON, all that is needed to rebuild it, nothing that runs code
-- `fastformers.inference.predictor`: Leave fastai: `from_hf` opens a classifier as a `Predictor`, texts in, labels and scores out; `Ensemble` asks several
+- `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
+- `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`; `Ensemble` averages several
 - `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
 - `fastformers.inference.tasks`: What is predicted of a text: one class, several, a number, or a tag a word; with loss, metrics, head and answers
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
@@ -35,7 +35,7 @@ Modules:
 - `fastformers.objectives.core`: What a language model is asked to predict: a reversible transform from tokens to (input, targets)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
-- `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): tell the words of a text from those that a small language model put there
+- `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments and predicted positions in one tensor
 - `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
