@@ -143,10 +143,10 @@ class RTD(MLM):
     auto_cls = AutoModelForPreTraining
     metrics = property(lambda self: [RTDAccuracy(), MLMLoss()])
     def __init__(self,
-        tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or what names one
+        tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide, in (0, 1]
         replace=(1.,0.), # Shares of hidden tokens that become the mask token or a random token; the rest stays
-        generator=.25, # A checkpoint, a config, or a share of the discriminator's width; unused if `arch` has a `generator`
+        generator=.25, # A checkpoint, a config, or a share of the discriminator's width (unused for a directory of `RTD`)
         rtd_weight=50., # Weight of the discriminator's loss
         seed=42 # Seed of masks and replacements
     ):
