@@ -15,12 +15,12 @@ Modules:
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
-- `fastformers.data.show`: Batches of tokens as tables a person reads: `show_batch`, `show_results`, `plot_top_losses`
+- `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
 - `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`; `Ensemble` averages several
-- `fastformers.inference.stage_json`: `stage.json`: lineage, hashes and versions of a stage's directory
+- `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.inference.tasks`: What is predicted of a text: one class, several, a number, or a tag a word; with loss, metrics, head and answers
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
