@@ -96,7 +96,8 @@ def _say(task, ids, splits, tok):
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)
-    return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=after_batch, drop_last=False, device=device, **kwargs)
+    return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=after_batch, drop_last=False,
+        device=device, **kwargs)
 
 # %% ../../nbs/data/04_block.ipynb #d64d97f3
 class LazyItems:
@@ -157,8 +158,8 @@ def lm_dls(
 def _say_rows(rows, tok, seq_len):
     "Log one line about the rows: their number, tokens, share of unknown tokens, share of documents cut"
     unknown = 0. if tok.tok.unk_token_id is None else rows.unknown(tok.tok.unk_token_id)
-    line = (f"{rows.sizes[0]:,} training and {rows.sizes[1]:,} validation rows, {rows.lengths.sum():,} tokens, {unknown:.1%} unknown, "
-            f"{rows.cut:.0%} of the documents longer than a row of {seq_len}")
+    line = (f"{rows.sizes[0]:,} training and {rows.sizes[1]:,} validation rows, {rows.lengths.sum():,} tokens, "
+            f"{unknown:.1%} unknown, {rows.cut:.0%} of the documents longer than a row of {seq_len}")
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 # %% ../../nbs/data/04_block.ipynb #5d04fcf2
@@ -166,7 +167,7 @@ def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     text_col='text', # Column of the texts, or a pair of columns
-    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, in the order of the vocab
+    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, the vocab
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
     valid_pct=.2, # Share of texts held out by a hash of the texts, without `valid_col`
     bs=64, # Rows in a batch

@@ -76,7 +76,7 @@ def warn_leak(texts, splits):
 
 # %% ../../nbs/data/00_labels.ipynb #dcf0dc97
 def held_out(texts, valid_pct):
-    "Which of `texts` are held out, as a boolean array; if one part would be empty, the text with the nearest hash moves"
+    "Which of `texts` are held out, a boolean array; if one part would be empty, the text with the nearest hash moves"
     if not 0<valid_pct<1 or len(texts)<2:
         raise ValueError(f"cannot hold {valid_pct} of {len(texts)} texts out for validation; "
             "give at least 2 texts, 0 < `valid_pct` < 1, or a `valid_col`")
@@ -178,7 +178,8 @@ def check_classes(task, labels, splits):
 def class_weights(
     dls # Data with one label a row, from `classifier_dls` or a `DataBlock`
 ): # Tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`
-    "Inverse frequency of each class in training, with mean 1 over the training rows (King and Zeng 2001; 'balanced' of scikit-learn)"
+    """Inverse frequency of each class in training, with mean 1 over the training rows
+    (King and Zeng 2001; 'balanced' of scikit-learn)"""
     ys = dls.train_ds.tls[-1]
     if not len(ys) or ys[0].ndim or ys[0].is_floating_point():
         raise ValueError("`class_weights` needs one class a row; for several labels a row "

@@ -30,7 +30,9 @@ class PadTokens(Transform):
     ): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
-        def padded(x, *ys): return self.widen(x, n, self.value).as_subclass(TensorTokens), *(self._target(y, x, n) for y in ys)
+        def padded(x, *ys):
+            ys = (self._target(y, x, n) for y in ys)
+            return self.widen(x, n, self.value).as_subclass(TensorTokens), *ys
         return [padded(*o) for o in samples]
     def _target(self, y, x, n):
         if not isinstance(y, Tensor) or y.ndim!=1 or y.dtype!=torch.int64: return y
@@ -98,7 +100,8 @@ class TokensDL(TfmdDL):
         return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
 
     def _batches(self, idxs):
-        if not isinstance(idxs, np.ndarray): idxs = np.array([*islice(idxs, self.n)], int) # `unique=True` makes it endless
+        if not isinstance(idxs, np.ndarray):
+            idxs = np.array([*islice(idxs, self.n)], int) # endless with fastai's `unique=True`
         idxs = idxs[:self.n]
         if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # not an order set from outside
         return self.cut(idxs)
@@ -138,7 +141,7 @@ class TokensDL(TfmdDL):
         if ready is not None: ready()
 
     def to_detach(self, b, cpu=True, gather=True):
-        "Pad tokens to the longest row; `get_preds` calls this on inputs, targets and predictions before it joins batches"
+        "Pad tokens to the longest row; `get_preds` calls this on inputs, targets and predictions, then joins batches"
         pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
         if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # once a pass: `len` sorts
         def widen(o):

@@ -70,7 +70,7 @@ class Sentences:
         n = 1+max(vocab.values())
         self.stops,self.lines,self.closes,self.glued = (np.zeros(n, bool) for _ in range(4))
         texts = tok.tok.backend_tokenizer.decode_batch([[i] for i in range(n)], skip_special_tokens=False)
-        spaces = any(o[0] in '\u0120\u2581' for o in vocab if o) # how byte-level and SentencePiece vocabularies write a space
+        spaces = any(o[0] in '\u0120\u2581' for o in vocab if o) # a space in byte-level and SentencePiece vocabularies
         for o,i in vocab.items():
             if i in special: continue
             text,inside = texts[i].removeprefix('##').strip(' '),o[:1] not in ('\u0120','\u2581')
@@ -90,7 +90,7 @@ class Sentences:
 
 # %% ../../nbs/data/01_packing.ipynb #658bfdd7
 def _segments(ends, n):
-    "(from, to, from, to) of the pairs of segments of a document whose sentences end at `ends`, at most `n` tokens a pair"
+    "(from, to, from, to) of the pairs of segments of a document with sentences ending at `ends`, at most `n` tokens a pair"
     a,top,res = 0,ends[-1],[]
     while top-a>1:
         b = ends[max(bisect_right(ends, a+n)-1, 0)]
@@ -142,8 +142,8 @@ class PackedRows:
                              "use `pair_tokens(tok)`, which adds a separator, or packing='doc-sentences'")
         self.sep = next((o for o in (tok.tok.sep_token_id, tok.tok.eos_token_id) if o is not None), None)
         if packing=='full-sentences' and self.sep is None:
-            raise ValueError("'full-sentences' joins documents and needs a tokenizer with a separator or end-of-text token; "
-                             "use packing='doc-sentences'")
+            raise ValueError("'full-sentences' joins documents and needs a tokenizer with a separator "
+                             "or end-of-text token; use packing='doc-sentences'")
         self.packing,self.frame = packing,Frame(tok, 'a', 'a') if pairs else Frame(tok, 'a')
         n,least = seq_len-self.frame.n,4 if pairs else 1
         if n<least:
@@ -175,7 +175,7 @@ class PackedRows:
         return (_doc_spans if self.packing=='doc-sentences' else _joined_spans)(first[size>0], size[size>0], n)
 
     def _set_spans(self, parts):
-        "Set the `spans` of all rows, their first spans (`begin`), their `lengths`, and the number of rows of each part (`sizes`)"
+        "Set the `spans`, the first span (`begin`) and the `lengths` of all rows, and the `sizes` of the parts in rows"
         self.spans = np.concatenate([o for o,_ in parts])
         before = np.cumsum([0, *(len(o) for o,_ in parts)])
         self.begin = np.append(np.concatenate([b+k for (_,b),k in zip(parts, before)]), len(self.spans))

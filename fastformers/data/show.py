@@ -24,7 +24,8 @@ def _cell(o, trunc_at):
     if isinstance(o, TokenText): return o.truncate(trunc_at).to_html()
     if isinstance(o, TensorBase) and o.numel()==1: o = o.item()
     if isinstance(o, float): return f'{o:.4f}'
-    if not isinstance(o, str) and hasattr(o,'__len__') and getattr(o,'ndim',1): return '; '.join(_cell(v, trunc_at) for v in o)
+    if not isinstance(o, str) and hasattr(o,'__len__') and getattr(o,'ndim',1):
+        return '; '.join(_cell(v, trunc_at) for v in o)
     return html.escape(str(o))
 
 def table_rows(cols, ctxs=None, max_n=9, trunc_at=300):

@@ -35,7 +35,8 @@ class _Labelled:
     def __init__(self, task): self.task,self.auto = task,getattr(transformers, task.hf_class)
     def from_config(self, config, **kwargs): return self.auto.from_config(name_labels(config, self.task), **kwargs)
     def from_pretrained(self, arch, config, **kwargs):
-        return self.auto.from_pretrained(arch, config=name_labels(config, self.task), ignore_mismatched_sizes=True, **kwargs)
+        config = name_labels(config, self.task)
+        return self.auto.from_pretrained(arch, config=config, ignore_mismatched_sizes=True, **kwargs)
 
 def hf_classifier(
     arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
@@ -48,7 +49,8 @@ def hf_classifier(
     "Hugging Face's own model of the family of `arch` with a head for `task`"
     cfg = load_config(arch, kwargs.get('revision','main'))
     if type(cfg) not in getattr(transformers, task.hf_class)._model_mapping:
-        raise ValueError(f"transformers has no {task.hf_class} for {cfg.model_type}; leave `head` out for the head of this library")
+        raise ValueError(f"transformers has no {task.hf_class} for {cfg.model_type}; "
+            "leave `head` out for the head of this library")
     if keep_head is None: keep_head = list(cfg.id2label.values())==[str(o) for o in task.labels]
     hf,report = load_hf(_Labelled(task), arch, pretrained, drop_mult, **kwargs)
     if not keep_head: _new_head(hf, report)
@@ -90,7 +92,9 @@ class Bundle:
     def whole(self):
         "Is the checkpoint the whole classifier, so that `pipeline` opens it?"
         return self.head['class']=='hf' and self.adapters is None
-    def to_dict(self): return {k:(v.to_dict() if isinstance(v, Task) else v) for k,v in vars(self).items() if v is not None}
+    def to_dict(self):
+        "The fields that are not None, as JSON values"
+        return {k:(v.to_dict() if isinstance(v, Task) else v) for k,v in vars(self).items() if v is not None}
 
 def _hash(path): return content_hash([path.read_bytes().hex()])
 

@@ -48,7 +48,7 @@ class Asked:
         top_k:int|None=1, # How many labels for each text, best first; None: all
         threshold:float|None=None, # Several labels a text: return those with a higher score; default: that of the task
         max_tokens:int|None=None # Most tokens in a batch, padding included; default: depends on the device
-    ): # For each text a dict of label and score, or with `top_k` other than 1 a list of them; for an iterator a generator
+    ): # For each text a dict of label and score, or for `top_k` above 1 a list of them; a generator for an iterator
         "Labels and scores of `texts`, in their order"
         if top_k is not None and top_k<1 or bs<1:
             raise ValueError(f"`top_k` (or None for all labels) and `bs` must be 1 or more, got {top_k} and {bs}")

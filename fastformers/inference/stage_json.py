@@ -21,7 +21,8 @@ def _version(name):
 
 def versions()->dict:
     "Versions of the libraries that affect results"
-    return {'python':platform.python_version(), **{o:_version(o) for o in ('fastformers','fastai','torch','transformers','tokenizers')}}
+    libraries = 'fastformers','fastai','torch','transformers','tokenizers'
+    return {'python':platform.python_version(), **{o:_version(o) for o in libraries}}
 
 def write_stage(path, **facts):
     "Write `facts` as `stage.json` in the directory `path`"

@@ -79,7 +79,7 @@ class Task:
     def block(self): "The fastai block of the targets"
     def loss_func(self): "The default loss"
     def metrics(self): "The default metrics"
-    def prior_bias(self, dls): "Initial bias `(n_out,)` of the last layer from the training targets of `dls`; None: zero"
+    def prior_bias(self, dls): "Initial bias `(n_out,)` of the head from the training targets of `dls`; None: zero"
     def gather(self, rows, ids):
         "The outputs of single texts, whose tokens are `ids`, as a batch for `scores`"
         return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
@@ -172,7 +172,8 @@ class MultiLabel(Task):
         if isinstance(label_col, (list,tuple,L)): return
         joined = {o for o in df[label_col] if isinstance(o, str) and ';' in o}
         if len(joined)==1:
-            return f"only {joined.pop()!r} holds a ';', which separates several labels; if it is one name pass task='single'"
+            return (f"only {joined.pop()!r} holds a ';', which separates several labels; "
+                "if it is one name pass task='single'")
     def read_row(self, r, label_col):
         if isinstance(label_col, (list,tuple,L)): return [c for c in label_col if r[c]]
         return _split(r[label_col]) if isinstance(r[label_col], str) else list(r[label_col])
@@ -243,7 +244,8 @@ class Regression(Task):
         ys = np.array(labels, dtype=float).reshape(len(labels), -1)
         mean,std = ys.mean(0),ys.std(0)
         if not std.all():
-            raise ValueError(f"column {self.target!r} is {mean[std==0][0]:g} in all training rows: there is nothing to learn")
+            raise ValueError(f"column {self.target!r} is {mean[std==0][0]:g} in all training rows: "
+                "there is nothing to learn")
         name = self.target or 'target'
         if not self.labels: self.labels = [name] if len(std)==1 else [f"{name} {i}" for i in range(len(std))]
         self.units = mean.tolist(),std.tolist()
@@ -322,7 +324,9 @@ class WordText(TokenText):
     def __new__(cls, *pieces):
         self = str.__new__(cls, ' '.join(o for o,_ in pieces)); self.pieces = pieces
         return self
-    def mark(self, tags): "These words with `tags`"; return WordText(*((w, t!='O' and t) for (w,_),t in zip(self.pieces, tags)))
+    def mark(self, tags):
+        "These words with `tags`"
+        return WordText(*((w, t!='O' and t) for (w,_),t in zip(self.pieces, tags)))
     def truncate(self, n): "The first words, of about `n` characters"; return WordText(*self.pieces[:n//6])
     def to_html(self):
         def one(w, t):
@@ -337,7 +341,7 @@ class TagIds(Transform):
     def decodes(self, o): return [self.vocab[i] for i in o.tolist() if i>=0]
 
 def spans_of(tags):
-    "(first word, end, kind) of each span: B- begins it, I- of the same kind continues it, a tag without a dash is one word"
+    "(first word, end, kind) of each span: B- begins it, I- of the same kind continues it; a tag without a dash is a word"
     res,start,kind = [],None,None
     for i,t in enumerate([*tags,'O']):
         mark,_,name = t.partition('-')
@@ -396,7 +400,9 @@ class Tags(Task):
             found,want = ({*spans_of([self.labels[i] for i in o])} for o in (p[:len(t)], t))
             res.append((len(found&want), len(found), len(want)))
         return torch.tensor(res, dtype=torch.float)
-    def counts(self, pred, y): "Numbers of correct, predicted and true spans of a batch"; return self.row_counts(pred, y).sum(0)
+    def counts(self, pred, y):
+        "Numbers of correct, predicted and true spans of a batch"
+        return self.row_counts(pred, y).sum(0)
     def row_score(self, pred, y):
         right,found,want = self.row_counts(pred, y).T
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)

@@ -41,7 +41,7 @@ def splitmix64(h):
     return h ^ shift_right(h,31)
 
 def token_hash(x, seed, pass_=0):
-    "An int64 hash for each token of `x` `(bs, sl)`, of `seed`, `pass_`, the row's real tokens and the position among them"
+    "An int64 hash of `seed`, `pass_`, the row's real tokens and the position among them, for each token of `x` `(bs, sl)`"
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
@@ -133,7 +133,7 @@ class Objective(ItemTransform):
         return LanguageModel(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
-        "(tokens, targets or predicted ids `(bs, k)`) as two batches of tokens to show; the second has the answers in place"
+        "(tokens, targets or predicted ids `(bs, k)`) as two batches of tokens to show; the second holds the answers"
         x,y = b[0],b[1].as_subclass(Tensor)
         pred,ids = x.predicted,x.ids
         if y.shape==x.shape and bool(((y!=-100)==pred).all()): ids = torch.where(pred, y, ids)

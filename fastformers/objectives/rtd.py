@@ -146,7 +146,7 @@ class RTD(MLM):
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide, in (0, 1]
         replace=(1.,0.), # Shares of hidden tokens that become the mask token or a random token; the rest stays
-        generator=.25, # A checkpoint, a config, or a share of the discriminator's width (unused for a directory of `RTD`)
+        generator=.25, # A checkpoint, a config, or a share of the discriminator's width; a directory of `RTD` has its own
         rtd_weight=50., # Weight of the discriminator's loss
         seed=42 # Seed of masks and replacements
     ):
@@ -156,7 +156,8 @@ class RTD(MLM):
     @classmethod
     def why_unsupported(cls, config):
         if config.model_type=='electra': return None
-        return f"{config.model_type} has no discriminator; pass a model of the ELECTRA family, as an `ElectraConfig`, or use `MLM`"
+        return (f"{config.model_type} has no discriminator; pass a model of the ELECTRA family, "
+            "as an `ElectraConfig`, or use `MLM`")
 
     def build(self, arch, pretrained=True, **kwargs):
         "`Electra` of `arch`, its generator from the same directory, from `generator`, or new; `kwargs` go to `load_hf`"
