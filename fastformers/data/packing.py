@@ -90,7 +90,7 @@ class Sentences:
 
 # %% ../../nbs/data/01_packing.ipynb #658bfdd7
 def _segments(ends, n):
-    "(from, to, from, to) of the pairs of segments of a document with sentences ending at `ends`, at most `n` tokens a pair"
+    "(from, to, from, to) of the pairs of segments of a document, at most `n` tokens a pair; sentences end at `ends`"
     a,top,res = 0,ends[-1],[]
     while top-a>1:
         b = ends[max(bisect_right(ends, a+n)-1, 0)]

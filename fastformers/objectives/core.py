@@ -41,7 +41,7 @@ def splitmix64(h):
     return h ^ shift_right(h,31)
 
 def token_hash(x, seed, pass_=0):
-    "An int64 hash of `seed`, `pass_`, the row's real tokens and the position among them, for each token of `x` `(bs, sl)`"
+    "An int64 hash of `seed`, `pass_`, the row's real tokens and the position, for each token of `x` `(bs, sl)`"
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
