@@ -143,7 +143,7 @@ def test_export_leaves_the_record_of_training_out(here, tmp_path):
     ('classify reviews.csv --output x --label-col lable', 'did you mean label?'),
     ('classify reveiws.csv --output x', 'reviews.csv'),
     ('classify reviews.csv --output classifier', '--force'),
-    ('classify reviews.csv --output folder --force', 'not replaced'),
+    ('classify reviews.csv --output folder --force', 'is not empty and holds no stage.json'),
     ('classify reviews.csv --output x --arch nowhere/at-all', 'nowhere/at-all'),
     ('classify reviews.csv --output x --arch arch --schedule slow', 'gradual_unfreeze'),
     ('classify reviews.csv --output x --arch arch --adapters tiny', 'bottleneck'),

@@ -188,4 +188,4 @@ def test_a_checkpoint_cut_short_is_named(tmp_path):
     classifier_learner(dls, tiny_arch('bert', num_hidden_layers=1)).save_encoder(tmp_path)
     f = tmp_path/'model.safetensors'
     f.write_bytes(f.read_bytes()[:f.stat().st_size//2])
-    with pytest.raises((OSError,ValueError), match='cut short|model.safetensors'): classifier_learner(dls, tmp_path)
+    with pytest.raises((OSError,ValueError), match='are damaged'): classifier_learner(dls, tmp_path)

@@ -14,8 +14,19 @@ from fastformers.hub import resolve_arch
 from fastformers.text.tokenizer import load_tokenizer
 from fastformers.models.load import load_body, load_config, load_hf
 from fastformers.testing import tiny_tok
-from test_adapters import learner
-from test_adapters_bundles import adapted, gap, odd, wanted
+from test_adapters import learner, loud
+
+odd = ['A fine film.', '', 'no', 'x '*200, '[SEP] \N{PILE OF POO} <pad>']
+
+def adapted():
+    "A learner with trained bottlenecks"
+    learn = learner('bert')
+    loud(add_adapters(learn.model), .1)
+    learn.fit(1, lr=1e-2)
+    return learn
+
+def wanted(learn): return learn.get_preds(dl=learn.dls.test_dl(odd))[0]
+def gap(a, b): return float((a-b).abs().max())
 
 sha = 'c0ffee'*6+'c0de'
 
@@ -70,7 +81,7 @@ torch.save(out, sys.argv[2])
 def uploaded(tmp_path_factory):
     "(cache, what the client got, what the learner says)"
     d = tmp_path_factory.mktemp('hub')
-    learn = adapted(add_adapters)
+    learn = adapted()
     want = wanted(learn)
     Hub.repos = {'me/reviews':learn.to_hf(d/'reviews'), 'me/plain':d/'plain'}
     learner('bert').model.body.save_pretrained(d/'plain')

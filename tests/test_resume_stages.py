@@ -109,4 +109,4 @@ def test_pretraining_from_a_store_is_that_from_its_texts(tmp_path, packing):
     memory,stored = pretrain_lm(texts, tmp_path/'a', **kwargs),pretrain_lm(store, tmp_path/'b', **kwargs)
     same(tmp_path/'a', tmp_path/'b')
     assert stored.data==memory.data and stored.metrics==memory.metrics
-    with pytest.raises(ValueError, match='pass as `tok`'): pretrain_lm(store, **{**kwargs, 'tok':None})
+    with pytest.raises(ValueError, match="pass its tokenizer as `tok`"): pretrain_lm(store, **{**kwargs, 'tok':None})
