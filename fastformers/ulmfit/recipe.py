@@ -293,5 +293,5 @@ def read_data(
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "The recipe of `fastformers demo`: documentation of Python libraries, a small encoder, a few minutes"
-    return Recipe().replace(run=dict(output='runs/demo'), lm=dict(minutes=2.5), classifier=dict(max_len=128),
+    return Recipe().replace(run=dict(output='runs/demo'), lm=dict(minutes=2.5, valid_pct=.1), classifier=dict(max_len=128),
                             data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))
