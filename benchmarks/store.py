@@ -43,7 +43,7 @@ def speed(d, n_chars, workers, repeats):
     def texts_s(f):
         start,n = time.perf_counter(),f()
         return n/(time.perf_counter()-start)
-    fs = dict(encode_batch=partial(bare, tok.rust.encode_batch), encode_batch_fast=partial(bare, tok.rust.encode_batch_fast), store=store, encode_df=lambda: len(encode_df(df, tok, progress=False)), fastai=fastai)
+    fs = dict(encode_batch=partial(bare, tok.rust.encode_batch), encode_batch_fast=partial(bare, tok.rust.encode_batch_fast), store=store, encode_df=lambda: len(encode_df(df, tok)), fastai=fastai)
     for f in (store,fastai): f() # processes and rules are imported once
     return in_turn({k:partial(texts_s, f) for k,f in fs.items()}, repeats, lambda o: f'{o:9.0f} texts/s')
 

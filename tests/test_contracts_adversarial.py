@@ -82,7 +82,7 @@ refused = {
     'missing text':(lambda: classifier_dls(replaced('text', 3, None), tiny_tok()), TypeError, r"`text_col` 'text' holds (None|nan) in row 3.*fill missing texts"),
     'NaN text':(lambda: classifier_dls(replaced('text', 5, float('nan')), tiny_tok()), TypeError, r"'text' holds nan in row 5.*or drop them"),
     'pd.NA text':(lambda: classifier_dls(replaced('text', 5, pd.NA), tiny_tok()), TypeError, r"'text' holds (<NA>|nan|None) in row 5.*fill missing texts"),
-    'number as text':(lambda: classifier_dls(replaced('text', 2, 7), tiny_tok()), TypeError, r"'text' holds 7 in row 2.*turn it into text with str"),
+    'number as text':(lambda: classifier_dls(replaced('text', 2, 7), tiny_tok()), TypeError, r"'text' holds 7 in row 2.*turn other values into strings"),
     'no text column':(lambda: classifier_dls(frame(), tiny_tok(), text_col='review'), ValueError, r"`text_col` 'review' is not a column; columns are text, label, is_valid"),
     'no text column in pair':(lambda: classifier_dls(frame(), tiny_tok(), text_col=['text','b']), ValueError, r"`text_col` 'b' is not a column; columns are text"),
     'no label column':(lambda: classifier_dls(frame(), tiny_tok(), label_col='sentiment'), ValueError, r"`label_col` 'sentiment' is not a column; columns are text, label"),

@@ -64,7 +64,7 @@ mutations = [
     ('the threshold is not kept', 'inference/tasks', "return super().to_dict() | dict(threshold=self.threshold)", "return super().to_dict()", 'export inference/01_tasks'),
     ('a prediction goes to another text', 'inference/predictor', 'out[i] = torch.atleast_1d(o)', 'out[b[0]] = out[i] = torch.atleast_1d(o)', 'export'),
     ('the end of a long text is kept', 'text/tokenizer', 'dict(head=lambda k: k, tail=lambda k: 0,', 'dict(head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/02_tokenizer'),
-    ('special tokens in a text are special', 'text/tokenizer', 'rust.encode_special_tokens = True', 'rust.encode_special_tokens = False; rust = tok.backend_tokenizer', 'contracts_specials text/02_tokenizer'),
+    ('special tokens in a text are special', 'text/tokenizer', 'return Tokenizer.from_str(json.dumps(d))', 'return tok.backend_tokenizer', 'contracts_specials text/02_tokenizer'),
 ]
 
 def source(o): return root/f'fastformers/{o}.py'

@@ -26,7 +26,7 @@ from .labels import as_frame, check_classes, check_columns, class_weights, find_
 from .labels import read_labels, split_rows, texts_of, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, text_hint, tok_hash, pair_tokens
+from ..text.tokenizer import HFTokenizer, tok_hash, pair_tokens
 from ..text.tokenizer import separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
@@ -237,7 +237,7 @@ class _EncodeOnce(HFTokenizer):
     def setups(self, items):
         bad = first((i,o) for i,o in enumerate(items) if not isinstance(o, (str,list,tuple,L,np.ndarray,Tensor)))
         if bad is not None:
-            raise TypeError(f"`get_x` gives {bad[1]!r:.80} for item {bad[0]}; {text_hint(bad[1])}")
+            raise TypeError(f"`get_x` gives {bad[1]!r:.80} for item {bad[0]}; expected a text, a pair of texts or ids")
         texts = list(dict.fromkeys(_key(o) for o in items if isinstance(_key(o), (str,tuple))))
         self.seen = dict(zip(texts, self.encode_batch(texts)))
     def __call__(self, o, **kwargs):

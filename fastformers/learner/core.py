@@ -38,7 +38,7 @@ from ..models.heads import as_head
 from ..models.load import load_body
 from ..objectives.core import objective_of
 from ..objectives.metrics import TokenRecorder
-from ..text.tokenizer import is_extension, load_tokenizer, moved_tokens, tok_hash
+from ..text.tokenizer import load_tokenizer, same_ids, tok_hash
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +61,13 @@ def _check_tok(tok, model, arch):
     if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(resolve_arch(arch, report.revision))): return
     own = _own_tok(arch, report.revision)
     if own is not None and len(own)<vocab/2: own = None # transformers makes an empty one where files are missing
-    if own is not None and is_extension(tok, own): return
+    share = 0 if own is None else same_ids(tok, own)
+    if share==1: return # perhaps with more tokens
     if len(tok)>vocab:
         raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together; "
                          "load both from one place")
-    if own is None or (n := moved_tokens(tok, own))<=len(tok)/2: return
-    says = (f"{arch} was trained with another tokenizer: {n:,} of {len(tok):,} tokens differ; "
+    if own is None or share>.5: return
+    says = (f"{arch} was trained with another tokenizer: {1-share:.0%} of its tokens differ; "
             f"build the dls with tok={str(arch)!r}")
     if read_stage(resolve_arch(arch, report.revision)): raise ValueError(says)
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")

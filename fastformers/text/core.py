@@ -34,12 +34,9 @@ class TensorTokens(Tensor):
         predicted=None # True where the model predicts a token; default none
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
-        return _flag(_checked(_int(ids)), attention_mask, segment_ids, predicted).as_subclass(cls)
+        return _flag(_int(ids), attention_mask, segment_ids, predicted).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
-    def __reduce_ex__(self, proto): # pickle a view without the rest of its storage
-        is_view = self.untyped_storage().nbytes()>8*self.numel()
-        return Tensor.__reduce_ex__(self.clone() if is_view else self, proto)
 
     @property
     def ids(self):
@@ -65,21 +62,16 @@ class TensorTokens(Tensor):
     def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None):
         "A copy of these tokens with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
-        if ids is not None: x = (x & ~_ID) | _checked(_int(ids, x))
+        if ids is not None: x = (x & ~_ID) | _int(ids, x)
         return _flag(x, attention_mask, segment_ids, predicted).as_subclass(type(self))
 
 def as_tokens(x):
     "The int64 tensor `x` as `TensorTokens`; fastai's training loop strips the type of a batch but keeps the bits"
     if not isinstance(x, Tensor) or x.dtype!=torch.int64:
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"expected a batch of `TensorTokens`, got {got}; "
-                        "build it with `HFTokenizer`, or `TensorTokens(ids, attention_mask)`")
+        raise TypeError(f"expected a batch of `TensorTokens`, got {got}; build it with `HFTokenizer`")
     return x.as_subclass(TensorTokens)
 
-def _checked(ids):
-    if ids.numel() and ids.min() < 0:
-        raise ValueError(f"Token ids must be 0 or above, got {int(ids.min())}; targets with -100 are plain tensors")
-    return ids
 
 def _flag(x, attention_mask=None, segment_ids=None, predicted=None):
     "`x` with the given flags set and the other bits unchanged"

@@ -11,7 +11,7 @@ __all__ = ['docs_libs', 'docs_corpus', 'corpus_info']
 
 # %% ../../nbs/text/04_corpora.ipynb #00ef863f
 import ast, gc, gzip, hashlib, inspect, json, re, warnings
-from contextlib import suppress
+
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,7 +77,7 @@ def _versions():
     "Installed version of each library; warns about those that are missing"
     res = {lib:_version(lib) for lib in docs_libs}
     for lib,v in res.items():
-        if not v: warnings.warn(f"{lib} is not installed, so its documents are left out; `pip install {docs_libs[lib]}` would add them", stacklevel=3)
+        if not v: warnings.warn(f"{lib} is not installed, so its documents are left out", stacklevel=3)
     return {k:v for k,v in res.items() if v}
 
 def _source_files(lib):
@@ -104,13 +104,13 @@ def _cached(path, make):
     if path.exists():
         with gzip.open(path, 'rt', encoding='utf-8') as f: return pd.DataFrame([json.loads(o) for o in f], columns=['text','label','is_valid'])
     df = make()
-    with suppress(OSError), atomic_file(path) as tmp: # a folder that cannot be written: read anew each time
+    with atomic_file(path) as tmp:
         with gzip.open(tmp, 'wt', compresslevel=5, encoding='utf-8') as f: f.writelines(json.dumps(o)+'\n' for o in df.values.tolist())
     return df
 
 def _draw(df, n, seed):
     "`n` rows of `df`, labels as balanced as possible, each label with its own share of `is_valid`"
-    if not 0 < n <= len(df): raise ValueError(f"`n` must be from 1 to {len(df)}, the rows there are, or None for all; got {n}")
+    if n > len(df): raise ValueError(f"`n` is at most {len(df)}, the rows there are; got {n}")
     df = df.iloc[np.random.default_rng(seed).permutation(len(df))]
     both = df.groupby(['label','is_valid']).text
     rank = (both.cumcount() + 0.5) / both.transform('size') * df.groupby('label').text.transform('size')

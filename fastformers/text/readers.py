@@ -10,9 +10,10 @@ the columns are checked in `data.labels`."""
 __all__ = ['read_texts']
 
 # %% ../../nbs/text/03_readers.ipynb #2c17e957
-import gzip, re, zlib
+import gzip, re
 from itertools import islice
 import pandas as pd
+from fastcore.foundation import L
 from ..files import find_path
 
 # %% ../../nbs/text/03_readers.ipynb #d7822dc3
@@ -64,15 +65,13 @@ def _frames(rows, chunksize):
 
 # %% ../../nbs/text/03_readers.ipynb #e8b4fb19
 def _csv(path, text_col, sep, encoding, chunksize):
-    texts = [text_col] if isinstance(text_col, str) else list(text_col)
     head = list(pd.read_csv(path, sep=sep, encoding=encoding, nrows=0))
     other = [o for o in ';\t|,' if len(head)==1 and o!=sep and o in head[0]]
     if other: raise ValueError(f"{head[0]!r} is one column; pass sep={other[0]!r} if that separates the columns")
-    strings = {o:str for o in texts if o in head}
+    strings = dict.fromkeys(L(text_col), str)
     res = pd.read_csv(path, sep=sep, encoding=encoding, keep_default_na=False, dtype=strings, chunksize=chunksize)
     for df in [res] if chunksize is None else res:
-        if type(df.index) is not pd.RangeIndex:
-            raise ValueError(f"rows have more fields than the header ({', '.join(head)}); quote texts that hold {sep!r}")
+        if type(df.index) is not pd.RangeIndex: raise ValueError(f"rows have more fields than the header; quote texts with {sep!r}")
         yield df
 
 def _jsonl(path, encoding, chunksize):
@@ -83,19 +82,16 @@ def _jsonl(path, encoding, chunksize):
 def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
     "Yield the DataFrames of `path`; errors name it"
     kind = 'folder' if path.is_dir() else path.name.lower().removesuffix('.gz').rpartition('.')[2]
-    if kind in ('xls','xlsx','ods','parquet','doc','docx','pdf','zip','json'):
+    if kind in ('xlsx','parquet','docx','pdf','zip','json'):
         raise ValueError(f"{path}: .{kind} files cannot be read; save tables as csv or jsonl, texts as .txt")
-    first_col = text_col if isinstance(text_col, str) else text_col[0]
     try:
         if kind in ('csv','tsv'): yield from _csv(path, text_col, sep or {'csv':',','tsv':'\t'}[kind], encoding, chunksize)
         elif kind=='jsonl': yield from _jsonl(path, encoding, chunksize)
         else:
             if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
             else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
-            yield from (df.rename(columns={'text':first_col}) for df in _frames(rows, chunksize))
-    except UnicodeError as e:
-        raise ValueError(f"{path} is not {encoding}: {e}; pass its `encoding`, such as 'cp1252' or 'utf-16'") from e
-    except (EOFError, gzip.BadGzipFile, zlib.error) as e: raise ValueError(f"{path}: damaged gzip file ({e})") from e
+            yield from (df.rename(columns={'text':L(text_col)[0]}) for df in _frames(rows, chunksize))
+    except UnicodeError as e: raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
     except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
@@ -113,7 +109,5 @@ def read_texts(
     res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid)
     if chunksize: return res
     df = next(res, None)
-    if df is None or not len(df):
-        hint = "; expected one subfolder of .txt files for each label" if path.is_dir() and labels else ''
-        raise ValueError(f"{path} holds no text{hint}")
+    if df is None or not len(df): raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label")
     return df

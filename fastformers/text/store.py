@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..files import atomic_dir, content_hash
 from .core import TensorTokens, text_key
 from .readers import read_texts
-from .tokenizer import HFTokenizer, load_tokenizer, text_hint, texts_in, tok_hash
+from .tokenizer import HFTokenizer, load_tokenizer, texts_in, tok_hash
 from .train_tokenizer import valid_text
 
 # %% ../../nbs/text/05_store.ipynb #a01a01a7
@@ -36,7 +36,7 @@ def _batches(texts, n_chars=1<<18):
     "Group `texts` into lists of about `n_chars` characters"
     batch,size = [],0
     for i,o in enumerate(texts):
-        if not isinstance(o, str): raise TypeError(f"expected a text, got {o!r:.80} at position {i}; {text_hint(o)}")
+        if not isinstance(o, str): raise TypeError(f"expected a text, got {o!r:.80} at position {i}")
         batch.append(valid_text(o))
         if (size := size+len(o))>=n_chars: yield batch; batch,size = [],0
     if batch: yield batch
@@ -62,29 +62,21 @@ class TokenStore:
         tok=None # If given: raise unless this tokenizer built the store
     ):
         self.path = Path(path).expanduser().resolve()
-        try: self.meta = json.loads((self.path/'store.json').read_text(encoding='utf-8'))
-        except (OSError,ValueError) as e:
-            raise ValueError(f"{self.path} holds no token store ({e}); build one with TokenStore.build(texts, tok, path)") from e
-        if self.meta.get('format')!=2:
-            raise ValueError(f"{self.path} has format {self.meta.get('format')!r}, this version reads 2; build it again")
-        if self.meta['dtype'] not in ('uint16','uint32'):
-            raise ValueError(f"{self.path} holds {self.meta['dtype']!r}, expected unsigned integers; build it again")
-        n = self.meta['documents']
-        self.tokens = self._open('tokens', self.meta['dtype'], self.meta['tokens'])
+        self.meta = json.loads((self.path/'store.json').read_text(encoding='utf-8'))
+        dtype,n = self.meta['dtype'],self.meta['documents']
+        if self.meta['format']!=2 or dtype not in ('uint16','uint32'):
+            raise ValueError(f"{self.path} has another format than this version reads; build it again")
+        self.tokens = self._open('tokens', dtype, self.meta['tokens'])
         self.ends,self.keys = self._open('ends', 'uint64', n),self._open('keys', 'uint64', n)
         if tok is not None: self.check_tok(tok)
 
-    def _open(self, name, dtype, n):
-        f,dtype = self.path/f'{name}.bin',np.dtype(dtype).newbyteorder('<')
-        have,want = f.stat().st_size,n*dtype.itemsize
-        if have!=want: raise ValueError(f"{f} has {have:,} bytes, expected {want:,}; copy it again, or build it again")
-        return np.memmap(f, dtype, 'r') if n else np.empty(0, dtype) # an empty file cannot be mapped
+    def _open(self, name, dtype, n): # numpy raises an error if the file is too short
+        return np.memmap(self.path/f'{name}.bin', np.dtype(dtype).newbyteorder('<'), 'r', shape=(n,))
 
     def check_tok(self, tok):
         "Raise unless `tok` is the tokenizer that built this store"
         if (h := tok_hash(load_tokenizer(tok)))!=self.meta['tokenizer']:
-            raise ValueError(f"{self.path} was built with another tokenizer ({self.meta['tokenizer']}, not {h}); "
-                             "pass that one, or build a store with this one at another path")
+            raise ValueError(f"{self.path} was built with another tokenizer ({self.meta['tokenizer']}, not {h}); build it again")
 
     def __len__(self): return len(self.ends)
     def __reduce__(self): return type(self),(self.path,) # a worker process maps the files itself
@@ -117,7 +109,7 @@ class TokenStore:
         with atomic_dir(path, mark='store.json') as new:
             content = content_hash(_write(new, _batches(texts), tok, 'I' if wide else 'H'))
             n_bytes,n_ends = ((new/f'{o}.bin').stat().st_size for o in ('tokens','ends'))
-            if not n_ends: raise ValueError("the source holds no text; no store was built")
+            if not n_bytes: raise ValueError("the source holds no text")
             meta = dict(format=2, dtype='uint32' if wide else 'uint16', documents=n_ends//8,
                         tokens=n_bytes//(4 if wide else 2), tokenizer=tok_hash(tok.tok), content=content)
             (new/'store.json').write_text(json.dumps(meta), encoding='utf-8')

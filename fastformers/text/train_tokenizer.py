@@ -10,7 +10,7 @@ To add words to a tokenizer that is already trained, use `extend_vocab` in `text
 __all__ = ['special_names', 'valid_text', 'train_tokenizer']
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #e342c554
-import io, random, re, unicodedata
+import io, random, unicodedata
 from collections import Counter
 from fastcore.basics import first
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -26,16 +26,7 @@ def valid_text(
     return text
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #a50fa9e9
-def _check(texts):
-    if isinstance(texts, str) or hasattr(texts, 'columns'):
-        raise TypeError(f"`texts` must be a list or another iterable of strings, got one {type(texts).__name__}; "
-                        "pass [text], or the column df['text']")
-    for i,o in enumerate(texts):
-        if not isinstance(o, str):
-            raise TypeError(f"`texts` must hold strings, got {o!r:.80} at position {i}; drop it or turn it into a string")
-        if o and not o.isspace(): yield valid_text(o)
-
-def _draw(texts, n, seed):
+def _draw(texts, n, seed=42):
     "At most `n` of `texts`, each with the same chance, in one pass (algorithm R, Vitter 1985)"
     rng,kept = random.Random(seed),[]
     for i,o in enumerate(texts):
@@ -49,12 +40,12 @@ _special = list(special_names.values())
 
 def _mask(spaced): return AddedToken('[MASK]', lstrip=spaced, special=True, normalized=False)
 
-def _wrap(t, max_len, spaced):
+def _wrap(t, spaced):
     "The trained `t` with template, as a Hugging Face tokenizer"
     t.post_processor = processors.TemplateProcessing(
         single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]',2), ('[SEP]',3)])
     names = {**special_names, 'mask_token':_mask(spaced), 'bos_token':'[CLS]', 'eos_token':'[SEP]'}
-    return PreTrainedTokenizerFast(tokenizer_object=t, **names, model_max_length=max_len, clean_up_tokenization_spaces=False)
+    return PreTrainedTokenizerFast(tokenizer_object=t, **names, model_max_length=512, clean_up_tokenization_spaces=False)
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f0461287
 _dropped = Regex('[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]')
@@ -76,39 +67,29 @@ def _from_pieces(pieces, byte_fallback):
     return t
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f52d4176
-def _too_small(e, vocab_sz):
-    "What SentencePiece's error `e` means for the user"
-    need = re.search(r'\d+ vs (\d+)', str(e))
-    if not need: return ValueError(f"SentencePiece could not train on these texts: {e}; are they long enough?")
-    return ValueError(f"`vocab_sz` {vocab_sz} is too small: special tokens, bytes and the letters of these texts already need {need[1]}; "
-                      f"pass vocab_sz={int(need[1])+100} or more, or byte_fallback=False, which saves 256")
-
-def _unigram(texts, vocab_sz, progress=False, byte_fallback=True):
+def _unigram(texts, vocab_sz, byte_fallback):
     "SentencePiece's unigram model (Kudo 2018); a corpus with fewer pieces than `vocab_sz` gives a smaller vocabulary"
     import sentencepiece as spm # here, because only training needs it
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
-    try: spm.SentencePieceTrainer.train(
+    spm.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=f, model_type='unigram', vocab_size=vocab_sz, hard_vocab_limit=False,
-        **special, control_symbols=_special[4:], byte_fallback=byte_fallback, num_threads=4, minloglevel=0 if progress else 2,
+        **special, control_symbols=_special[4:], byte_fallback=byte_fallback, num_threads=4, minloglevel=2,
         max_sentence_length=1<<30) # longer sentences would be skipped without a word
-    except RuntimeError as e: raise _too_small(e, vocab_sz) from e
     return spm.SentencePieceProcessor(model_proto=f.getvalue())
 
-def _train_unigram(texts, vocab_sz, progress, byte_fallback=True):
-    sp = _unigram(texts, vocab_sz, progress, byte_fallback)
+def _train_unigram(texts, vocab_sz, byte_fallback=True):
+    sp = _unigram(texts, vocab_sz, byte_fallback)
     return _from_pieces([(sp.id_to_piece(i), sp.get_score(i)) for i in range(len(sp))], byte_fallback)
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #1ed6c48c
-def _train_bpe(texts, vocab_sz, progress):
+def _train_bpe(texts, vocab_sz):
     "Byte-level BPE (Radford et al. 2019)"
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if vocab_sz < (n:=len(alphabet)+len(_special)):
-        raise ValueError(f"`vocab_sz` {vocab_sz} is too small: 256 bytes and {len(_special)} special tokens need {n}")
     t = Tokenizer(models.BPE())
     t.pre_tokenizer,t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False),decoders.ByteLevel()
     t.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocab_sz, special_tokens=[*_special[:4], _mask(True)], initial_alphabet=alphabet, show_progress=progress))
+        vocab_size=vocab_sz, special_tokens=[*_special[:4], _mask(True)], show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     return t
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #2b794d6c
@@ -128,15 +109,13 @@ def _bert(model, norm):
     t.normalizer,t.pre_tokenizer,t.decoder = norm,pre_tokenizers.BertPreTokenizer(),decoders.WordPiece()
     return t
 
-def _train_wordpiece(texts, vocab_sz, progress, lower=True):
+def _train_wordpiece(texts, vocab_sz, lower=True):
     "WordPiece as in BERT (Devlin et al. 2019)"
     norm = normalizers.BertNormalizer(lowercase=lower)
     letters,rare = _letters(map(norm.normalize_str, texts))
     known = _special + letters + ['##'+o for o in letters if _in_word(o)]
-    if vocab_sz<len(known):
-        raise ValueError(f"`vocab_sz` {vocab_sz} is too small: special tokens and the letters of these texts need {len(known)}")
     t,table = _bert(models.WordPiece(unk_token='[UNK]'), norm),str.maketrans(dict.fromkeys(rare, ' '))
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_sz, special_tokens=known, show_progress=progress)
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_sz, special_tokens=known, show_progress=False)
     t.train_from_iterator((norm.normalize_str(o).translate(table) for o in texts), trainer)
     return _bert(models.WordPiece(t.get_vocab(), unk_token='[UNK]'), norm) # without the letters being special
 
@@ -148,19 +127,14 @@ def train_tokenizer(
     kind:str='unigram', # 'unigram' (SentencePiece), 'bpe' (byte-level) or 'wordpiece'
     vocab_sz:int=8000, # Most tokens, special ones counted; a small corpus gives fewer
     path=None, # Folder to save it in; None: in memory only
-    max_len:int=512, # Its `model_max_length`
-    max_texts:int=200_000, # Learn from no more texts than this, drawn with `seed`; it also bounds the memory
-    seed:int=42, # For that draw
-    byte_fallback:bool=True, # Unigram: write unknown characters as bytes, not as `[UNK]`; takes 256 ids
-    lower:bool=True, # WordPiece: drop case and accents, as the uncased BERT does
-    progress:bool=None # Show progress? None: for more than 20 million characters
+    max_texts:int=200_000, # Learn from no more texts than this, drawn at random; it also bounds the memory
+    **kwargs # `byte_fallback=False`: no 256 ids for unknown characters (unigram); `lower=False`: keep case (WordPiece)
 )->PreTrainedTokenizerFast: # The same texts and arguments give the same tokenizer
     "Train a tokenizer on `texts`, ready for masked and causal language models"
     if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
-    texts = _draw(_check(texts), max_texts, seed)
-    if not texts: raise ValueError("`texts` is empty (or holds only blank strings); a tokenizer is learnt from at least one text")
-    if progress is None: progress = sum(map(len, texts))>20_000_000
-    kw = dict(unigram=dict(byte_fallback=byte_fallback), bpe={}, wordpiece=dict(lower=lower))[kind]
-    tok = _wrap(_trainers[kind](texts, vocab_sz, progress, **kw), max_len, spaced=kind!='wordpiece')
+    if isinstance(texts, str) or hasattr(texts, 'columns'):
+        raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
+    texts = _draw((valid_text(o) for o in texts if o and not o.isspace()), max_texts)
+    tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
     if path is not None: tok.save_pretrained(path)
     return tok
