@@ -118,12 +118,11 @@ def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('la
 
 def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training; a classifier needs two or more")
-    refused(classifier_dls, replaced('label', 4, 1), TypeError, r"'label' mixes labels of several types \(int, str\); make them one, e\.g\. df\.astype\(\{'label': str\}\)")
     refused(classifier_dls, tiny_df(), ValueError, "`label_col` 'text' is also the column of the texts", label_col='text')
-    refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, "'b' holds 2; several labels a row are lists", label_col=['a','b'])
-    refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, 'a number to predict must be finite')
-    refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' is 2.5 in all training rows: there is nothing to learn")
-    refused(classifier_dls, tiny_df(), TypeError, 'which is no number to predict', task='regression')
+    refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, 'columns a, b are labels and may hold 0 and 1 only', label_col=['a','b'])
+    refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, "'label' has a standard deviation of nan in training: a number to predict must be finite")
+    refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")
+    refused(classifier_dls, tiny_df(), ValueError, 'could not convert string to float', task='regression')
     refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; available: .*did you mean regression", task='regresion')
     odd = tiny_tags(); odd.at[3,'label'] = ['O']
     refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words and 1 tags', task='tags')

@@ -89,7 +89,7 @@ refused = {
     'no valid column':(lambda: classifier_dls(frame(), tiny_tok(), valid_col='test'), ValueError, r"`valid_col` 'test' is not a column; columns are text"),
     'one class':(lambda: classifier_dls(frame().assign(label='a'), tiny_tok()), ValueError, r"'label' has only the class \['a'\] in training; a classifier needs two"),
     'one class in training':(lambda: classifier_dls(frame().assign(label=['a','a','b','b']*4), tiny_tok()), ValueError, r"only the class \['a'\] in training"),
-    'one number':(lambda: classifier_dls(frame().assign(label=3.5), tiny_tok()), ValueError, r"'label' is 3.5 in all training rows: there is nothing to learn"),
+    'one number':(lambda: classifier_dls(frame().assign(label=3.5), tiny_tok()), ValueError, r"'label' has a standard deviation of 0 in training"),
     'label only in validation':(lambda: classifier_dls(replaced('label', 2, 'c'), tiny_tok()), ValueError, r"labels that training has not.*: c; move"),
     'missing label':(lambda: classifier_dls(replaced('label', 4, None), tiny_tok()), ValueError, r"row 4 .*has no label in column 'label'.*dropna"),
     'empty frame':(lambda: classifier_dls(frame().iloc[:0], tiny_tok()), ValueError, r"the data have no rows"),

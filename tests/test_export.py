@@ -3,7 +3,7 @@ import json, logging, subprocess, sys
 from functools import partial
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock, MultiCategoryBlock, RegressionBlock
-from fastai.learner import Learner, load_learner
+from fastai.learner import load_learner
 from fastai.losses import BCEWithLogitsLossFlat, LabelSmoothingCrossEntropyFlat
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from fastformers.inference.bundle import hf_classifier
@@ -17,6 +17,7 @@ from fastformers.models.families import layer_groups
 from fastformers.models.load import load_body
 from fastformers.inference.stage_json import read_stage
 from fastformers.text.train_tokenizer import train_tokenizer
+from fastformers.testing import tiny_tags
 from test_contracts_common import *
 
 df = tiny_df()
@@ -91,7 +92,7 @@ def test_a_head_of_ones_own(tmp_path):
         def forward(self, h, mask): return super().forward(h.masked_fill(~mask[...,None], 0.).sum(1))
     learn = learner('bert', head=Mine(32, 3))
     path = learn.to_hf(tmp_path/'o')
-    with pytest.raises(ValueError, match='is a Mine, a module that cannot be rebuilt'): from_hf(path)
+    with pytest.raises(ValueError, match='is a Mine, a module of your own'): from_hf(path)
     assert gap(from_hf(path, device='cpu', head=Mine(32, 3)).scores(odd), wanted(learn, odd))<1e-5
     with pytest.raises(ValueError, match='do not fit the head Mine'): from_hf(path, head=Mine(32, 4))
 
@@ -216,8 +217,6 @@ def test_scores_are_plain_tensors(clf):
 def test_what_is_no_list_of_texts(clf):
     for o in (df, {'text':'a'}, b'abc', None, 3):
         with pytest.raises(TypeError, match='expected a text'): clf(o)
-    for kw in (dict(top_k=0), dict(bs=0)):
-        with pytest.raises(ValueError, match='1 or more'): clf('a', **kw)
 
 def test_pairs_are_asked_for_pairs(tmp_path):
     p = from_hf(learner('bert', 'pairs').to_hf(tmp_path/'o'), device='cpu')
@@ -226,16 +225,28 @@ def test_pairs_are_asked_for_pairs(tmp_path):
 
 # ---- without fastai, without pickle
 
+def opened_elsewhere(path, text):
+    "The answers of a new process to `text`, and the libraries that it imported"
+    code = f"""import sys, json
+from fastformers.inference.predictor import from_hf
+answers = from_hf({str(path)!r}, device='cpu')({text!r})
+print(json.dumps([answers, sorted({{o.split('.')[0] for o in sys.modules}} & {{'fastai','pandas','matplotlib'}})]))"""
+    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)
+    assert r.returncode==0, r.stderr
+    return json.loads(r.stdout)
+
 def test_no_fastai_is_loaded(bundle):
     learn,kind,head,path = bundle
     if (kind,head) not in (('single',None),('single','hf')) or learn.model.config.model_type!='bert': return
-    code = f"""import sys
-from fastformers.inference.predictor import from_hf
-print(from_hf({str(path)!r}, device='cpu')('a fine film')[0]['label'])
-print(sorted({{o.split('.')[0] for o in sys.modules}} & {{'fastai','pandas','matplotlib'}}))"""
-    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)
-    assert r.returncode==0, r.stderr
-    assert r.stdout.split('\n')[:2]==[from_hf(path, device='cpu')('a fine film')[0]['label'], '[]']
+    answers,modules = opened_elsewhere(path, 'a fine film')
+    assert answers[0]['label']==from_hf(path, device='cpu')('a fine film')[0]['label'] and not modules
+
+def test_a_tagger_is_opened_without_fastai(tmp_path):
+    learn = quiet(classifier_learner(classifier_dls(tiny_tags(), tiny_tok('bert'), device='cpu'), tiny_arch('bert')))
+    loud(learn.model)
+    text = 'Anna Berg lives in Oslo.'
+    answers,modules = opened_elsewhere(learn.to_hf(tmp_path/'o'), text)
+    assert not modules and answers[0] and all(o['text']==text[o['start']:o['end']] for o in answers[0])
 
 def test_files_of_a_bundle(bundle):
     learn,kind,head,path = bundle
@@ -251,15 +262,10 @@ def test_what_is_no_classifier(tmp_path):
     lm = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('bert'))
     path = lm.to_hf(tmp_path/'lm')
     assert 'AutoModelForMaskedLM'[9:] in (path/'README.md').read_text() and (path/'stage.json').is_file()
-    with pytest.raises(ValueError, match='no classifier head.*classifier_learner'): from_hf(path)
+    with pytest.raises(ValueError, match='no classifier.json.*classifier_learner'): from_hf(path)
     with pytest.raises(FileNotFoundError, match='not a directory'): from_hf(tmp_path/'nothing')
     (tmp_path/'empty').mkdir()
-    with pytest.raises(FileNotFoundError, match='config.json is missing'): from_hf(tmp_path/'empty')
-    (path/'head.safetensors').write_bytes(b'')
-    with pytest.raises(FileNotFoundError, match='classifier.json is missing'): from_hf(path)
-
-def test_a_learner_that_is_not_ours():
-    with pytest.raises(TypeError, match='lm_learner'): Learner(learner('bert').dls, torch.nn.Linear(2, 2), loss_func=torch.nn.functional.mse_loss).to_hf('nowhere')
+    with pytest.raises(OSError, match='No config.json'): from_hf(tmp_path/'empty')
 
 # ---- fastai's own export
 
@@ -434,8 +440,6 @@ def test_members_of_an_ensemble_must_predict_the_same(tmp_path):
     for other in ('multi','regression','integers'):
         with pytest.raises(ValueError, match='the members of an ensemble predict the same'): Ensemble([path, learner('bert', other).to_hf(tmp_path/'other')], 'cpu')
     p = from_hf(path, device='cpu')
-    for few in ([], [path], path, str(path), iter([p])):
-        with pytest.raises(ValueError, match='two classifiers or more'): Ensemble(few)
     with pytest.raises(FileNotFoundError, match='no/such/place is not a directory'): Ensemble([p, 'no/such/place'], 'cpu')
     assert gap(Ensemble([p, path, p], 'cpu').scores(odd), p.scores(odd))<1e-6
 

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from fastcore.foundation import L, first
 from ..files import did_you_mean
+import fastformers.inference.tags # registers its task
 from ..inference.tasks import Task, listed, tasks
 from ..text.core import normal, text_key
 from ..text.tokenizer import texts_in
