@@ -49,54 +49,34 @@ class Lineage(Callback):
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
         self.stage = None if isinstance(arch, PretrainedConfig) else read_stage(resolve_arch(arch, revision))
 
-def _own_tok(arch, revision):
-    "The tokenizer of `arch`, or None"
-    if isinstance(arch, PretrainedConfig): return
-    try: return load_tokenizer(arch, revision)
+def _own_tok(arch, report, vocab):
+    "The tokenizer of the checkpoint `arch`, or None"
+    try: tok = load_tokenizer(arch, report.revision)
     except (OSError,ImportError,TypeError,ValueError): return
+    return tok if len(tok)>=vocab/2 else None # transformers makes an empty one where files are missing
 
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens; random weights take any that fits"
     vocab,report = model.config.get_text_config().vocab_size,model.loaded
-    if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(resolve_arch(arch, report.revision))): return
-    own = _own_tok(arch, report.revision)
-    if own is not None and len(own)<vocab/2: own = None # transformers makes an empty one where files are missing
+    path = resolve_arch(arch, report.revision)
+    if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(path)): return
+    own = _own_tok(arch, report, vocab)
     share = 0 if own is None else same_ids(tok, own)
     if share==1: return # perhaps with more tokens
     if len(tok)>vocab:
-        raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together; "
-                         "load both from one place")
+        raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together")
     if own is None or share>.5: return
     says = (f"{arch} was trained with another tokenizer: {1-share:.0%} of its tokens differ; "
             f"build the dls with tok={str(arch)!r}")
-    if read_stage(resolve_arch(arch, report.revision)): raise ValueError(says)
+    if read_stage(path): raise ValueError(says)
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
-def _learner(dls, model, arch, how, cbs, **kwargs):
-    "A `Learner` of `dls` and `model`, after a check that they fit"
-    tok,n = tokenizer_of(dls).tok,max_length(model.body)
-    longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
-    if n and longest>n:
-        raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
-                         f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
-    _check_tok(tok, model, arch)
-    model.fit_vocab(len(tok))
-    if model.adapters:
-        _log.warning(f"{arch} has adapters: they, the norms and the head train; `remove_adapters(learn.model)` removes them")
-    own = [Lineage(arch, model.loaded.revision), *compute.precision(how, dls.device), FreezeGrads(), FrozenEval()]
-    return Learner(dls, model, train_bn=False, cbs=[*own, NoNormDecay(), *L(cbs)], **kwargs)
-
-def _given(**kwargs): return {k:v for k,v in kwargs.items() if v not in (None,False)}
-
-# %% ../../nbs/learner/01_core.ipynb #ed9bbff8
-@delegates(Learner.__init__, but=['model','loss_func','train_bn'])
-def lm_learner(
-    dls, # Data with an objective, as from `lm_dls`
-    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
-    pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    drop_mult=1., # Multiplies every dropout probability
-    metrics=None, # Default: the objective's own
-    lr=5e-4, # Default learning rate of the learner's fits
+@delegates(Learner.__init__, but=['model','train_bn'])
+def _learner(
+    dls, arch, pretrained, # As in `lm_learner`
+    build, # `build(arch, pretrained, drop_mult=..., **kwargs)`, with arguments of `load_hf` -> `HFModel`
+    own_cbs, # Callbacks that precede `cbs`
+    drop_mult=1., # Multiplies every dropout probability, the head's too unless it is a module
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
     cbs=None, # More callbacks
@@ -106,19 +86,43 @@ def lm_learner(
     attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; default `dtype`: float32
     **kwargs
 ) -> Learner:
+    "Build the model, check that it fits the data, and make its `Learner`"
+    opts = dict(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
+                gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
+    model = build(arch, pretrained, drop_mult=drop_mult, **{k:v for k,v in opts.items() if v})
+    tok,n = tokenizer_of(dls).tok,max_length(model.body)
+    longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
+    if n and longest>n:
+        raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
+                         f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
+    _check_tok(tok, model, arch)
+    model.fit_vocab(len(tok))
+    if model.adapters: _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
+    own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device), FreezeGrads(), FrozenEval()]
+    return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
+                   cbs=[*own, NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
+
+# %% ../../nbs/learner/01_core.ipynb #ed9bbff8
+@delegates(_learner, but=['loss_func'])
+def lm_learner(
+    dls, # Data with an objective, as from `lm_dls`
+    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
+    pretrained=True, # Load weights? Otherwise only the config of `arch` is used
+    metrics=None, # Default: the objective's own
+    lr=5e-4, # Default learning rate of the learner's fits
+    **kwargs
+) -> Learner:
     "A `Learner` for a language model"
     obj = objective_of(dls)
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`, "
                         "or add one: dls.add_tfms([MLM(tok)], 'after_batch')")
-    opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
-                  gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    model = obj.build(arch, pretrained, drop_mult=drop_mult, **opts)
-    if model.new_head:
+    if metrics is None: metrics = obj.metrics
+    learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder()], loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
+    if learn.model.new_head:
         _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings; train it alone first "
                      "(`fine_tune_lm` does; in your own loop use `fit_schedule(lp_ft)`)")
-    return _learner(dls, model, arch, precision, [TokenRecorder(), *L(cbs)], lr=lr, loss_func=obj.loss_func,
-                    metrics=obj.metrics if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
+    return learn
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b
 def _summary_at(tok, config):
@@ -126,44 +130,30 @@ def _summary_at(tok, config):
     starts_special = tok('a').ids[0] in tok.tok.all_special_ids
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
-def _same_form(a, b):
-    "Are two heads built alike? Dropout does not count"
-    return {**a, 'ps':0}=={**b, 'ps':0}
-
 def _say_kept(path):
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; to start a new one: "
                  f"classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
 
-def _text_classifier(dls, arch, head, pool, hidden_states, pretrained, drop_mult, **kwargs):
+def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"
     task,(body,report) = task_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
     if head is None: head = task.head(pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
-    if not model.head_spec().get('y_range'): model.units = task.units
-    there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
+    spec = model.head_spec()
+    if not spec.get('y_range'): model.units = task.units
     if isinstance(head, nn.Module): return model
-    if there and there.task==task and _same_form(there.head, model.head_spec()):
+    there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
+    if there and there.task==task and {**there.head, 'ps':0}=={**spec, 'ps':0}: # dropout may differ
         model.load_head(path)
         model.units = there.units
         _say_kept(arch)
         return model
     if there: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
-    return _start(model, task.prior_bias(dls))
-
-def _start(model, y):
-    "`model` with its new head's bias set to `y`"
+    y = task.prior_bias(dls)
     if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if model.units else y)
     return model
 
-def _with_hf_head(dls, arch, pretrained, drop_mult, **kwargs):
-    "Hugging Face's own classifier of `arch`; a head for the same labels in the directory `arch` is kept"
-    task,there = task_of(dls),None
-    if not isinstance(arch, PretrainedConfig): there = read_bundle(resolve_arch(arch, kwargs.get('revision','main')))
-    keep = there and there.task==task
-    if pretrained and keep: _say_kept(arch)
-    return hf_classifier(arch, task, pretrained, drop_mult, keep, **kwargs)
-
-@delegates(Learner.__init__, but=['model','train_bn'])
+@delegates(_learner)
 def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
@@ -174,29 +164,25 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    drop_mult=1., # Multiplies every dropout probability, the head's too unless it is a module
     lr=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 when adapters train
-    opt_func=FusedAdam, # The optimizer; fastai's own work too
-    splitter=layer_groups, # model -> lists of parameters, low to high
-    cbs=None, # More callbacks
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer: slow start, faster steps on a GPU
-    attn_implementation=None, dtype=None, revision=None, # As in `from_pretrained`; default `dtype`: float32
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states=-1,
     **kwargs
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
-    opts = _given(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
-                  gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    if head=='hf': model = _with_hf_head(dls, arch, pretrained, drop_mult, **opts)
-    else: model = _text_classifier(dls, arch, head, pool, hidden_states, pretrained, drop_mult, **opts)
-    task,lr = task_of(dls),(2e-3 if model.adapters else 2e-4) if lr is None else lr
-    if task.classes: model.labels = [str(o) for o in task.labels]
-    return _learner(dls, model, arch, precision, [*task.callbacks(), *L(cbs)], lr=lr, loss_func=loss_for(task, loss_func),
-                    metrics=task.metrics() if metrics is None else metrics, opt_func=opt_func, splitter=splitter, **kwargs)
+    task = task_of(dls)
+    def build(arch, pretrained, drop_mult, **opts):
+        if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
+        model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
+        if not model.loaded.new: _say_kept(arch)
+        return model
+    if metrics is None: metrics = task.metrics()
+    learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),
+                     metrics=metrics, lr=lr or 2e-4, **kwargs)
+    if lr is None and learn.model.adapters: learn.lr = 2e-3
+    if task.classes: learn.model.labels = [str(o) for o in task.labels]
+    return learn
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _scores(learn):
@@ -206,12 +192,9 @@ def _scores(learn):
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
-    if not isinstance(learn.model, HFModel):
-        raise TypeError(f"expected a learner made by `lm_learner` or `classifier_learner`; this one holds a {type(learn.model).__name__}")
     dls,model,tok,task,bundle = learn.dls,learn.model,tokenizer_of(learn.dls),task_of(learn.dls),None
-    start = first(o for o in learn.cbs if isinstance(o, Lineage))
-    base = start.parent if start else ''
-    facts = {'parent':start and start.stage or base, 'tokenizer':tok_hash(tok.tok), **facts}
+    base = learn.lineage.parent
+    facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
     if task: facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], **facts}
     with atomic_dir(path) as tmp:
