@@ -39,7 +39,7 @@ def read(path): return pd.read_csv(path, keep_default_na=False)
 
 def tfidf_error(train, valid):
     "Error of TF-IDF uni- and bigrams with logistic regression, in %"
-    from fastformers.ulmfit.experiments import tfidf_hits
+    from fastformers.ulmfit.curve import tfidf_hits
     return 100*(1-tfidf_hits(train, valid).mean())
 
 def git(*args): return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()

@@ -48,10 +48,13 @@ from .learner.optimizer import FusedAdam, BertAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .ulmfit.recipe import read_recipe
+from .ulmfit.scores import measure
+from .ulmfit.record import Stage
 from .ulmfit.report import Report, paired_bootstrap
-from .ulmfit.stage import Stage, pretrain_lm, fine_tune_lm, fine_tune_classifier, measure
+from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
-from .ulmfit.experiments import label_curve, best_of
+from .ulmfit.curve import label_curve
+from .ulmfit.restarts import best_of
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]

@@ -9,7 +9,8 @@ from fastformers.callback.resume import Resume
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.rtd import RTD
-from fastformers.ulmfit.stage import fine_tune_lm, measure, pretrain_lm
+from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
 from test_contracts_common import *
 
 df,tok,arch = tiny_df(),tiny_tok('electra'),tiny_arch('electra', num_hidden_layers=2)

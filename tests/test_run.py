@@ -12,7 +12,8 @@ from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
 from fastformers.ulmfit.report import paired_bootstrap
 from fastformers.ulmfit.run import lm_texts, ulmfit
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, measure
+from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
 

@@ -27,8 +27,8 @@ mutations = [
     ('token loss is a mean of rows', 'objectives/core', 'loss.sum()/n.sum().clamp(min=1)', '(loss.sum(1)/n.clamp(min=1)).mean()', 'contracts_masks contracts_lm_head'),
     ('validation loss weighs batches by rows', 'objectives/metrics', 'n = (self.weight or objective_of(learn.dls).weight)(learn.pred, *learn.yb)', 'n = len(learn.yb[0])', 'contracts_learner objectives/01_metrics'),
     ('accumulated gradients are a sum', 'callback/compute', 'scale = self.unit/self.total if self.total else 1.', 'scale = 1.', 'accumulate'),
-    ('an interval of 50 %', 'ulmfit/report', '[.025,.975]', '[.25,.75]', 'evaluation ulmfit/01_report'),
-    ('several seeds count as more rows', 'ulmfit/report', 'd = np.where(w>0, w*(a-b), 0).sum(0) ', 'w,d = w.reshape(1,-1),np.where(w>0, w*(a-b), 0).reshape(-1) ', 'evaluation ulmfit/01_report'),
+    ('an interval of 50 %', 'ulmfit/report', '[.025,.975]', '[.25,.75]', 'evaluation ulmfit/03_report'),
+    ('several seeds count as more rows', 'ulmfit/report', 'd = np.where(w>0, w*(a-b), 0).sum(0) ', 'w,d = w.reshape(1,-1),np.where(w>0, w*(a-b), 0).reshape(-1) ', 'evaluation ulmfit/03_report'),
     ('span F1 joins neighbours', 'inference/tags', "if start is not None and (mark!='I' or name!=kind):", "if start is not None and (t=='O' or name!=kind):", 'doors inference/02_tags'),
     # models
     ('LM head at the wrong positions', 'models/core', 'return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]', 'return predicted.int().argsort(dim=1, stable=True)[:,:k]', 'contracts_lm_head'),
