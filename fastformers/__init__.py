@@ -10,7 +10,7 @@ Modules:
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
 - `fastformers.callback.resume`: Save checkpoints during training and continue an interrupted run with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
-- `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict export`
+- `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
@@ -44,10 +44,13 @@ Modules:
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
 - `fastformers.text.tokenizer`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer; add tokens to a trained tokenizer
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
-- `fastformers.ulmfit.experiments`: Learning curves over the number of labels, and the spread over seeds: `label_curve`, `best_of`
+- `fastformers.ulmfit.curve`: Accuracy over the number of labels, with and without stage 2, beside TF-IDF: `label_curve`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
+- `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: Compare the stages of a run: tables, a figure and sentences, each difference with its 95 % interval
+- `fastformers.ulmfit.restarts`: Repeat a fit with several seeds and keep the best: `best_of`
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
+- `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, and scores by class: `measure`, `class_scores`
 - `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.1.0"
