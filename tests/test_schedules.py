@@ -3,7 +3,6 @@ import copy, functools, inspect, math
 from functools import partial
 import numpy as np, pytest, torch
 from fastai.basics import Callback, DataLoaders, Learner, TfmdDL, set_seed
-from fastai.callback.tracker import ReduceLROnPlateau
 from test_contracts_common import *
 from fastformers.models.adapters import add_adapters
 from fastformers.learner.core import classifier_learner, lm_learner
@@ -169,7 +168,7 @@ def test_refused_epochs_name_ones_that_work():
     for n_iter in (3, 7, 10):
         for f in (gradual_unfreeze, chain_thaw, partial(sequential_unfreeze, epochs=(1,2,5))):
             table = f(5)
-            with pytest.raises(ValueError, match='gets none') as e: check_batches(table.rescale(1/n_iter), n_iter)
+            with pytest.raises(ValueError, match='gets no batch') as e: check_batches(table.rescale(1/n_iter), n_iter)
             check_batches(table.rescale(float(str(e.value).split('use epochs=')[1].split()[0])), n_iter)
 
 # BERT's own Adam
@@ -204,27 +203,17 @@ def test_bert_adam_is_that_of_bert():
 
 # Figures and errors
 
-def test_cost_of_a_table_by_hand():
-    L = 12
-    for k in range(L+1): assert unfreeze_from(L+2, [L+1-k]).cost()==pytest.approx((L+2*k)/(3*L))
-    assert chain_thaw(4).step_costs()==pytest.approx([2/6, 4/6, 5/6, 4/6, 1])
-    assert [gradual_unfreeze(n, by=b).cost()<1 for n in (2,5,14) for b in (1,3)]==[True]*6
-
 def test_a_picture_needs_no_model(): assert plot_schedule(gradual_unfreeze, n_groups=8).get_title().startswith('1 of 8')
 
 @pytest.mark.parametrize('f,words', [
-    (lambda: gradual_unfreeze(6), 'schedule has 6 groups, expected 5'), (lambda: Schedule([[0,0,0,0,-1]]), 'must be 0'), (lambda: Schedule([[0,0,0,0,0]]), 'must train a group'),
-    (lambda: Schedule([[1]*5], math.nan), 'must be above 0'), (lambda: Schedule([[1]*5], 0), 'must be above 0'), (lambda: unfreeze_from(5, [5]), 'there is no group 5'),
-    (lambda: full_tune(5)*discriminative_lrs(5, -2.6), 'got -2.6'), (lambda: full_tune(5).rescale(-1), 'must be above 0'), (lambda: gradual_unfreeze(5).rescale(.3), '5 steps share 2 batches')])
+    (lambda: gradual_unfreeze(6), 'schedule has 6 groups, expected 5'), (lambda: Schedule([[0,0,0,0,-1]]), 'are 0 .frozen. or more'), (lambda: Schedule([[0,0,0,0,0]]), 'each step trains a group'),
+    (lambda: Schedule([[1]*5], math.nan), 'must be above 0'), (lambda: Schedule([[1]*5], 0), 'must be above 0'),
+    (lambda: full_tune(5)*discriminative_lrs(5, -2.6), 'are 0 .frozen. or more'), (lambda: full_tune(5).rescale(-1), 'must be above 0'), (lambda: gradual_unfreeze(5).rescale(.3), 'gets no batch')])
 def test_what_cannot_be_trained_says_so(f, words):
     before = [p.clone() for p in trained('bert').model.parameters()]
     with pytest.raises(ValueError, match=words): trained('bert').fit_schedule(f(), lr=1e-3)
     assert all(map(torch.equal, before, trained('bert').model.parameters()))
 
-def test_two_that_set_the_rate_are_refused():
-    with pytest.raises(ValueError, match='reduce_lr_on_plateau sets the learning rate'): trained('bert').fit_schedule(full_tune, 1e-3, cbs=ReduceLROnPlateau())
-
 def test_all_may_be_frozen_before_a_schedule():
     learn = make('bert'); learn.create_opt(); learn.freeze_to(len(learn.opt.param_lists))
-    with pytest.raises(ValueError, match='nothing trains.*5 groups, 0 .lowest. to 4'): learn.fit(1, 1e-3)
     learn.fit_schedule(head_only, 1e-3, epochs=.2)

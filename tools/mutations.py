@@ -47,7 +47,7 @@ mutations = [
     ('one-cycle ends high', 'callback/schedule', 'cos(1, 1/div_final, ', 'cos(1, 1/div, ', 'schedules callback/00_schedule'),
     ('norms are decayed', 'learner/optimizer', "hyper['wd'] if decays else 0.", "hyper['wd']", 'schedules compute learner/00_optimizer'),
     ('frozen layers keep dropout', 'callback/freeze', 'for m in self.off: m.training = False', 'for m in self.off: m.training = True', 'frozen'),
-    ('the cache survives new weights', 'callback/freeze', 'if sums!=self.sums: self.clear()', 'if False: self.clear()', 'frozen callback/01_freeze'),
+    ('the cache survives new weights', 'callback/freeze', 'if key!=self.key: self.clear()', 'if False: self.clear()', 'frozen callback/01_freeze'),
     ('L2-SP pulls new weights like old ones', 'callback/regularize', 'self.beta/2*_sum_squares', 'self.alpha/2*_sum_squares', 'regularizers callback/02_regularize'),
     ('R-Drop without divergence', 'callback/regularize', '(second-self.loss + self.alpha*div)/2', '(second-self.loss)/2', 'regularizers callback/02_regularize'),
     ('EWC ignores what mattered', 'callback/regularize', '((f*(p-self.reference[p]).pow(2)).sum()', '(((p-self.reference[p]).pow(2)).sum()', 'regularizers callback/02_regularize'),

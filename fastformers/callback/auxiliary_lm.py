@@ -11,19 +11,17 @@ __all__ = ['lm_on', 'AuxiliaryLM']
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #bab9acd9
 import logging
 from ..text.core import as_tokens
-from ..text.tokenizer import tok_hash
+
 from ..models.core import LanguageModel
 from ..models.load import fit_vocab, load_hf, quiet_hf
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from ..data.block import tokenizer_of
-from .regularize import Regularizer, plain_params
+from .regularize import Regularizer, check_shapes, plain_params
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #c9571bfd
-def _shapes(body): return {k:tuple(p.shape) for k,p in plain_params(body).items()}
-
 def lm_on(
     model, # a classifier
     auto_cls, # Hugging Face class of the language model, `auto_cls` of an `Objective`
@@ -37,13 +35,7 @@ def lm_on(
                        attn_implementation=body.config._attn_implementation)
     there.adapters = None # adapters belong to the body that is replaced
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
-    theirs,ours = _shapes(hf.base_model),_shapes(body)
-    bad = [k for k in {**theirs, **ours} if theirs.get(k)!=ours.get(k)]
-    bad = [k for k in bad if not k.startswith('pooler.')] # only some bodies have a pooler
-    if bad:
-        raise ValueError(f"the language model of {there.source} has another architecture than this body: "
-                         f"{bad[0]} is {theirs.get(bad[0], 'missing')} there "
-                         f"and {ours.get(bad[0], 'missing')} here")
+    check_shapes(plain_params(hf.base_model), plain_params(body), f"the language model of {there.source}")
     with quiet_hf():
         setattr(hf, hf.base_model_prefix, body)
         hf.tie_weights()
@@ -61,22 +53,18 @@ class AuxiliaryLM(Regularizer):
     ): self.weight,self.objective,self.anneal,self.arch = weight,objective,anneal,arch
 
     def after_create(self):
-        if self.model.is_lm:
-            raise TypeError("`AuxiliaryLM` is for classifiers; this learner has a language model")
         tok = tokenizer_of(self.dls)
         if self.objective is None: self.objective = default_objective(tok)
-        if tok_hash(self.objective.tok)!=tok_hash(tok.tok):
-            raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
+        self.objective.check_tok(tok)
         self.objective.check(self.model.config)
         self.model.lm = lm_on(self.model, self.objective.auto_cls, self.arch)
         if self.model.lm.new_head:
-            _log.warning(f"{self.model.lm.loaded.source} has no LM head: a new one is initialised at random; "
-                         "begin with the directory of a language model, or pass it as `arch`")
+            _log.warning(f"{self.model.lm.loaded.source} has no LM head: a new one starts random; "
+                         "pass the directory of a language model as `arch`")
 
     def setup(self):
         if not hasattr(self.model, 'lm'):
-            raise ValueError("the LM head must be in the model before the optimizer is created: "
-                             "pass `AuxiliaryLM` in `cbs` of `classifier_learner`")
+            raise ValueError("pass `AuxiliaryLM` in `cbs` of `classifier_learner`: its LM head comes before the optimizer")
 
     @property
     def now(self): "The weight of the LM loss at this batch"; return self.weight*self.anneal**self.pct_train

@@ -50,14 +50,10 @@ class cpu_bf16(Callback):
 
     def before_fit(self):
         self._exit()
-        on,why = self._decide()
-        if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}: {why}")
+        on_cpu = next(self.model.parameters()).device.type=='cpu'
+        on = on_cpu and (bf16_speedup()>=1.1 if self.enabled is None else self.enabled)
+        if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}")
         self.on = on
-
-    def _decide(self):
-        if next(self.model.parameters()).device.type!='cpu': return False, "the model is not on the CPU"
-        if self.enabled is not None: return self.enabled, f"enabled={self.enabled}"
-        return bf16_speedup()>=1.1, f"a linear layer is {bf16_speedup():.2f} times as fast as in float32"
 
     def before_batch(self):
         self._exit() # of an interrupted forward pass
@@ -80,12 +76,10 @@ def precision(
 )->list: # callbacks
     "Callbacks for training in a number format; 'auto': the fastest on this machine"
     device = torch.device(device or default_device()).type
-    if how not in ('auto','bf16','fp16','fp32'):
-        raise ValueError(f"`precision` is 'auto', 'bf16', 'fp16' or 'fp32', got {how!r}")
+    if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':
+        raise ValueError(f"`precision` is 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; got {how!r}")
     if how=='fp32': return []
-    if device=='cpu':
-        if how=='fp16': raise ValueError("float16 needs a GPU; use `precision='auto'` or 'bf16' on a CPU")
-        return [cpu_bf16(enabled=None if how=='auto' else True)]
+    if device=='cpu': return [cpu_bf16(enabled=None if how=='auto' else True)]
     if how=='auto': how = 'bf16' if torch.cuda.is_bf16_supported() else 'fp16'
     return [MixedPrecision(AMPMode(how))]
 
@@ -104,11 +98,10 @@ class TokenAccumulation(Callback):
     "Accumulate gradients over several batches, exactly as if they were one large batch"
     order,run_valid = MixedPrecision.order-4,False # before precision, frozen gradients and clipping
     def __init__(self,
-        n_tokens:int=None, # tokens per optimizer step, without padding
+        n_tokens:int=None, # tokens per optimizer step, without padding; or pass `n_acc`
         n_acc:int=None, # rows per optimizer step
     ):
-        if (n_tokens is None)==(n_acc is None):
-            raise ValueError("pass either `n_tokens` or `n_acc`, the size of a step")
+
         self.n_tokens,self.n_acc = n_tokens,n_acc
         self._reset()
 

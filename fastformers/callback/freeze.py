@@ -25,19 +25,15 @@ class FreezeGrads(Callback):
     order,run_valid = MixedPrecision.order-1,False
     def before_step(self): drop_frozen_grads(self.model.parameters())
 
-    def before_backward(self):
-        if self.loss_grad.requires_grad: return
-        n = len(self.opt.param_lists)
-        raise ValueError(f"nothing trains: this learner has {n} groups, 0 (lowest) to {n-1}, all frozen; "
-                         "call `unfreeze()`, or `freeze_to(-1)` to train the top group")
+
 
     def before_fit(self):
         if self.opt is None or not in_fit(self): return  # `summary` fits without an optimizer
         known = {id(p) for ps in self.opt.param_lists for p in ps}
         new = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
         if new:
-            raise ValueError(f"the optimizer does not hold {new[0]}, which is trainable: the model was changed "
-                             "after the optimizer was created; set `learn.opt = None` to create a new one")
+            raise ValueError(f"the optimizer does not hold {new[0]}, which was added or unfrozen later; "
+                             "set `learn.opt = None` to create a new one")
 
 # %% ../../nbs/callback/01_freeze.ipynb #05139d27
 def frozen_modules(model):
@@ -67,28 +63,19 @@ class FrozenEval(Callback):
 class StateCache:
     "A cache of the hidden states of the frozen body of `model`, by text, limited to `max_gb`"
     def __init__(self, model, max_gb):
-        self.model,self.max_gb,self.key,self.sums = model,max_gb,None,None
+        self.model,self.max_gb,self.key = model,max_gb,None
         self.clear()
 
     def clear(self): self.rows,self.nbytes = {},0
     def __repr__(self): return f'{len(self.rows)} rows, {self.nbytes/1e9:.3g} of {self.max_gb:g} GB'
 
-    def _weights(self): return [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
-
     def _key(self):
         "Precision and versions of all weights below the head; None if one trains, or the body is in train mode"
-        weights = self._weights()
-        if any(o.requires_grad for o in weights): return None
-        if any(m.training for m in self.model.body.modules()): return None
+        weights = [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
+        if any(o.requires_grad for o in weights) or any(m.training for m in self.model.body.modules()): return None
         device = weights[0].device.type
         return (torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
                 [(o._version, o.data_ptr()) for o in weights])
-
-    def check_weights(self):
-        "Clear the cache if a weight has changed since the last call"
-        sums = [o.detach().float().sum().item() for o in self._weights()]
-        if sums!=self.sums: self.clear()
-        self.sums = sums
 
     def __call__(self, x):
         "The hidden states `(bs, sl, nf)` of `x`"
@@ -103,15 +90,14 @@ class StateCache:
         if new:
             for i,h in zip(new, self.model.states(x[new]).detach()):
                 rows[i] = h[real[i].to(h.device)].cpu()
-                self._add(keys[i], rows[i])
+                if self.nbytes+rows[i].nbytes>self.max_gb*1e9: continue
+                self.rows[keys[i]] = rows[i]
+                self.nbytes += rows[i].nbytes
         res = rows[0].new_zeros(*x.shape, rows[0].shape[-1])
         res[real] = torch.cat(rows)
         return res.to(x.device)
 
-    def _add(self, key, h):
-        if self.nbytes+h.nbytes>self.max_gb*1e9: return
-        self.rows[key] = h
-        self.nbytes += h.nbytes
+
 
 class FrozenCache(Callback):
     "Cache the hidden states of a completely frozen body, for later epochs and fits"
@@ -124,14 +110,12 @@ class FrozenCache(Callback):
         if not in_fit(self): return
         model = get_model(self.model)
         if not model.state_modules:
-            raise TypeError("`FrozenCache` is for classifiers with a fastformers head; "
-                            f"this learner has a {type(model).__name__}")
+            raise TypeError("`FrozenCache` is for classifiers with a fastformers head, "
+                            f"not for a {type(model).__name__}")
         if self.cache is None or self.cache.model is not model: self.cache = StateCache(model, self.max_gb)
         model.state_cache = self.cache
 
-    def before_train(self): self.cache.check_weights()
-    def before_validate(self):
-        if self.cache is not None: self.cache.check_weights()  # `validate` may come before any fit
+
 
     def after_train(self):
         if self.epoch==0: _log.info(f"FrozenCache keeps {self.cache}")

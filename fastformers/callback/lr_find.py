@@ -108,19 +108,16 @@ def find_fall(runs, rates):
     "Suggested learning rate and the range where the mean loss of `runs` falls; ValueError if it does not fall"
     mean,k = mean_curve(runs, rates).mean(axis=1).to_numpy(),max(len(rates)//4, 3)
     if len(mean)<k+3:
-        raise ValueError(f"the loss exploded after {len(mean)} of {len(rates)} steps; "
-                         f"use a `start_lr` below {rates[0]:.1g}, or look for NaN in a batch")
+        raise ValueError(f"the loss exploded after {len(mean)} of {len(rates)} steps; use a lower `start_lr`, "
+                         "or look for NaN in a batch")
     start,best = mean[:k].mean(),int(mean.argmin())
     first = np.stack([o[:k] for o in runs])
     error = first.std()/math.sqrt(3*len(runs))  # the first and last point are means of three losses
     if not start-mean[best]>4*error:
-        raise ValueError(f"the loss falls nowhere between {rates[0]:.1g} and {rates[len(mean)-1]:.1g}: "
-                         f"{start:.4g} at first, {mean[best]:.4g} at the minimum, standard error {error:.2g}; "
-                         "try larger rates, or unfreeze more groups")
-    level = start-.1*(start-mean[best])
-    i = max(np.flatnonzero(mean[:best]>level), default=0)  # the last rate above `level` before the minimum
-    part = np.clip((mean[i]-level)/(mean[i]-mean[i+1]), 0, 1) if mean[i]>mean[i+1] else 0.
-    low,high = float(rates[i]*(rates[i+1]/rates[i])**part),float(rates[best])
+        raise ValueError(f"the loss falls nowhere between {rates[0]:.1g} and {rates[len(mean)-1]:.1g}: {start:.4g} at "
+                         f"first, {mean[best]:.4g} at the minimum; try larger rates, or unfreeze more groups")
+    above = np.flatnonzero(mean[:best] > start-.1*(start-mean[best]))
+    low,high = rates[above.max(initial=-1)+1],rates[best]
     return SuggestedLRs(*(float(f'{o:.2g}') for o in (max(high/8, low), low, high)))
 
 def plot_lr_sweep(
@@ -131,16 +128,13 @@ def plot_lr_sweep(
     "Plot the mean loss of a sweep, the standard deviation of its restarts, and the suggestion"
     if ax is None: ax = plt.subplots(figsize=(6,3))[1]
     mean,sd,rates = curves.mean(axis=1),curves.std(axis=1, ddof=0),curves.index
-    label = f'one standard deviation of {curves.shape[1]} restarts'
-    ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label=label)
+    ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label='standard deviation of the restarts')
     ax.plot(rates, mean)
     title = 'No suggestion: the loss does not fall enough'
     if found:
-        depth = mean.iloc[0]-mean.min()
-        ax.hlines(mean.min(), found.low, found.high, color='C2', lw=3, label='falling loss')
-        height = np.interp(np.log(found.lr), np.log(rates), mean)
-        ax.plot(found.lr, height, 'o', color='C1', label=f'suggested: {found.lr:.1e}')
-        ax.set_ylim(mean.min()-.3*depth, mean.iloc[0]+depth)
+        ax.axvspan(found.low, found.high, color='C2', alpha=.2, label='falling loss')
+        ax.axvline(found.lr, color='C1', label=f'suggested: {found.lr:.1e}')
+        ax.set_ylim(1.3*mean.min()-.3*mean.iloc[0], 2*mean.iloc[0]-mean.min())
         title = f'The loss falls from {found.low:.0e} to {found.high:.0e}'
     ax.set(xscale='log', xlabel='learning rate', ylabel='loss', title=title)
     ax.legend(fontsize=8, loc='upper center', bbox_to_anchor=(.5,-.2), ncol=2)
@@ -214,9 +208,7 @@ def epochs_for(
     n_iter,step,budget = len(learn.dls.train),watch.mean(True),60*minutes
     train,valid = step*n_iter,watch.mean(False)*len(learn.dls.valid)
     _log.info(f"an epoch takes about {train:.1f} s of training and {valid:.1f} s of validation")
-    full = int(budget//(train+valid))
-    part = (budget-full*(train+valid)-valid)/train  # the last, shorter epoch is validated too
-    epochs = full + (part if part*n_iter>=1 else 0.)
-    if epochs: return epochs
+    epochs = (budget-valid*math.ceil(budget/(train+valid)))/train  # the last, shorter epoch is validated too
+    if epochs*n_iter>=1: return epochs
     raise ValueError(f"`minutes`={minutes:g} is {budget:.1f} s, but one batch and one validation take "
                      f"{step+valid:.1f} s; give more time, or validate on fewer rows")

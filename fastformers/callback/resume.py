@@ -12,6 +12,7 @@ __all__ = ['kept', 'state_of', 'load_state', 'stateful', 'set_random', 'get_stat
 
 # %% ../../nbs/callback/05_resume.ipynb #6cf104b0
 import inspect, json, logging, re, shutil, signal, threading, time
+from collections import Counter
 from pathlib import Path
 from weakref import WeakKeyDictionary
 import numpy as np, torch
@@ -24,11 +25,11 @@ from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
 from fastai.optimizer import Lookahead
-from fastai.torch_core import get_random_states, num_distrib, set_random_states
+from fastai.torch_core import get_random_states, set_random_states
 from ..files import atomic_dir, content_hash, to_json, write_text
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
-from ..inference.stage_json import versions
+
 from .schedule import ScheduleRunner, acts_in_step, in_fit
 from .regularize import Regularizer
 from .compute import TokenAccumulation, cpu_bf16
@@ -63,19 +64,13 @@ def stateful(learn):
 
 # %% ../../nbs/callback/05_resume.ipynb #e1816d83
 def _encode(o):
-    "Convert tensors, arrays and `L` to JSON"
+    "Convert tensors to JSON, arrays and `L` to lists"
     if isinstance(o, Tensor): return {'tensor':o.tolist(), 'dtype':str(o.dtype).removeprefix('torch.')}
-    if isinstance(o, np.ndarray): return {'array':o.tolist(), 'dtype':str(o.dtype)}
-    if isinstance(o, np.generic): return o.item()
-    if isinstance(o, L): return {'L':list(o)}
-    raise TypeError("a state contains numbers, strings, tensors, arrays, lists or dictionaries; "
-                    f"got a {type(o).__name__}")
+    return list(o) if isinstance(o, L) else o.tolist()
 
 def _decode(o):
-    "Inverse of `_encode`"
-    if o.keys()=={'tensor','dtype'}: return torch.tensor(o['tensor'], dtype=getattr(torch, o['dtype']))
-    if o.keys()=={'array','dtype'}: return np.array(o['array'], dtype=o['dtype'])
-    return L(o['L']) if o.keys()=={'L'} else o
+    "Inverse of `_encode` for tensors"
+    return torch.tensor(o['tensor'], dtype=getattr(torch, o['dtype'])) if o.keys()=={'tensor','dtype'} else o
 
 def set_random(state):
     "Restore what fastai's `get_random_states` returned, also after JSON"
@@ -84,7 +79,7 @@ def set_random(state):
 
 _learner = 'train_iter','pct_train','final_record' # attributes of the learner itself
 
-def _opt_states(opt): return [opt.state, opt.opt.state] if isinstance(opt, OptimWrapper) else [opt.state]
+def _opt_state(opt): return opt.opt.state if isinstance(opt, OptimWrapper) else opt.state
 
 def get_state(learn):
     "The training state of `learn`: (state for JSON, tensors by name)"
@@ -96,14 +91,11 @@ def get_state(learn):
                  objects={k:state_of(o) for k,o in stateful(learn).items()},
                  learner={k:v for k,v in vars(learn).items() if k in _learner},
                  hypers={k:[h[k] for h in opt.hypers] for k in opt.hypers[0]}, frozen_idx=opt.frozen_idx,
-                 opt=[{} for _ in _opt_states(opt)])
-    for i,own in enumerate(_opt_states(opt)):
-        for k,p in ps.items():
-            if p not in own: continue
-            state['opt'][i][k] = {}
-            for n,v in own[p].items():
-                if isinstance(v, Tensor): tensors[f'opt {i} {v.device.type} {k} {n}'] = v
-                else: state['opt'][i][k][n] = v
+                 opt=[])
+    for k,p in ps.items():
+        for n,v in _opt_state(opt).get(p, {}).items():
+            if isinstance(v, Tensor): tensors[f'opt {v.device.type} {k} {n}'] = v
+            else: state['opt'].append((k, n, v))
     if vars(learn).get('scaler'): state['scaler'] = learn.scaler.state_dict()
     def copied(o): return o.detach().as_subclass(Tensor).cpu().clone(memory_format=torch.contiguous_format)
     return state, {k:copied(v) for k,v in tensors.items()}
@@ -117,12 +109,13 @@ def set_state(learn, state, tensors):
     for k,p in ps.items():
         p.requires_grad_(k in state['open'])
         p.grad = torch.empty_like(p).copy_(tensors[f'grad {k}']) if f'grad {k}' in tensors else None
-    for own,old in zip(_opt_states(opt), state['opt']):
-        for k,v in old.items(): own[ps[k]] = dict(v)
+    own = _opt_state(opt)
+    own.clear()
+    for k,n,v in state['opt']: own[ps[k]][n] = v
     for key,v in tensors.items():
         if not key.startswith('opt '): continue
-        _,i,device,k,n = key.split(' ')
-        _opt_states(opt)[int(i)][ps[k]][n] = v.to('cpu' if device=='cpu' else ps[k].device, copy=True)
+        _,device,k,n = key.split(' ')
+        own[ps[k]][n] = v.to('cpu' if device=='cpu' else ps[k].device, copy=True)
     for k,v in state['hypers'].items(): opt.set_hyper(k, v)
     opt.frozen_idx = state['frozen_idx']
     for k,o in stateful(learn).items(): load_state(o, state['objects'].get(k, {}))
@@ -136,11 +129,9 @@ def write_checkpoint(path, state, tensors):
         (d/'state.json').write_text(json.dumps(state, default=_encode), encoding='utf-8')
 
 def read_checkpoint(path):
-    "(state, tensors) of a checkpoint; ValueError if it is damaged"
-    try:
-        state = json.loads((path/'state.json').read_text(encoding='utf-8'), object_hook=_decode)
-        return state, load_file(path/'tensors.safetensors')
-    except (OSError,ValueError,SafetensorError) as e: raise ValueError(f"{path} is damaged: {e}") from e
+    "(state, tensors) of a checkpoint"
+    state = json.loads((path/'state.json').read_text(encoding='utf-8'), object_hook=_decode)
+    return state, load_file(path/'tensors.safetensors')
 
 # %% ../../nbs/callback/05_resume.ipynb #534902c8
 def data_hash(dls):
@@ -173,10 +164,7 @@ def data_settings(learn):
             'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed, 'class weights':str(weight),
             'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func)}
 
-def _compared(cb):
-    "Does `cb` change training steps? A user's own callback is compared only if it is a `Regularizer`"
-    known = type(cb).__module__.startswith(('fastai.','fastformers.')) or isinstance(cb, Regularizer)
-    return known and acts_in_step(cb)
+
 
 def fit_settings(learn):
     "Settings of a fit that `Resume` compares: epochs, optimizer, schedules, and callbacks that change steps"
@@ -191,7 +179,9 @@ def fit_settings(learn):
         elif isinstance(o, ParamScheduler):
             pcts = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in pcts])
-        elif _compared(o): res[f'callback {o.name}'] = describe(o)
+        # a user's own callback is compared only if it is a `Regularizer`
+        elif isinstance(o, Regularizer) or type(o).__module__.startswith(('fastai.','fastformers.')) and acts_in_step(o):
+            res[f'callback {o.name}'] = describe(o)
     return res
 
 def differences(old, new):
@@ -210,11 +200,12 @@ class _Offset(Callback):
     def __init__(self, n): self.n = n
     def before_batch(self): self.learn.iter += self.n
     def after_train(self): self.learn.remove_cb(self)
+    before_fit = after_train # left over from an interrupted fit
 
 class Resume(Callback):
     "Write checkpoints during training; when the same script runs again, continue where it was interrupted"
     order,run_valid = 1000,False # after all other callbacks
-    _fits = WeakKeyDictionary() # learner -> {path: number of finished fits}
+    _fits = WeakKeyDictionary() # learner -> number of finished fits for each path
     def __init__(self,
         path, # directory for the checkpoints of one learner
         minutes:float=10, # minutes between checkpoints; None: no time limit
@@ -223,29 +214,25 @@ class Resume(Callback):
     ):
         self.path,self.minutes,self.every,self.keep = Path(path).expanduser(),minutes,every,keep
         self.earlier = 0. # seconds of training before the checkpoint that is continued
-        self._others,self._at,self._handler,self._stop = None,None,None,False
+        self._others,self._at,self._handler = None,None,None
 
     @property
-    def _number(self): return self._fits.setdefault(self.learn, {}).get(str(self.path), 0)
+    def _number(self): return self._fits.setdefault(self.learn, Counter())[str(self.path)]
     @property
     def _active(self): return in_fit(self) and not hasattr(self.learn, 'lr_finder')
 
     def _check(self):
         if not hasattr(self.dls.train, 'seek'):
-            raise TypeError("`Resume` needs a training loader that can begin in the middle of an epoch: "
-                            "build the dls with `lm_dls`, `classifier_dls` or `HFTextBlock`")
-        if num_distrib()>1:
-            raise NotImplementedError("`Resume` does not support distributed training; leave it out")
+            raise TypeError("`Resume` needs dls that can begin in the middle of an epoch: `lm_dls`, `classifier_dls`, "
+                            "or a `DataBlock` with `HFTextBlock`")
         if isinstance(self.opt, Lookahead):
-            raise ValueError("`Resume` does not support `Lookahead` (`ranger`); "
-                             "use another optimizer, such as `FusedAdam`")
+            raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
 
     def before_fit(self):
         if not self._active: return
         self._check()
         _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
-        left_over = self.learn.cbs.filter(lambda o: isinstance(o, _Offset)) # of an interrupted fit
-        self.learn.remove_cbs(left_over)
+
         self._settings = {**data_settings(self.learn), **fit_settings(self.learn)}
         self._at = self._newest()
         self._saved = self._began = time.monotonic()
@@ -286,37 +273,37 @@ class Resume(Callback):
         due = self.every and self._since>=self.every
         due = due or self.minutes and time.monotonic()-self._saved>=60*self.minutes
         if due or self._stop: self._save(self.iter+1)
-        if self._stop: self._end(); raise KeyboardInterrupt
+        if self._stop: raise KeyboardInterrupt
 
     def after_fit(self):
         if not self._active: return
         if not (self._at and self._at[0]['done']): self._save(0, done=True)
-        self._fits[self.learn][str(self.path)] = self._number+1
+        self._fits[self.learn][str(self.path)] += 1
         self._at = None
-        if self._end(): raise KeyboardInterrupt
+        self._release_interrupt()
+        if self._stop: raise KeyboardInterrupt
 
     def _catch_interrupt(self):
-        self._end() # of a fit that an error ended
+        self._release_interrupt() # of a fit that an error ended
+        self._stop = False
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, *args):
-        if self._stop: self._end(); raise KeyboardInterrupt
         self._stop = True
+        self._release_interrupt()
         _log.warning("interrupted: a checkpoint will be written after this batch (or validation); "
                      "interrupt again to stop immediately")
 
-    def _end(self):
-        "Restore the previous handler of Ctrl-C; returns whether Ctrl-C was pressed"
+    def _release_interrupt(self):
+        "Restore the previous handler of Ctrl-C"
         if signal.getsignal(signal.SIGINT)==self._interrupt: signal.signal(signal.SIGINT, self._handler)
-        stop,self._stop,self._handler = self._stop,False,None # some handlers cannot be pickled
-        return stop
+        self._handler = None # some handlers cannot be pickled
 
     def _save(self, batch, done=False):
         own,tensors = get_state(self.learn)
-        seconds = self.earlier+time.monotonic()-self._began
-        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes,
-                     learn=own, settings=self._settings, versions=versions(), seconds=seconds)
+        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, learn=own,
+                     settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
         name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
         try: write_checkpoint(self.path/name, state, tensors)
         except (OSError,SafetensorError) as e:
@@ -328,20 +315,17 @@ class Resume(Callback):
 
     def _check_same(self, old, new):
         if diff := differences(old, new):
-            raise ValueError(f"{self.path} contains checkpoints of another run: {diff}. "
-                             "Choose another `path` for this run, or delete that directory to train anew")
+            raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; choose another `path`, "
+                             "or delete that directory to train anew")
 
     def _newest(self):
         "(state, tensors) of the newest undamaged checkpoint of this fit, or None"
         for o in reversed(self._names()):
             try: state,tensors = read_checkpoint(o)
-            except ValueError as e:
-                _log.warning(f"{e}; trying the checkpoint before it")
-                continue
-            self._check_same(state['settings'], json.loads(json.dumps(self._settings)))
-            if state['versions']!=versions():
-                _log.warning(f"{o} was written with other library versions: results may differ slightly")
-            return state,tensors
+            except (OSError,ValueError,SafetensorError) as e: _log.warning(f"{o} is damaged: {e}; trying an older one")
+            else:
+                self._check_same(state['settings'], self._settings)
+                return state,tensors
 
     def cached(self,
         name:str, # name of the result

@@ -1,7 +1,7 @@
 """Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 
 Gradual unfreezing, chain-thaw and linear probing are tables: a row for each step, a column for each layer group (low to high: embeddings, blocks, head) and a duration for each row. An entry is the factor
-of the learning rate of a group; 0 means frozen. A `Schedule` can be printed, plotted, multiplied by discriminative rates and rescaled to a number of epochs, and it estimates its cost before training.
+of the learning rate of a group; 0 means frozen. A `Schedule` can be printed, plotted, multiplied by discriminative rates and rescaled to a number of epochs.
 A new schedule is a function that returns a table. The learning rate *inside* a step is a separate function: `one_cycle`, `slanted_triangular`, `linear_warmup`. `Learner.fit_schedule` runs a table in one fit.
 Callbacks for frozen layers are in `callback.freeze`, the learning rate finder in `callback.lr_find`."""
 
@@ -9,19 +9,16 @@ Callbacks for frozen layers are in `callback.freeze`, the learning rate finder i
 
 # %% auto #0
 __all__ = ['Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfreeze', 'sequential_unfreeze', 'lp_ft',
-           'chain_thaw', 'discriminative_lrs', 'group_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup',
-           'table_for', 'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit', 'ScheduleRunner',
-           'check_batches']
+           'chain_thaw', 'discriminative_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup', 'table_for',
+           'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit', 'ScheduleRunner', 'check_batches']
 
 # %% ../../nbs/callback/00_schedule.ipynb #111a5689
 import math
 import numpy as np, pandas as pd
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
-from fastcore.basics import even_mults
+
 from fastai.basics import Callback, CancelTrainException, L, Learner, patch
-from fastai.callback.schedule import ParamScheduler
-from fastai.callback.tracker import ReduceLROnPlateau
 
 # %% ../../nbs/callback/00_schedule.ipynb #9f754c8a
 _eps = 1e-9  # for rounding errors in sums of fractions
@@ -31,17 +28,13 @@ class Schedule:
     __array_ufunc__ = None  # `array * schedule` calls `__rmul__`
     def __init__(self,
         factors, # `(steps, groups)`, groups from low (embeddings) to high (head)
-        epochs=None, # `(steps,)`, fractions allowed; default 1 each
+        epochs=1., # `(steps,)`, or one number for all; fractions allowed
     ):
         self.factors = np.atleast_2d(np.array(factors, dtype=float))
-        n = len(self.factors)
-        self.epochs = np.ones(n) if epochs is None else np.atleast_1d(np.array(epochs, dtype=float))
-        if self.epochs.shape!=(n,):
-            raise ValueError(f"`epochs` needs a duration for each of the {n} steps, got {self.epochs}")
+        self.epochs = np.broadcast_to(np.array(epochs, dtype=float), len(self.factors))
         if not (self.epochs>0).all(): raise ValueError(f"`epochs` must be above 0, got {self.epochs}")
-        if not (self.factors>=0).all():
-            raise ValueError(f"`factors` must be 0 (frozen) or more, got {self.factors}")
-        if not self.factors.any(1).all(): raise ValueError(f"each step must train a group, got {self.factors}")
+        if not ((self.factors>=0).all() and self.factors.any(1).all()):
+            raise ValueError(f"factors are 0 (frozen) or more, and each step trains a group; got {self.factors}")
 
     @property
     def n_groups(self): return self.factors.shape[1]
@@ -69,20 +62,6 @@ class Schedule:
         "The batch at which each step begins, counted from 0 over the whole run"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 
-    def step_costs(self,
-        shares=None, # share of each group in a forward pass, low to high; default: blocks only, equal shares
-    )->np.ndarray: # `(steps,)`, 1 where all groups train
-        "Time of a batch in each step, relative to training all groups"
-        n = self.n_groups
-        w = np.array([n<3 or 0<i<n-1 for i in range(n)] if shares is None else shares, dtype=float)
-        trains = self.factors>0
-        reached = np.arange(n)>=trains.argmax(1)[:,None]  # the gradient passes through these groups
-        return (1 + (reached@w + trains@w)/w.sum())/3     # forward, activation gradients, weight gradients
-
-    def cost(self, shares=None)->float:
-        "Computation of the whole run, relative to training all groups for the same number of epochs"
-        return np.average(self.step_costs(shares), weights=self.epochs).item()
-
     def __eq__(self, o):
         if not isinstance(o, Schedule): return False
         return np.array_equal(self.factors, o.factors) and np.array_equal(self.epochs, o.epochs)
@@ -92,7 +71,6 @@ class Schedule:
         df = pd.DataFrame(self.factors, [f'step {i}' for i in range(n)], [f'group {i}' for i in range(m)])
         df = df.map(lambda v: f'{v:.3g}' if v else '-')
         df.insert(0, 'epochs', [f'{e:.3g}' for e in self.epochs])
-        df.insert(1, 'cost', [f'{o:.0%}' for o in self.step_costs()])
         return df
     def __repr__(self): return self._table().to_string()
     def _repr_html_(self): return self._table().to_html()
@@ -101,14 +79,11 @@ class Schedule:
 def unfreeze_from(
     n_groups:int,
     firsts, # lowest trained group of each step, as in `freeze_to`: 0 is the embeddings, -1 the head
-    epochs=None, # duration of each step; default 1 each
+    epochs=1., # duration of each step
 )->Schedule:
     "A step for each of `firsts` that trains this group and all groups above"
-    for o in firsts:
-        if not -n_groups<=o<n_groups:
-            raise ValueError(f"there is no group {o}; groups are 0 to {n_groups-1}, "
-                             f"or -1 to {-n_groups} from the top")
-    return Schedule(np.arange(n_groups) >= np.array(firsts)[:,None]%n_groups, epochs)
+    groups = np.arange(n_groups)
+    return Schedule(groups >= groups[[*firsts],None], epochs)
 
 def full_tune(n_groups:int)->Schedule:
     "All groups at once, for one epoch"
@@ -152,26 +127,8 @@ def discriminative_lrs(
     factor=2.6, # ratio between neighbouring groups, the lower one is smaller; or a share for each group
 )->np.ndarray: # `(n_groups,)`, 1 for the top group
     "Share of the learning rate for each group (ULMFiT, section 3.2)"
-    if np.shape(factor)==(n_groups,): return np.asarray(factor)
-    if np.shape(factor) or not factor>0:
-        raise ValueError("`discr` is a ratio between neighbouring groups, such as 2.6, "
-                         f"or {n_groups} shares; got {factor}")
+    if np.ndim(factor): return np.asarray(factor)
     return min(factor, 1/factor) ** np.arange(n_groups-1., -1., -1.)
-
-# %% ../../nbs/callback/00_schedule.ipynb #572f320b
-def group_lrs(
-    n_groups:int,
-    lr, # a number, a list with a rate for each group (low to high), or a slice, as in fastai's fits
-)->np.ndarray: # `(n_groups,)`
-    "The learning rate of each group"
-    if isinstance(lr, slice):
-        low = lr.start or lr.stop/10
-        lr = even_mults(low, lr.stop, n_groups) if lr.start else [low]*(n_groups-1)+[lr.stop]
-    lrs = np.array(lr, dtype=float)
-    if lrs.size not in (1,n_groups):
-        raise ValueError(f"`lr` has {lrs.size} rates and the optimizer {n_groups} groups; pass one number, "
-                         "one for each group, or slice(low, high)")
-    return np.broadcast_to(lrs, n_groups).copy()
 
 # %% ../../nbs/callback/00_schedule.ipynb #dd073fa9
 def one_cycle(
@@ -208,9 +165,6 @@ def table_for(
 )->Schedule:
     "`schedule` as a table for `n_groups` groups"
     if callable(schedule): schedule = schedule(n_groups)
-    if not isinstance(schedule, Schedule):
-        raise TypeError("`schedule` is a `Schedule`, or a function n_groups -> Schedule "
-                        f"such as `gradual_unfreeze`; got {schedule!r:.60}")
     if schedule.n_groups!=n_groups:
         raise ValueError(f"the schedule has {schedule.n_groups} groups, expected {n_groups}; "
                          "pass a function of n_groups, such as `gradual_unfreeze`")
@@ -232,7 +186,7 @@ def plot_schedule(
 ):
     "Plot the learning rate of each group over the epochs of `schedule`, frozen groups in grey"
     if callable(schedule): schedule = schedule(n_groups)
-    n,total,edges = schedule.n_groups,schedule.total,np.linspace(0, schedule.total, 301)
+    n,edges = schedule.n_groups,np.linspace(0, schedule.total, 301)
     middles = (edges[1:]+edges[:-1])/2
     lrs = np.stack([_lrs_at(schedule, o, lr, anneal, restart)[1] for o in middles], 1)  # (groups, 300)
     if ax is None: ax = plt.subplots(figsize=(6, 1.2+0.25*n))[1]
@@ -241,11 +195,8 @@ def plot_schedule(
     im = ax.pcolormesh(edges, np.arange(n+1)-.5, np.ma.masked_equal(lrs, 0), norm=norm)
     ax.figure.colorbar(im, ax=ax, label='lr')
     for e in schedule.epochs.cumsum()[:-1]: ax.axvline(e, color='white', lw=1)
-    trains = schedule.factors>0
-    full = np.flatnonzero(trains.all(1))
-    start = schedule.epochs[:full[0]].sum() if len(full) else None
-    when = 'never all' if start is None else f'all from epoch {start:.3g} of {total:.3g}'
-    ax.set(title=f'{trains[0].sum()} of {n} groups learn at first, {when}', xlabel='epoch', ylabel='group',
+    learn = (schedule.factors>0).sum(1)
+    ax.set(title=f'{learn[0]} of {n} groups learn at first, {learn[-1]} at the end', xlabel='epoch', ylabel='group',
            yticks=range(n), yticklabels=range(n) if names is None else names)
     return ax
 
@@ -277,23 +228,14 @@ class ScheduleRunner(Callback):
     ):
         self.schedule,self.lrs,self.anneal,self.restart = schedule,np.asarray(lrs),anneal,restart
 
-    def before_fit(self):
-        for cb in self.learn.cbs:
-            moves_lr = isinstance(cb, ParamScheduler) and 'lr' in cb.scheds
-            if moves_lr or isinstance(cb, ReduceLROnPlateau): self._refuse(cb.name)
-        self.step,self.hps,self.cut = None,{'lr':[]},False
-
-    def _refuse(self, name):
-        raise ValueError(f"{name} sets the learning rate, and so does `fit_schedule`; leave one of them out")
+    def before_fit(self): self.step,self.hps,self.cut = None,{'lr':[]},False
 
     def before_batch(self):
-        now = [o['lr'] for o in self.opt.hypers]
-        if self.hps['lr'] and now!=self.hps['lr'][-1].tolist(): self._refuse('a callback')
         pos = self.epoch+self.iter/self.n_iter
         step,lrs = _lrs_at(self.schedule, pos, self.lrs, self.anneal, self.restart)
         if step!=self.step: self.start_step(step)
+        self.hps['lr'].append(lrs.tolist())
         self.opt.set_hyper('lr', lrs.tolist())
-        self.hps['lr'].append(lrs)
 
     def start_step(self, step):
         "Freeze and unfreeze groups as in row `step`"
@@ -325,12 +267,9 @@ class ScheduleRunner(Callback):
 # %% ../../nbs/callback/00_schedule.ipynb #0dd2c1aa
 def check_batches(schedule, n_iter):
     "Raise ValueError if a step of `schedule` gets no batch in epochs of `n_iter` batches"
-    if not n_iter: raise ValueError("an epoch has no training batch; give more rows, or a smaller `bs`")
-    starts,n = schedule.starts(n_iter),len(schedule.epochs)
-    if (np.diff(starts)<1).any():
+    if (np.diff(schedule.starts(n_iter))<1).any():
         need = math.ceil(100*schedule.total/(schedule.epochs.min()*n_iter))/100
-        raise ValueError(f"{n} steps share {starts[-1]} batches, and one of them gets none; use epochs={need:g} "
-                         "or more, a schedule with fewer steps (such as `by=2`), or a smaller `bs`")
+        raise ValueError(f"a step of this schedule gets no batch; use epochs={need:g} or more, or fewer steps")
 
 @patch
 def fit_schedule(self:Learner,
@@ -347,9 +286,11 @@ def fit_schedule(self:Learner,
     "Train with `schedule`; afterwards groups stay frozen as in its last step"
     if self.opt is None or reset_opt: self.create_opt()
     n = len(self.opt.param_lists)
-    schedule,lrs = table_for(schedule, n),group_lrs(n, self.lr if lr is None else lr)
+    schedule = table_for(schedule, n)
     if discr is not None: schedule = schedule*discriminative_lrs(n, discr)
     if epochs is not None: schedule = schedule.rescale(epochs)
     check_batches(schedule, len(self.dls.train))
+    self.opt.set_hyper('lr', self.lr if lr is None else lr)
+    lrs = [h['lr'] for h in self.opt.hypers]
     runner = ScheduleRunner(schedule, lrs, anneal, restart)
-    self.fit(math.ceil(schedule.total-_eps), lr=lrs.tolist(), wd=wd, cbs=[runner, *L(cbs)])
+    self.fit(math.ceil(schedule.total-_eps), lr=lrs, wd=wd, cbs=[runner, *L(cbs)])

@@ -9,7 +9,7 @@ In each case a row consists of spans of one long array of ids, with special toke
 __all__ = ['packings', 'Frame', 'Sentences', 'PackedRows', 'pack_tokens']
 
 # %% ../../nbs/data/01_packing.ipynb #a3c16eb8
-import logging, re
+import re
 from bisect import bisect_right
 import numpy as np
 import torch
@@ -17,8 +17,6 @@ from torch import Tensor
 from ..text.core import TensorTokens
 from ..text.store import TokenStore
 from ..text.tokenizer import separates_pairs
-
-_log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/01_packing.ipynb #a67ab03d
 class Frame:
@@ -29,7 +27,7 @@ class Frame:
         at = [[i for i,o in enumerate(of) if o==k] for k in range(len(texts))]
         cuts = [0, *(j for o in at for j in (o[0], o[-1]+1)), len(row)]
         self.around = [raw[a:b] for a,b in zip(cuts[::2], cuts[1::2])]
-        self.between = ids[cuts[2]:cuts[3]] if len(texts)>1 else ids[:0]
+
         self.flags = [raw[o[0]]-ids[o[0]] for o in at] # an id is added to the flag of its segment
         self.n = sum(map(len, self.around))
 
@@ -111,17 +109,12 @@ def _neighbours(ends, n):
 # %% ../../nbs/data/01_packing.ipynb #2e6d8c69
 _pair_cuts = {'segment-pair':_segments, 'sentence-pair':_neighbours}
 
-def _pair_spans(docs, first, packing, frame, n, tok):
+def _pair_spans(docs, first, packing, n, tok):
     "As `_doc_spans`: two spans a row, of `docs`, arrays of ids that begin at `first`"
-    ends_of,res,lost,total = Sentences(tok),[],0,0
-    for i,(ids,at) in enumerate(zip(docs, first.tolist())):
-        if np.isin(ids, frame.between).any():
-            raise ValueError(f"document {i} is a pair already, or holds a separator; {packing!r} makes its own pairs: "
-                             "pass one column of texts, or packing='doc-sentences'")
+    ends_of,res = Sentences(tok),[]
+    for ids,at in zip(docs, first.tolist()):
         rows = _pair_cuts[packing](ends_of(ids), n) if len(ids) else []
-        lost,total = lost+len(ids)-sum(b-a for a,b in {s for r in rows for s in (r[:2],r[2:])}),total+len(ids)
         res += [(at+a, at+b, 0) for r in rows for a,b in (r[:2],r[2:])]
-    if lost: _log.info(f"packing={packing!r}: {lost:,} of {total:,} tokens are in no row")
     return np.array(res, np.int64).reshape(-1, 3), np.arange(0, len(res), 2)
 
 # %% ../../nbs/data/01_packing.ipynb #fb42fc81
@@ -138,17 +131,13 @@ class PackedRows:
             raise ValueError(f"`packing` {packing!r} is unknown; available: {', '.join(map(repr, packings))}")
         pairs,self.docs,self.pair = packing in _pair_cuts,docs,None
         if pairs and not separates_pairs(tok.tok):
-            raise ValueError(f"{packing!r} makes pairs, and this tokenizer puts nothing between two texts; "
-                             "use `pair_tokens(tok)`, which adds a separator, or packing='doc-sentences'")
+            raise ValueError(f"{packing!r} needs a tokenizer with a separator between two texts; use `pair_tokens(tok)`")
         self.sep = next((o for o in (tok.tok.sep_token_id, tok.tok.eos_token_id) if o is not None), None)
-        if packing=='full-sentences' and self.sep is None:
-            raise ValueError("'full-sentences' joins documents and needs a tokenizer with a separator "
-                             "or end-of-text token; use packing='doc-sentences'")
+
         self.packing,self.frame = packing,Frame(tok, 'a', 'a') if pairs else Frame(tok, 'a')
         n,least = seq_len-self.frame.n,4 if pairs else 1
         if n<least:
-            raise ValueError(f"`seq_len` {seq_len} leaves no room beside {self.frame.n} special tokens; "
-                             f"pass {self.frame.n+least} or more")
+            raise ValueError(f"`seq_len` {seq_len} is too short; pass {self.frame.n+least} or more")
         ends = self._opened(tok) if isinstance(docs, TokenStore) else self._joined(tok)
         first,size = np.append(0, ends[:-1]),np.diff(ends, prepend=0)
         self.cut = (size>n).mean() # share of documents that are longer than a row
@@ -171,7 +160,7 @@ class PackedRows:
 
     def _spans(self, first, size, n, tok):
         docs = (self._ids(a, a+k) for a,k in zip(first.tolist(), size.tolist()))
-        if self.packing in _pair_cuts: return _pair_spans(docs, first, self.packing, self.frame, n, tok)
+        if self.packing in _pair_cuts: return _pair_spans(docs, first, self.packing, n, tok)
         return (_doc_spans if self.packing=='doc-sentences' else _joined_spans)(first[size>0], size[size>0], n)
 
     def _set_spans(self, parts):
@@ -187,7 +176,7 @@ class PackedRows:
         ids = self.docs.tokens if isinstance(self.docs, TokenStore) else self.docs
         return ids[a:b].astype(np.int64)
     def unknown(self, unk, most=1_000_000):
-        "Share of the id `unk` among the first `most` tokens"
+        "Share of the id `unk`, if there is one, among the first `most` tokens"
         return (self._ids(0, min(most, int(self.spans[:,1].max(initial=0))))==unk).mean()
     def __len__(self): return len(self.begin)-1
     def __getitem__(self, i):

@@ -23,7 +23,7 @@ from fastcore.basics import camel2snake, ifnone
 from fastcore.foundation import L, first
 from fasttransform import ItemTransform
 from ..text.core import TensorTokens
-from ..text.tokenizer import HFTokenizer
+from ..text.tokenizer import HFTokenizer, tok_hash
 from ..models.core import LanguageModel
 from ..models.load import load_config, load_hf
 
@@ -67,9 +67,7 @@ class TokenLoss:
         weight=None # A weight for each id of the vocabulary
     ): self.reduction,self.label_smoothing,self.weight = reduction,label_smoothing,weight
 
-    def __repr__(self):
-        weight = '' if self.weight is None else ', weight=...'
-        return f"TokenLoss(reduction={self.reduction!r}, label_smoothing={self.label_smoothing}{weight})"
+
 
     def __call__(self, pred, y, reduction=None):
         y = gather_targets(y, pred.shape[1])
@@ -104,6 +102,11 @@ class Objective(ItemTransform):
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property
     def tok(self): "The tokenizer"; return self.tfm.tok
+
+    def check_tok(self, tok):
+        "Raise unless the data's `tok` is the tokenizer of this objective"
+        if tok_hash(tok.tok)!=tok_hash(self.tok):
+            raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
 
     def __call__(self, b, split_idx=None, **kwargs):
         self._pass = self.passes if split_idx==0 else 0

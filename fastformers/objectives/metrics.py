@@ -56,26 +56,18 @@ class CountF1(Metric):
     def name(self): return self._name
 
 # %% ../../nbs/objectives/01_metrics.ipynb #6c3c0899
-# a byte-level vocabulary writes these bytes as in Latin-1, the others as characters from 256 on
-_plain = [*range(33,127), *range(161,173), *range(174,256)]
-_byte_of = {**{chr(b):b for b in _plain}, **{chr(256+i):b for i,b in enumerate(sorted({*range(256)}-{*_plain}))}}
-
-def _n_bytes(o):
-    "How many bytes of `o` are not white space"
-    try: return len(''.join(o.decode().split()).encode())
-    except UnicodeDecodeError: return len(b''.join(o.split())) # part of a character
+def _text_bytes(o): return len(''.join(o.split()).encode())
 
 def _piece_reader(rules):
-    "A function from an entry of the vocabulary to its bytes of text"
+    "A function from an entry of the vocabulary to its number of bytes"
     m = rules['model']
     around = json.dumps([rules[k] for k in ('normalizer','pre_tokenizer','decoder')], ensure_ascii=False)
-    if '"ByteLevel"' in around:
-        return lambda o: bytes(_byte_of[c] for c in o) if all(c in _byte_of for c in o) else o.encode()
+    if '"ByteLevel"' in around: return lambda o: sum(c not in 'ĠĊĉč' for c in o) # a character for each byte
     start,end = m.get('continuing_subword_prefix') or '', m.get('end_of_word_suffix') or ''
     def read(o):
-        if m.get('byte_fallback') and re.fullmatch('<0x[0-9A-F]{2}>', o): return bytes.fromhex(o[3:5])
+        if m.get('byte_fallback') and re.fullmatch('<0x[0-9A-F]{2}>', o): return len(bytes.fromhex(o[3:5]).strip())
         o = o.removeprefix(start).removesuffix(end)
-        return (o.replace('▁',' ') if '▁' in around else o).encode()
+        return _text_bytes(o.replace('▁',' ') if '▁' in around else o)
     return read
 
 def byte_lengths(
@@ -83,11 +75,11 @@ def byte_lengths(
 )->Tensor: # int64, for each id
     "Number of UTF-8 bytes of each token of `tok`, without white space; 0 for special tokens"
     rules,vocab = json.loads(tok.backend_tokenizer.to_str()),tok.get_vocab()
-    read,added = _piece_reader(rules),{o['id']:o['content'].encode() for o in rules['added_tokens']}
+    read,added = _piece_reader(rules),{o['id']:o['content'] for o in rules['added_tokens']}
     special = {*tok.all_special_ids, *(o['id'] for o in rules['added_tokens'] if o['special'])}
     res = torch.zeros(max(vocab.values(), default=0)+1, dtype=torch.int64)
     for o,i in vocab.items():
-        if i not in special: res[i] = _n_bytes(added[i] if i in added else read(o))
+        if i not in special: res[i] = _text_bytes(added[i]) if i in added else read(o)
     return res
 
 class NLLPerByte(TokenMean):

@@ -98,7 +98,7 @@ class RTDLoss:
         rtd_weight=50., # Weight of the discriminator's loss; default: the paper's
         reduction='mean' # 'mean', 'sum' or 'none'
     ): self.rtd_weight,self.reduction,self.mlm = rtd_weight,reduction,TokenLoss('none')
-    def __repr__(self): return f"RTDLoss(rtd_weight={self.rtd_weight}, reduction={self.reduction!r})"
+
 
     def rtd(self, pred, y):
         "The discriminator's loss of each row"
