@@ -9,7 +9,7 @@ predictions come back in the order of the rows. Files are read in `text.readers`
 __all__ = ['Item', 'ReadText', 'ReadLabel', 'reads_pairs', 'tokenizer_of', 'LazyItems', 'lm_dls', 'classifier_dls', 'HFTextBlock']
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
-import inspect, logging
+import logging
 from pathlib import Path
 import numpy as np, pandas as pd
 import torch
@@ -22,11 +22,11 @@ from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.core import TensorTokens
 from ..text.readers import read_texts
-from .labels import as_frame, check_classes, check_columns, class_weights, find_task
+from .labels import as_frame, check_classes, check_columns, class_weights, find_task, held_out
 from .labels import read_labels, split_rows, texts_of, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, tok_hash, pair_tokens
+from ..text.tokenizer import HFTokenizer, pair_tokens
 from ..text.tokenizer import separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
@@ -44,8 +44,7 @@ class ReadText(Transform):
     def encodes(self, r):
         if isinstance(r, Item): return r['ids']
         if not isinstance(r, (dict,pd.Series)): return r
-        if missing := [c for c in self.cols if c not in r]:
-            raise ValueError(f"`text_col` {missing[0]!r} is not in this row; it has {', '.join(map(str, r.keys()))}")
+
         return r[self.cols[0]] if len(self.cols)==1 else tuple(r[c] for c in self.cols)
 
 class ReadLabel(Transform):
@@ -84,15 +83,10 @@ def _for_pairs(tok):
         "are added (`pair_tokens`); the learner gives the model rows for them")
     return HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
 
-def _say(task, ids, splits, tok):
-    "Log one line about the data: task, rows, tokens, share of unknown tokens, share of texts cut"
-    flat,unk = torch.cat([o.ids for o in ids]),tok.tok.unk_token_id
-    unknown = 0. if unk is None else (flat==unk).float().mean().item()
-    cut = np.mean([len(o)==tok.max_len for o in ids])
-    parts = ' and '.join(f'{len(s):,} {k}' for s,k in zip(splits, ('training','validation')))
-    line = (f"{task} (`task=` to change it); {parts} rows, {len(flat):,} tokens, {unknown:.1%} unknown, "
-            f"{cut:.0%} of the texts cut at {tok.max_len} tokens")
-    _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
+def _say(task, sizes, n_tokens, unknown, cut, max_len):
+    "Log one line about the data: rows, tokens, share of `unknown` tokens, share of texts that are `cut`"
+    _log.log(logging.WARNING if unknown>.1 else logging.INFO, f"{task}{sizes[0]:,} training and {sizes[1]:,} validation "
+        f"rows, {n_tokens:,} tokens, {unknown:.1%} unknown, {cut:.0%} of the texts cut at {max_len} tokens")
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)
@@ -130,14 +124,10 @@ def lm_dls(
     tok = HFTokenizer(tok.tok if isinstance(tok, HFTokenizer) else tok) # no `max_len`: `seq_len` cuts
     objective = default_objective(tok, seed) if objective is None else objective
     if not isinstance(objective, Objective):
-        raise TypeError(f"`objective` must be an `Objective` such as `MLM(tok)`, got {objective!r}")
-    if tok_hash(objective.tok)!=tok_hash(tok.tok):
-        raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
+        raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")
+    objective.check_tok(tok)
     if isinstance(data, TokenStore):
-        if valid_col is not None:
-            raise ValueError(f"a TokenStore has no columns, so `valid_col` {valid_col!r} means nothing; "
-                "documents are held out by their text, see `valid_pct`")
-        docs,v = data,data.keys/2**64<valid_pct # the rule of `held_out`
+        docs,v = data,held_out(data.keys/2**64, valid_pct)
         splits = np.flatnonzero(~v),np.flatnonzero(v)
     else:
         df = as_frame(data, text_col)
@@ -146,21 +136,12 @@ def lm_dls(
         warn_leak(texts, splits)
         docs = tok.encode_batch(texts)
     rows = PackedRows(docs, tok, splits, seq_len, packing)
-    for name,k in zip(('training','validation'), rows.sizes):
-        if not k:
-            raise ValueError(f"the {name} documents hold no token at all; check `data`, `text_col` and `valid_pct`")
-    _say_rows(rows, tok, seq_len)
+    if not all(rows.sizes): raise ValueError("the training or the validation documents hold no token at all")
+    _say('', rows.sizes, rows.lengths.sum(), rows.unknown(tok.tok.unk_token_id), rows.cut, seq_len)
     n = rows.sizes[0]
     splits = slice(0, n),slice(n, len(rows))
     return _dls(LazyItems(rows), [[ReadText(text_col), tok]], [*splits], tok, device, objective, bs=bs,
         max_tokens=max_tokens, seed=seed, dl_kwargs=[dict(lengths=rows.lengths[s]) for s in splits])
-
-def _say_rows(rows, tok, seq_len):
-    "Log one line about the rows: their number, tokens, share of unknown tokens, share of documents cut"
-    unknown = 0. if tok.tok.unk_token_id is None else rows.unknown(tok.tok.unk_token_id)
-    line = (f"{rows.sizes[0]:,} training and {rows.sizes[1]:,} validation rows, {rows.lengths.sum():,} tokens, "
-            f"{unknown:.1%} unknown, {rows.cut:.0%} of the documents longer than a row of {seq_len}")
-    _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 # %% ../../nbs/data/04_block.ipynb #5d04fcf2
 def classifier_dls(
@@ -182,7 +163,7 @@ def classifier_dls(
     df,tok = as_frame(df),_tok(tok, max_len, truncation)
     check_columns(df, text_col=text_col, label_col=label_col)
     if len(listed(text_col))==2: tok = _for_pairs(tok)
-    task = find_task(df, label_col, task, text_col)
+    task = find_task(df, label_col, task)
     texts,labels = texts_of(df, text_col, task),read_labels(df, label_col, task)
     splits = split_rows(df, valid_col, valid_pct, text_col, [*map(task.names, labels)] if task.classes else None)
     task.fit([labels[i] for i in splits[0]])
@@ -190,7 +171,10 @@ def classifier_dls(
     warn_leak(texts, splits)
     tok = task.tokenizer(tok)
     ids = tok.encode_batch(texts)
-    _say(task, ids, splits, tok)
+    cut = np.mean([len(o)==tok.max_len for o in ids])
+    flat = torch.cat([o.ids for o in ids]).numpy()
+    unknown = np.mean(flat==tok.tok.unk_token_id)
+    _say(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.max_len)
     items = [Item(ids=i, label=l) for i,l in zip(ids, labels)]
     tfms = [[ReadText(text_col), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
     return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
@@ -207,9 +191,7 @@ def _doors(f, labels):
         **kwargs
     ) -> DataLoaders:
         "Data from the columns of a csv file, see `read_texts`"
-        args = inspect.signature(f).bind(None, tok, **kwargs) # a misspelt argument is found before the file is read
-        args.apply_defaults()
-        return f(read_texts(path, args.arguments['text_col'], sep=sep, encoding=encoding), tok, **kwargs)
+        return f(read_texts(path, kwargs.get('text_col','text'), sep=sep, encoding=encoding), tok, **kwargs)
     @delegates(f, but=['df','data','text_col','label_col','valid_col'])
     def from_folder(
         path, # Folder of `.txt` or `.txt.gz` files
@@ -220,7 +202,7 @@ def _doors(f, labels):
         **kwargs
     ) -> DataLoaders:
         "Data from a folder of text files, see `read_texts`"
-        inspect.signature(f).bind(None, tok, **kwargs)
+
         return f(read_texts(path, labels=labels, encoding=encoding, train=train, valid=valid), tok, **kwargs)
     for o in (from_csv,from_folder): o.__qualname__ = f'{f.__name__}.{o.__name__}'
     f.from_csv,f.from_folder,f.from_df = from_csv,from_folder,f

@@ -14,7 +14,7 @@ import logging
 import numpy as np, pandas as pd
 import torch
 from collections import Counter
-from pathlib import Path
+
 from fastcore.foundation import L, first
 from ..files import did_you_mean
 import fastformers.inference.tags # registers its task
@@ -31,10 +31,8 @@ def as_frame(data, text_col='text'):
     if hasattr(data, 'to_pandas'): return _class_names(data.to_pandas(), data.features)
     if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)):
         return pd.DataFrame({text_col: list(data)}, dtype=object) # Arrow strings refuse lone surrogates
-    how = '; for a file there is `.from_csv`, for a folder `.from_folder`' if isinstance(data, (str,Path)) else ''
-    if isinstance(data, dict): how = f"; pass one of its parts: {', '.join(map(repr, data))}"
-    raise TypeError("`data` must be a DataFrame, a list of texts or a datasets.Dataset, "
-        f"got {type(data).__name__}{how}")
+    raise TypeError("`data` is a DataFrame, a list of texts or a datasets.Dataset (one part), "
+        f"got {type(data).__name__}; files are read by `read_texts`")
 
 def _class_names(df, features):
     "`df` with class names instead of numbers in the columns whose `features` have names"
@@ -48,23 +46,18 @@ def _class_names(df, features):
 
 def check_columns(df, **cols):
     "Raise unless `df` has rows and all columns in `cols` (name of a parameter -> a column or a list of columns)"
-    names = ', '.join(map(str, df.columns))
-    if not len(df): raise ValueError(f"the data have no rows; columns are {names or 'none'}")
+    if not len(df): raise ValueError("the data have no rows")
     for k,c in ((k,c) for k,v in cols.items() for c in listed(v)):
-        if c not in df.columns:
-            near = did_you_mean(str(c), map(str, df.columns))
-            raise ValueError(f"`{k}` {c!r} is not a column; columns are {names}{near}")
+        if c in df: continue
+        names = [*map(str, df.columns)]
+        raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
 
 # %% ../../nbs/data/00_labels.ipynb #36e0d684
 def texts_of(df, text_col, task=None):
     "The texts of `df`: strings, pairs of strings, or lists of words where `task` has a label for each word"
-    cols = listed(text_col)
-    if len(cols)>2:
-        raise ValueError(f"`text_col` is one column or a pair of them, got {len(cols)}: {', '.join(map(str, cols))}; "
-            "join more with ' '.join")
     if task is not None and task.per_word: return task.words(df, text_col)
-    parts = [texts_in(df, c) for c in cols]
-    return parts[0] if len(cols)==1 else [*zip(*parts)]
+    parts = [texts_in(df, c) for c in listed(text_col)]
+    return parts[0] if len(parts)==1 else [*zip(*parts)]
 
 def warn_leak(texts, splits):
     "Log a warning with the number of validation `texts` that are also in training"
@@ -72,16 +65,13 @@ def warn_leak(texts, splits):
     train = {keys[i] for i in splits[0]}
     n = sum(keys[i] in train and keys[i]!='' for i in splits[1])
     if n:
-        _log.warning(f"{n} of {len(splits[1])} validation texts are also in training, "
-            "which makes validation look better than it is; drop duplicates, or leave `valid_col` out")
+        _log.warning(f"{n} of {len(splits[1])} validation texts are also in training; drop duplicates, "
+            "or leave `valid_col` out")
 
 # %% ../../nbs/data/00_labels.ipynb #dcf0dc97
-def held_out(texts, valid_pct):
-    "Which of `texts` are held out, a boolean array; if one part would be empty, the text with the nearest hash moves"
-    if not 0<valid_pct<1 or len(texts)<2:
-        raise ValueError(f"cannot hold {valid_pct} of {len(texts)} texts out for validation; "
-            "give at least 2 texts, 0 < `valid_pct` < 1, or a `valid_col`")
-    at = np.array([text_key(o)/2**64 for o in texts])
+def held_out(at, valid_pct):
+    """Which texts are held out, a boolean array; `at` are hashes of the texts in [0,1)
+    If one part would be empty, the text with the nearest hash moves"""
     v = at<valid_pct
     return at==at.min() if not v.any() else at<at.max() if v.all() else v
 
@@ -97,8 +87,12 @@ def split_rows(
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None: v = _flags(df, valid_col)
     else:
-        v = held_out([*map(_joined, df[listed(text_col)].itertuples(index=False))], valid_pct)
+        texts = map(_joined, df[listed(text_col)].itertuples(index=False))
+        v = held_out(np.array([text_key(o)/2**64 for o in texts]), valid_pct)
         if names is not None: v = _keep_classes(v, names)
+    if v.all() or not v.any():
+        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; "
+            "see `valid_col` and `valid_pct`")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()
 
 def _joined(row): return ' '.join(' '.join(o) if isinstance(o, (list,np.ndarray)) else str(o) for o in row)
@@ -107,12 +101,8 @@ def _flags(df, c):
     "Column `c` of `df` as booleans"
     check_columns(df, valid_col=c)
     if (odd := ~df[c].isin([0,1])).any():
-        raise ValueError(f"column {c!r} holds {df[c][odd].tolist()[0]!r}; "
-            "it must be True for validation and False for training")
-    v = df[c].astype(bool).to_numpy()
-    if v.all() or not v.any():
-        raise ValueError(f"column {c!r} puts {v.sum()} of {len(v)} rows into validation; both parts need rows")
-    return v
+        raise ValueError(f"column {c!r} must be True for validation and False for training, got {df[c][odd].iloc[0]!r}")
+    return df[c].astype(bool).to_numpy()
 
 def _keep_classes(v, names):
     "`v` with one row moved to training for each class that occurs only in validation"
@@ -121,30 +111,21 @@ def _keep_classes(v, names):
         if not seen.issuperset(names[i]):
             v[i] = False
             seen.update(names[i])
-    if not v.any():
-        raise ValueError("no row can be held out: each is the only one of its class; "
-            "is `label_col` right? else give more rows a class, or a `valid_col`")
     return v
 
 # %% ../../nbs/data/00_labels.ipynb #a5271545
 def find_task(
     df, # A table
     label_col='label', # Column of the labels, or several
-    task=None, # A name in `tasks`, or a `Task`; default: chosen by the values in the column
-    text_col='text' # Column of the texts; it cannot be the column of the labels
+    task=None # A name in `tasks`, or a `Task`; default: chosen by the values in the column
 )->Task:
     "The `Task` that fits the labels of `df`"
     target = ' '.join(map(str, listed(label_col)))
-    if {*listed(text_col)} & {*listed(label_col)}:
-        raise ValueError(f"`label_col` {target!r} is also the column of the texts; pass the column of the labels")
     if isinstance(task, Task): return type(task).from_dict(task.to_dict() | dict(target=target))
-    if task is not None and task not in tasks:
-        near = did_you_mean(str(task), tasks)
-        raise ValueError(f"`task` {task!r} is unknown; available: {', '.join(tasks)}{near}")
-    if task is not None: return tasks[task](target=target)
+    if task is not None:
+        if task in tasks: return tasks[task](target=target)
+        raise ValueError(f"`task` {task!r} is unknown; available: {', '.join(tasks)}{did_you_mean(task, tasks)}")
     cls = first(o for o in reversed(tasks.values()) if o.matches(df, label_col))
-    if cls is None:
-        raise ValueError(f"`label_col` {target!r} looks like no task; pass task={' or '.join(map(repr, tasks))}")
     new = cls(target=target)
     if (why := new.doubt(df, label_col)): _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
     return new
@@ -155,9 +136,8 @@ def read_labels(df, label_col, task):
     for c in listed(label_col):
         no = (df[c].isna() | df[c].map(blank)).to_numpy()
         if no.any():
-            more = f', and {no.sum()-1} more' if no.sum()>1 else ''
-            raise ValueError(f"row {df.index[no][0]!r} has no label in column {c!r}{more}; "
-                f"drop such rows first, e.g. df.dropna(subset=[{c!r}])")
+            raise ValueError(f"row {df.index[no][0]!r} has no label in column {c!r}; drop such rows first, "
+                f"e.g. df.dropna(subset=[{c!r}])")
     return task.read(df, label_col)
 
 def class_names(df, label_col, task=None):
@@ -169,8 +149,7 @@ def check_classes(task, labels, splits):
     "Raise unless training has two classes or more and all classes of validation"
     seen,held = ({n for i in s for n in task.names(labels[i])} for s in splits)
     if len(task.labels)<2:
-        raise ValueError(f"column {task.target!r} has only the class {task.labels} in training; "
-            "a classifier needs two or more")
+        raise ValueError(f"column {task.target!r} has only the class {task.labels} in training, expected two or more")
     if (odd := sorted(map(str, (seen|held)-{*task.labels}))):
         raise ValueError(f"labels that training has not, or `task` does not list: {', '.join(odd[:9])}; "
             "move some of their rows to training, or drop them")
@@ -183,8 +162,7 @@ def class_weights(
     (King and Zeng 2001; 'balanced' of scikit-learn)"""
     ys = dls.train_ds.tls[-1]
     if not len(ys) or ys[0].ndim or ys[0].is_floating_point():
-        raise ValueError("`class_weights` needs one class a row; for several labels a row "
-            "pass `pos_weight` (negatives / positives of each label) to BCEWithLogitsLossFlat")
+        raise ValueError("`class_weights` needs one class a row; for several pass `pos_weight` to BCEWithLogitsLossFlat")
     n = Counter(int(o) for o in ys)
     # a class without training rows gets 1, which has no effect in training
     return torch.tensor([len(ys)/(len(n)*n[i]) if n[i] else 1. for i in range(dls.c)], device=dls.device)
