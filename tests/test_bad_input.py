@@ -118,7 +118,7 @@ def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('la
 
 def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training, expected two or more")
-    refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, 'columns a, b are labels and may hold 0 and 1 only', label_col=['a','b'])
+    refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, 'hold other values than 0 and 1', label_col=['a','b'])
     refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, "'label' has a standard deviation of nan in training: a number to predict must be finite")
     refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")
     refused(classifier_dls, tiny_df(), ValueError, 'could not convert string to float', task='regression')
@@ -137,7 +137,7 @@ def test_booleans_are_two_classes():
 @pytest.mark.parametrize('label,name,doubt', [
     (lambda d: d.label, 'single', None), (lambda d: d.label+'; x', 'multi', None), (lambda d: d.label.map(lambda o: [o]), 'multi', None), (lambda d: d.text.str.len()/10, 'regression', None),
     (lambda d: d.index%3, 'single', None), (lambda d: d.index//1, 'single', "60 distinct whole numbers in 60 rows.*task='regression'"),
-    (lambda d: ['Review','Opinion; review']*30, 'multi', "only 'Opinion; review' holds a ';'.*task='single'"), (lambda d: [1.,2.,3.]*20, 'regression', "few whole numbers; for classes pass task='single'")])
+    (lambda d: [1.,2.,3.]*20, 'regression', "few whole numbers; for classes pass task='single'")])
 def test_what_was_understood_is_said(label, name, doubt, log):
     df = tiny_df(); df['label'] = label(df)
     try: dls = build(classifier_dls, df)

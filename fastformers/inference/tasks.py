@@ -15,6 +15,7 @@ __all__ = ['tasks', 'is_list', 'listed', 'Task', 'SingleLabel', 'MultiLabel', 'S
            'OwnLoss', 'loss_for']
 
 # %% ../../nbs/inference/01_tasks.ipynb #9e56cc3c
+import copy
 from functools import partial
 import numpy as np, torch
 from torch import nn
@@ -28,6 +29,11 @@ tasks = {} # name -> class
 
 def is_list(o): "Is `o` several columns?"; return isinstance(o, (list,tuple,L))
 def listed(o): "`o`, a column or several columns, as a list"; return list(o) if is_list(o) else [o]
+
+def _fastai():
+    "The names of fastai, imported at the first call"
+    import fastai.basics
+    return fastai.basics
 
 class Task:
     "What is predicted of a text; a subclass is one kind of label"
@@ -88,7 +94,7 @@ class Task:
         return [o[0] for o in ranked] if top_k==1 else ranked
     def row_score(self, pred, y): "A score of each row, higher is better, `(bs,)`"
     def decide(self, preds, y):
-        "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics; None without classes"
+        "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
         return y, preds.argmax(-1)
 
     def to_dict(self):
@@ -107,7 +113,7 @@ class Task:
     def from_config(cfg, arch):
         "The task of a Hugging Face model whose class is named `arch`; None if it is not a classifier"
         fits = [o for o in tasks.values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
-        new = first(fits, lambda o: o.problem_type==cfg.problem_type) or (fits[0] if fits else None)
+        new = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
         if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression # as in transformers
         return new and new([cfg.id2label[i] for i in range(cfg.num_labels)])
 
@@ -119,21 +125,13 @@ class SingleLabel(Task):
     @classmethod
     def matches(cls, df, label_col): return not is_list(label_col)
     def doubt(self, df, label_col):
-        o = df[label_col]
-        n = o.nunique()
-        from pandas.api.types import is_numeric_dtype
-        if is_numeric_dtype(o) and n>20 and len(o)<20*n:
+        o,n = df[label_col],df[label_col].nunique()
+        if o.dtype.kind in 'iuf' and n>20 and len(o)<20*n:
             return (f"it holds {n} distinct whole numbers in {len(o)} rows, each read as a class; "
                 "for numbers to predict pass task='regression'")
-    def block(self):
-        from fastai.data.block import CategoryBlock
-        return CategoryBlock(vocab=self.labels, sort=False)
-    def loss_func(self):
-        from fastai.losses import CrossEntropyLossFlat
-        return CrossEntropyLossFlat()
-    def metrics(self):
-        from fastai.metrics import accuracy
-        return [accuracy]
+    def block(self): return _fastai().CategoryBlock(vocab=self.labels, sort=False)
+    def loss_func(self): return _fastai().CrossEntropyLossFlat()
+    def metrics(self): return [_fastai().accuracy]
     def scores(self, logits): return logits.float().softmax(-1)
     def row_score(self, pred, y): return (pred.argmax(-1)==y).float()
 
@@ -151,31 +149,19 @@ class MultiLabel(Task):
     def matches(cls, df, label_col):
         if is_list(label_col): return True
         return any(isinstance(o, _several) or isinstance(o, str) and ';' in o for o in df[label_col])
-    def doubt(self, df, label_col):
-        if is_list(label_col): return
-        joined = {o for o in df[label_col] if isinstance(o, str) and ';' in o}
-        if len(joined)==1:
-            return (f"only {joined.pop()!r} holds a ';', which separates several labels; "
-                "if it is one name pass task='single'")
     def read_row(self, r, label_col):
         if is_list(label_col): return [c for c in label_col if r[c]]
         return _split(r[label_col]) if isinstance(r[label_col], str) else list(r[label_col])
     def read(self, df, label_col):
         if is_list(label_col):
             self.labels = self.labels or list(label_col)
-            if not df[self.labels].isin([0,1]).all(axis=None):
-                raise ValueError(f"columns {', '.join(self.labels)} are labels and may hold 0 and 1 only")
+            if not df[list(label_col)].isin([0,1]).all(axis=None):
+                raise ValueError(f"the columns {list(label_col)} hold other values than 0 and 1")
         return super().read(df, label_col)
     def names(self, label): return label
-    def block(self):
-        from fastai.data.block import MultiCategoryBlock
-        return MultiCategoryBlock(vocab=self.labels)
-    def loss_func(self):
-        from fastai.losses import BCEWithLogitsLossFlat
-        return BCEWithLogitsLossFlat(thresh=self.threshold)
-    def metrics(self):
-        from fastai.metrics import accuracy_multi
-        return [accuracy_multi]
+    def block(self): return _fastai().MultiCategoryBlock(vocab=self.labels)
+    def loss_func(self): return _fastai().BCEWithLogitsLossFlat(thresh=self.threshold)
+    def metrics(self): return [_fastai().accuracy_multi]
     def prior_bias(self, dls):
         ys = targets(dls)
         return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # add half a row with and without each label: always finite
@@ -205,9 +191,8 @@ class Regression(Task):
     problem_type,score_name,classes = 'regression','-squared error',False
     @classmethod
     def matches(cls, df, label_col):
-        from pandas.api.types import is_float_dtype
-        if not is_list(label_col): return is_float_dtype(df[label_col])
-        return all(is_float_dtype(df[c]) and not df[c].isin([0,1]).all() for c in label_col)
+        flags = is_list(label_col) and df[list(label_col)].isin([0,1]).all(axis=None)
+        return not flags and all(df[c].dtype.kind=='f' for c in listed(label_col))
     def doubt(self, df, label_col):
         o = df[listed(label_col)]
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10:
@@ -224,19 +209,14 @@ class Regression(Task):
         if not self.labels: self.labels = [name] if len(std)==1 else [f"{name} {i}" for i in range(len(std))]
         self.units = mean.tolist(),std.tolist()
         return self
-    def block(self):
-        from fastai.data.block import RegressionBlock
-        return RegressionBlock(n_out=self.n_out)
+    def block(self): return _fastai().RegressionBlock(n_out=self.n_out)
     def loss_func(self): return ScaledMSE(self.units[1])
-    def metrics(self):
-        from fastai.metrics import rmse, PearsonCorrCoef
-        return [rmse, PearsonCorrCoef()]
+    def metrics(self): return [_fastai().rmse, _fastai().PearsonCorrCoef()]
     def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         label = self.labels[0] if self.n_out==1 else list(self.labels)
         res = [{'label':label, 'score':o[0] if self.n_out==1 else o} for o in scores.tolist()]
         return res if top_k==1 else [[o] for o in res]
-    def decide(self, preds, y): pass
     def row_score(self, pred, y):
         return -ScaledMSE(self.units[1], reduction='none')(pred, y).view(len(y), -1).mean(1)
 
@@ -274,14 +254,13 @@ class OwnLoss(nn.Module):
         super().__init__()
         self.f,self.reduction = f,'mean' # fastai sets `reduction` to get the loss of each row
         self.activation,self.decodes = (getattr(default, o, noop) for o in ('activation','decodes'))
-    def forward(self, pred, y, reduction=None):
-        reduction = reduction or self.reduction
+    def forward(self, pred, y):
         if pred.numel()==y.numel(): pred = pred.reshape(y.shape)
-        if reduction=='mean': return self.f(pred, y)
-        if not hasattr(self.f, 'reduction'): return self.f(pred, y, reduction=reduction)
-        old,self.f.reduction = self.f.reduction,reduction
-        try: return self.f(pred, y)
-        finally: self.f.reduction = old
+        if self.reduction=='mean': return self.f(pred, y)
+        if not hasattr(self.f, 'reduction'): return self.f(pred, y, reduction=self.reduction)
+        f = copy.copy(self.f)
+        f.reduction = self.reduction
+        return f(pred, y)
 
 def loss_for(task, loss_func=None):
     "`loss_func` with the methods that a fastai learner calls, see `OwnLoss`; default: the loss of `task`"

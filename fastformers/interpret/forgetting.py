@@ -72,10 +72,9 @@ def _interval(diff, ns, n_boot=2000, seed=0):
 def _compared(losses):
     "Mean loss of each stage, and its change since the first; `losses` holds sums and numbers of tokens for each text"
     (first,ns),rows = next(iter(losses.values())),[]
-    assert ns.sum(), "no token of these texts is predicted"
     for i,(sums,_) in enumerate(losses.values()):
         loss,(lo,hi) = sums.sum()/ns.sum(),_interval(sums-first, ns)
-        rows.append({'LM loss':loss, 'perplexity':math.exp(min(loss, 700))})
+        rows.append({'LM loss':loss, 'perplexity':math.exp(loss)})
         if i: rows[-1].update({'change':(sums-first).sum()/ns.sum(), 'from':lo, 'to':hi})
     return pd.DataFrame(rows, index=pd.Index(losses, name='stage'))
 
@@ -87,13 +86,11 @@ def forgetting(
     seed:int=42, # of the masks
 )->pd.DataFrame: # a row a stage
     "LM loss of each stage on `texts`, and its change since the first with a 95 % interval; above 0: forgotten"
-    if isinstance(stages, Learner):
-        if not stages.model.loaded.loaded: raise ValueError("this learner began with random weights; pass a dictionary")
-        stages = {'before':stages.model.loaded, 'now':stages}
+    if isinstance(stages, Learner): stages = {'before':stages.model.loaded, 'now':stages}
     texts = [texts] if isinstance(texts, str) else list(texts)
     toks = [tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o)) for o in stages.values()]
     if len({tok_hash(o) for o in toks})>1:
-        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
+        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they need the same tokenizer")
     obj,rows,res = default_objective(toks[0], seed),None,{}
     for name,o in stages.items():
         lm = stage_lm(o, obj.auto_cls, head)

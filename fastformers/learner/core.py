@@ -27,7 +27,7 @@ from ..callback.resume import data_hash
 from ..data.block import reads_pairs, tokenizer_of
 from ..files import atomic_dir, write_text
 from ..hub import resolve_arch
-from ..inference.bundle import hf_classifier, model_card, opened_by, read_bundle, save_tokenizer, write_bundle
+from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
 from ..inference.stage_json import read_stage, write_stage
 from ..inference.tasks import loss_for, task_of
 from .optimizer import FusedAdam, NoNormDecay
@@ -204,7 +204,7 @@ def _write(learn, path, readme=False, **facts):
             bundle = write_bundle(tmp, model, tok, task, reads_pairs(dls), base=base, rows=rows, scores=_scores(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
-    return Path(path),bundle
+    return Path(path)
 
 @patch
 def save_encoder(self:Learner,
@@ -212,28 +212,25 @@ def save_encoder(self:Learner,
     **facts # More entries for `stage.json`
 )->Path:
     "Write model and tokenizer in Hugging Face format, `stage.json`, and of a classifier what `from_hf` needs to open it"
-    return _write(self, path, **facts)[0]
+    return _write(self, path, **facts)
 
 @patch
 def to_hf(self:Learner,
     path # Directory to write; that of an earlier stage is replaced when the new one is complete
-) -> Path: # The directory; the log and its README.md say what opens it
+) -> Path: # The directory; its README.md says what opens it
     "Write this learner's model for others, with a model card: no pickle, no fastai needed to open it"
-    path,bundle = _write(self, path, readme=True)
-    _log.info(f"{path}: {opened_by(bundle)}")
-    return path
+    return _write(self, path, readme=True)
 
-def _load_weights(mine, theirs, is_lm, path):
+def _load_weights(mine, theirs, path):
     "Copy the loaded weights of the `HFModel` `theirs` into `mine`"
-    hf,other = (o.hf if is_lm else o.body for o in (mine,theirs))
+    hf,other = (o.hf if mine.is_lm else o.body for o in (mine,theirs))
     a,b = plain_state(hf),plain_state(other)
-    same = [k for k in a if k in b]
-    bad = first(k for k in [*a,*b] if 'pooler' not in k and (k not in a or k not in b or a[k].shape!=b[k].shape))
+    def shape(o): return 'missing' if o is None else tuple(o.shape)
+    bad = first(k for k in [*a,*b] if 'pooler' not in k and shape(a.get(k))!=shape(b.get(k)))
     if bad:
-        shapes = ' there, '.join(str(tuple(o[bad].shape)) if bad in o else 'missing' for o in (b,a))
-        raise ValueError(f"{path} holds another architecture or vocabulary: {bad} is {shapes} here; "
-                         "pass it as `arch` instead: lm_learner(dls, path), classifier_learner(dls, path)")
-    hf.load_state_dict({k:b[k] for k in same if k not in theirs.loaded.new}, strict=False)
+        raise ValueError(f"{path} holds another architecture or vocabulary: {bad} is {shape(b.get(bad))} there, "
+                         f"{shape(a.get(bad))} here; pass the path as `arch` instead")
+    hf.load_state_dict({k:b[k] for k in b if k in a and k not in theirs.loaded.new}, strict=False)
     mine.loaded = theirs.loaded
 
 @patch
@@ -244,10 +241,9 @@ def load_encoder(self:Learner,
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
-        raise ValueError(f"this learner's model has adapters ({mine.adapters['method']}), {path} has not: "
-                         "`remove_adapters(learn.model)`, load, then adapt")
+        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: remove, load, adapt again")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
-    for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, mine.is_lm, path)
+    for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path)
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     self.remove_cbs(Lineage)
     self.add_cb(Lineage(path))

@@ -9,14 +9,12 @@ Both are methods of a `Learner`, after `from fastformers.all import *` or an imp
 __all__ = []
 
 # %% ../../nbs/learner/02_generation.ipynb #33bb1cfa
-import torch
 from fastcore.basics import patch
-from fastcore.foundation import first
 from fastai.learner import Learner
+from transformers import FillMaskPipeline
 from ..data.block import tokenizer_of
-from ..models.families import evaluating, is_causal, max_length
+from ..models.families import evaluating, is_causal
 from ..models.load import quiet_hf
-from ..text.core import TensorTokens
 
 # %% ../../nbs/learner/02_generation.ipynb #e851ddc1
 def _lm(learn, verb, causal):
@@ -24,7 +22,7 @@ def _lm(learn, verb, causal):
     model = learn.model
     if model.is_lm and is_causal(model.body)==causal: return model.hf
     kind,objective = ('causal','CLM') if causal else ('masked','MLM')
-    raise TypeError(f"`{verb}` needs a {kind} language model, as `lm_learner` makes from `{objective}` data; "
+    raise TypeError(f"`{verb}` needs a {kind} language model, trained on `{objective}` data; "
                     f"this learner holds a {type(model).__name__} of {model.config.model_type}")
 
 @patch
@@ -34,17 +32,9 @@ def fill_mask(self:Learner,
 ) -> list: # For each mask a list of dicts with token_str, score (probability) and sequence, best first
     "The most probable words for each mask in `text`"
     hf,tok = _lm(self, 'fill_mask', causal=False),tokenizer_of(self.dls).tok
-    if tok.mask_token not in text: raise ValueError(f"no {tok.mask_token} in {text!r}; write it where a word is to be filled in")
-    ids = torch.tensor([tok(text)['input_ids']], device=hf.device)
-    masks = ids==tok.mask_token_id
-    with evaluating(self.model): probs = self.model(TensorTokens(ids, predicted=masks))[0].softmax(-1)
-    scores,tokens = probs[:,:len(tok)].topk(min(n, len(tok))) # rows beyond the tokenizer stand for nothing
-    at,prefix = masks[0].nonzero().flatten(),getattr(tok.backend_tokenizer.decoder,'prefix','') # '##' before a word's later pieces
-    def filled(i, t):
-        new = ids[0].clone(); new[i] = t
-        return tok.decode(new, skip_special_tokens=len(at)==1)
-    def candidate(i, s, t): return dict(token_str=tok.decode([t]).strip().removeprefix(prefix), score=s, sequence=filled(i, t))
-    return [[candidate(i, *o) for o in zip(ss.tolist(), ts)] for i,ss,ts in zip(at, scores, tokens)]
+    with evaluating(self.model), quiet_hf(): res = FillMaskPipeline(model=hf, tokenizer=tok, device=hf.device)(text, top_k=n)
+    if not isinstance(res[0], list): res = [res] # of a text with one mask
+    return [[{k:o[k] for k in ('token_str','score','sequence')} for o in os] for os in res]
 
 # %% ../../nbs/learner/02_generation.ipynb #ac7d60da
 @patch
@@ -55,12 +45,9 @@ def generate(self:Learner,
 ) -> str: # `text` and its continuation
     "Continue `text` with a causal language model"
     hf,tok = _lm(self, 'generate', causal=True),tokenizer_of(self.dls)
-    ids,n = tok(text).ids,max_length(hf.base_model)
+    ids = tok(text).ids
     while len(ids)>1 and ids[-1]==tok.tok.eos_token_id: ids = ids[:-1] # a template that ends a text would end it here
-    if n and len(ids)+max_new_tokens>n:
-        raise ValueError(f"the text has {len(ids)} tokens and `max_new_tokens` is {max_new_tokens}; the model takes {n}")
     ids = ids[None].to(hf.device)
-    pad = first(o for o in (tok.tok.pad_token_id, tok.tok.eos_token_id, 0) if o is not None)
-    kwargs = {'attention_mask':torch.ones_like(ids), 'pad_token_id':pad, **kwargs}
-    with evaluating(self.model), quiet_hf(): out = hf.generate(ids, max_new_tokens=max_new_tokens, **kwargs)
+    kwargs = {'attention_mask':ids.new_ones(ids.shape), 'max_new_tokens':max_new_tokens, **kwargs}
+    with evaluating(self.model), quiet_hf(): out = hf.generate(ids, **kwargs)
     return tok.tok.decode(out[0], skip_special_tokens=True)

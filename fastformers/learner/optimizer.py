@@ -10,6 +10,7 @@ __all__ = ['FusedAdam', 'BertAdam', 'NoNormDecay']
 
 # %% ../../nbs/learner/00_optimizer.ipynb #80c02a70
 import torch
+from fastcore.meta import delegates
 from fastai.basics import Callback
 from fastai.optimizer import Optimizer
 from torch.optim.adamw import adamw
@@ -52,14 +53,14 @@ class FusedAdam(Optimizer):
 class BertAdam(FusedAdam):
     "Adam without bias correction, as in BERT's original code"
     first_step = 1e9  # 1-beta**step is exactly 1; in float32, adding 1 does not change it
+    @delegates(FusedAdam.__init__)
     def __init__(self,
         params, # parameters, or a list of lists of them
         lr, # learning rate
-        mom:float=0.9, # coefficient of the moving average of gradients
         sqr_mom:float=0.999, # coefficient of the moving average of squared gradients
         eps:float=1e-6, # added to the denominator
-        wd:float=0.01, # weight decay, decoupled from the gradient
-    ): super().__init__(params, lr, mom, sqr_mom, eps, wd)
+        **kwargs
+    ): super().__init__(params, lr, sqr_mom=sqr_mom, eps=eps, **kwargs)
 
 # %% ../../nbs/learner/00_optimizer.ipynb #2f730ff4
 class NoNormDecay(Callback):
