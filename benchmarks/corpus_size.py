@@ -30,7 +30,7 @@ def build(path, out):
     from fastformers.text.tokenizer import HFTokenizer
     tok = HFTokenizer('minilm'); tok('a')
     base,start = rss_anon(),time.perf_counter()
-    with Peak() as peak: store = TokenStore.build(path, tok, out, progress=False)
+    with Peak() as peak: store = TokenStore.build(path, tok, out)
     return dict(start_mib=base, peak_mib=peak.mb, s=time.perf_counter()-start, documents=len(store), tokens=len(store.tokens))
 
 def train(out, steps, threads):

@@ -39,7 +39,7 @@ def adapt(work, texts):
     from fastformers.text.store import TokenStore
     from fastformers.ulmfit.stage import fine_tune_lm
     if not (work/'lm'/'stage.json').exists():
-        store = TokenStore(work/'store') if (work/'store').exists() else TokenStore.build(texts, 'minilm', work/'store', progress=False)
+        store = TokenStore(work/'store') if (work/'store').exists() else TokenStore.build(texts, 'minilm', work/'store')
         fine_tune_lm(store, 'minilm', work/'lm', schedule=schedule_of(warm, body), cbs=Resume(work/'checkpoints', minutes=5), **lm_settings)
     return work/'lm'
 

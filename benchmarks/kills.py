@@ -57,7 +57,7 @@ def stage2(d, src, say):
     from fastformers.text.store import TokenStore
     set_seed(7)
     texts = pd.read_csv(src/'labels.csv').text
-    store = TokenStore.build(texts, 'minilm', d/'store', progress=False, overwrite=True)
+    store = TokenStore.build(texts, 'minilm', d/'store', overwrite=True)
     dls = lm_dls(store, 'minilm', seq_len=48, bs=16, device='cpu')
     arch = BertConfig(vocab_size=30522, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128)
     assert arch.hidden_dropout_prob>0 and dls.train.shuffle

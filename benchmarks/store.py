@@ -36,7 +36,7 @@ def speed(d, n_chars, workers, repeats):
     def bare(f):
         for i in range(0, len(texts), 1000): f(texts[i:i+1000])
         return len(texts)
-    def store(): return len(TokenStore.build(texts, tok, d/'speed', progress=False, overwrite=True))
+    def store(): return len(TokenStore.build(texts, tok, d/'speed', overwrite=True))
     def fastai():
         t = Tokenizer.from_df('text') # as `TextBlock.from_df` makes it
         return len(tokenize_df(few, t.text_cols, n_workers=processes, rules=t.rules, tok=t.tok)[0])

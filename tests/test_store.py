@@ -83,7 +83,7 @@ from fastformers.text.store import TokenStore
 from fastformers.testing import tiny_tok
 def texts():
     while True: print('on', flush=True); yield 'a film '*10_000
-TokenStore.build(texts(), tiny_tok('bert'), sys.argv[1], overwrite=True, progress=False)"""
+TokenStore.build(texts(), tiny_tok('bert'), sys.argv[1], overwrite=True)"""
     p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', code, tmp_path/'s'], stdout=subprocess.PIPE, env={**os.environ, 'PYTHONPATH':os.pathsep.join(sys.path)})
     for _ in range(30): p.stdout.readline()
     p.send_signal(signal.SIGKILL); p.wait(); p.stdout.close()

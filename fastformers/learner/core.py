@@ -140,7 +140,7 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
     if head is None: head = task.head(pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
-    if not spec.get('y_range'): model.units = task.units
+    model.units = task.units
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
     if there and there.task==task and {**there.head, 'ps':0}=={**spec, 'ps':0}: # dropout may differ

@@ -9,20 +9,20 @@ function with `train_only` and name it in `adapter_methods`."""
 
 # %% auto #0
 __all__ = ['adapter_methods', 'plain_name', 'train_only', 'Adapter', 'sublayers', 'add_adapters', 'add_lora', 'bitfit',
-           'plain_state', 'remove_adapters', 'merge_adapters', 'save_adapters', 'save_checkpoint', 'load_adapters',
-           'reinit_layers']
+           'plain_state', 'remove_adapters', 'merge_adapters', 'save_adapters', 'load_adapters', 'reinit_layers']
 
 # %% ../../nbs/models/04_adapters.ipynb #17eda23b
 import json, logging, re
 from pathlib import Path
 import torch
 from torch import nn
-from safetensors import SafetensorError, safe_open
+from fastcore.foundation import L
+from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers.pytorch_utils import Conv1D
 from ..files import atomic_file, content_hash
 from .families import block_modules, get_meta, layer_groups
-from .load import ADAPTERS
+
 
 _log = logging.getLogger(__name__)
 
@@ -90,10 +90,8 @@ def sublayers(
         else: two = [m for _,m in parts if _sizes(m)[1]==nf][-2:]
         # a feed-forward layer ends in a projection from another width
         if len(two)!=2 or not names and _sizes(two[1])[0]==nf:
-            have = ', '.join(n for n,m in parts if n and not list(m.children()))
-            raise ValueError(f"found no end of attention and feed-forward in a block of {type(body).__name__}; "
-                             f"name the modules in `family_meta[{body.config.model_type!r}]`, "
-                             f"FamilyMeta(sublayers=(..., ...)); the block has {have}")
+            raise ValueError(f"found no end of attention and feed-forward in the blocks of {type(body).__name__}; "
+                             f"name them in `family_meta[{body.config.model_type!r}].sublayers`")
         res.append(tuple(two))
     return res
 
@@ -101,8 +99,7 @@ def sublayers(
 def _plain_body(model):
     "The body of `model`; an error if it has adapters"
     if model.adapters:
-        raise ValueError(f"this model has adapters already ({model.adapters['method']}); `remove_adapters(model)` removes "
-                         "them, `merge_adapters(model)` adds LoRA to the weights")
+        raise ValueError(f"this model has adapters already ({model.adapters['method']}); `remove_adapters(model)` first")
     return model.body
 
 def _adapted(model, method, wanted, **settings):
@@ -125,17 +122,10 @@ def add_adapters(
     return _adapted(model, 'bottleneck', lambda n,p: '.adapter.' in n or id(p) in norms, width=width)
 
 # %% ../../nbs/models/04_adapters.ipynb #1bad28cc
-def _targets(body, target):
-    "Names of the projections in the blocks of `body` that end in one of `target`"
+def _projections(body):
+    "Names of the linear projections in the blocks of `body`"
     inside = {m for b in block_modules(body) for o in b for m in o.modules()}
-    every = [n for n,m in body.named_modules() if m in inside and isinstance(m, (nn.Linear,Conv1D))]
-    ends = [target] if isinstance(target, str) else target
-    found = [n for n in every if target is None or any(f'.{n}'.endswith(f'.{t}') for t in ends)]
-    if not found:
-        have = ', '.join(dict.fromkeys(n.split('.')[-1] for n in every)) or 'nothing: use `add_adapters`'
-        raise ValueError(f"`target` {target!r} fits no linear projection in the blocks of {type(body).__name__}; "
-                         f"names end in {have}")
-    return found
+    return [n for n,m in body.named_modules() if m in inside and isinstance(m, (nn.Linear,Conv1D))]
 
 def add_lora(
     model, # An `HFModel`, changed in place
@@ -144,13 +134,11 @@ def add_lora(
     target=None, # Names of projections or their ends, such as ('query','value'); None: all in the blocks
 ): # `model`
     "Train a matrix of rank `r` beside projections of the blocks, and the head (Hu et al. 2022)"
-    try: from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as e:
-        raise ImportError(f"LoRA needs the library peft ({e}): pip install 'fastformers[peft]'") from e
-    body = _plain_body(model)
-    names = _targets(body, target)
-    transposed = isinstance(body.get_submodule(names[0]), Conv1D) # GPT-2's matrices
-    inject_adapter_in_model(LoraConfig(r=r, lora_alpha=alpha, target_modules=names, fan_in_fan_out=transposed), body)
+    from peft import LoraConfig, inject_adapter_in_model # the extra `peft`
+    body,target = _plain_body(model),list(L(target)) or None
+    transposed = any(isinstance(m, Conv1D) for m in body.modules()) # GPT-2's matrices
+    inject_adapter_in_model(LoraConfig(r=r, lora_alpha=alpha, fan_in_fan_out=transposed,
+                                       target_modules=target or _projections(body)), body)
     return _adapted(model, 'lora', lambda n,p: 'lora_' in n, r=r, alpha=alpha, target=target)
 
 # %% ../../nbs/models/04_adapters.ipynb #fac572f2
@@ -205,7 +193,7 @@ def merge_adapters(
 ): # `model`, all of whose weights train again
     "Add LoRA to the weights and remove its layers: the predictions stay the same"
     if (model.adapters or {}).get('method')!='lora':
-        raise ValueError("only LoRA can be merged into the weights; bottlenecks are not linear: use `save_adapters`")
+        raise ValueError("only LoRA can be merged into the weights; use `save_adapters`")
     _unload(model.body, merge=True)
     model.adapters = None
     return model.requires_grad_(True)
@@ -238,8 +226,7 @@ def save_adapters(
 ) -> Path: # `path`
     "Write the trained weights of `model`, without the frozen ones"
     if not model.adapters:
-        raise ValueError("all of this model trains, so there is no small part to write; `add_adapters`, `add_lora`, `bitfit` "
-                         "and `train_only` make one, `learn.save_encoder` writes the whole model")
+        raise ValueError("this model has no adapters; `learn.save_encoder` writes the whole model")
     facts = dict(format=1, **_kind(model), **{k:model.adapters[k] for k in ('method','settings')})
     facts |= dict(base=_base_hash(model), labels=model.labels if head else None)
     tensors = {k:v.detach().cpu().contiguous() for k,v in _trained(model, head).items()}
@@ -248,58 +235,28 @@ def save_adapters(
 
 def _read(path):
     "(JSON header, tensors) of a file that `save_adapters` wrote"
-    try:
-        with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e: raise ValueError(f"{path} is damaged or cut short ({e}); copy it again") from e
+    with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
     facts = json.loads(facts.get('fastformers', '{}'))
     if facts.get('format')!=1: raise ValueError(f"{path} was not written by `save_adapters`")
     return facts,tensors
 
-def _pairs(model, facts, tensors, path):
-    "(weight of `model`, tensor of the file); without heads unless both have the same one"
-    mine,random = _trained(model),_random(model)
-    def in_body(k): return k.startswith('body.')
-    if all(map(in_body, mine.keys() & tensors.keys())):
-        mine,tensors = ({k:v for k,v in o.items() if in_body(k)} for o in (mine,tensors))
-    elif (there := facts.get('labels')) and model.labels and there!=model.labels:
-        raise ValueError(f"{path} does not fit this model: its head is for the labels {', '.join(there)}, "
-                         f"this one for {', '.join(model.labels)}; save without the head: `save_adapters(..., head=False)`")
-    # one of the two models may have a pooler that the other lacks
-    theirs = {k:v for k,v in tensors.items() if k in mine or not k.startswith('body.pooler.')}
-    mine = {k:v for k,v in mine.items() if k in theirs or not in_body(k) or id(v) not in random}
-    def shape(o): return 'missing' if o is None else tuple(o.shape)
-    bad = [k for k in {**theirs, **mine} if shape(theirs.get(k))!=shape(mine.get(k))]
-    what = ', '.join(f'{k} is {shape(theirs.get(k))} there, {shape(mine.get(k))} here' for k in bad[:3])
-    if bad: raise ValueError(f"{path} does not fit this model: {what}")
-    return [(v, theirs[k]) for k,v in mine.items()]
-
-def save_checkpoint(model, path):
-    "Write `model.hf` in Hugging Face format to the directory `path`, and bottlenecks to a separate file in it"
-    model.hf.save_pretrained(path, state_dict=plain_state(model.hf))
-    if model.adapters and model.adapters['method']=='bottleneck':
-        save_adapters(model, Path(path)/ADAPTERS, head=False)
 
 def load_adapters(
     model, # Without adapters, or with the same ones
     path # Written by `save_adapters`
 ): # `model`, adapted and frozen as the saved one
-    "Add the adapters of the file to `model` and load their weights, and the head's if it is the same"
+    "Add the adapters of the file to `model` and load their weights, and the head's if `model` has such a head"
     facts,tensors = _read(path)
-    diff = [f'{k} is {facts[k]} there, {v} here' for k,v in _kind(model).items() if facts[k]!=v]
+    here = _kind(model) | {k:v for k,v in (model.adapters or {}).items() if k!='trained'}
+    if model.labels and facts['labels']: here['labels'] = model.labels
+    diff = [f'{k} is {facts[k]} there, {v} here' for k,v in here.items() if facts[k]!=v]
     if diff: raise ValueError(f"{path} is for another model: {', '.join(diff)}")
-    done = model.adapters
-    if done and json.dumps([done['method'],done['settings']])!=json.dumps([facts['method'],facts['settings']]):
-        raise ValueError(f"{path} is for {facts['method']} {facts['settings']}, this model has {done['method']} "
-                         f"{done['settings']}; `remove_adapters(model)` first")
-    if not done and facts['method']: adapter_methods[facts['method']](model, **facts['settings'])
-    try: pairs = _pairs(train_only(model, lambda n,p: f'body.{n}' in tensors), facts, tensors, path)
-    except ValueError:
-        if not done: remove_adapters(model)
-        raise
+    if not model.adapters and facts['method']: adapter_methods[facts['method']](model, **facts['settings'])
+    train_only(model, lambda n,p: f'body.{n}' in tensors)
     if facts['base']!=_base_hash(model):
         _log.warning(f"{path} was trained with other frozen weights of a {facts['family']}: the predictions may be wrong")
-    with torch.no_grad():
-        for p,v in pairs: p.copy_(v)
+    model.body.load_state_dict({k.removeprefix('body.'):v for k,v in tensors.items() if k.startswith('body.')}, strict=False)
+    model.load_state_dict({k:v for k,v in tensors.items() if not k.startswith('body.')}, strict=False)
     return model
 
 # %% ../../nbs/models/04_adapters.ipynb #c1a73294
@@ -309,8 +266,7 @@ def reinit_layers(
 ): # `model`
     "Re-initialise the top `n` blocks, and the pooler if there is one (Zhang et al. 2021)"
     body,blocks = _plain_body(model),block_modules(model.body)
-    if not 1<=n<=len(blocks):
-        raise ValueError(f"`n` is a number of blocks, 1 to {len(blocks)} for this model; got {n}")
+    assert 1<=n<=len(blocks), n
     top = [m for b in blocks[-n:] for m in b] + [m for k,m in body.named_children() if k=='pooler']
     gone = {id(p) for m in top for p in m.parameters()}
     theirs = dict(type(body)(body.config).named_parameters()) # of the whole: some families draw weights by depth

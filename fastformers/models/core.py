@@ -18,13 +18,14 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
+from fastcore.foundation import L
 from safetensors.torch import load_model, save_model
 from torch import nn, Tensor
 from ..text.core import TensorTokens, as_tokens
-from .adapters import load_adapters, save_checkpoint
+from .adapters import load_adapters, plain_state, save_adapters
 from .families import evaluating, get_meta, is_decoder, max_length
-from .heads import HiddenStateSelector, all_states, forget_states, is_last, state_widths
-from .load import LoadReport, fit_vocab, quiet_hf
+from .heads import HiddenStateSelector, all_states, forget_states
+from .load import ADAPTERS, LoadReport, fit_vocab, quiet_hf
 
 _log,_PAD = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0))
 HEAD = 'head.safetensors' # beside the checkpoint of a body: the head of this library
@@ -48,8 +49,7 @@ class ModelInputs:
     def __call__(self, x):
         x = as_tokens(x)
         if self.max_len and x.shape[1]>self.max_len:
-            raise ValueError(f"a text has {x.shape[1]} tokens, the model takes {self.max_len}; "
-                             f"build the data with `max_len={self.max_len}`")
+            raise ValueError(f"a text has {x.shape[1]} tokens, the model takes {self.max_len}; pass `max_len` to the data")
         mask = x.attention_mask
         res = dict(input_ids=x.ids.masked_fill(mask==0, self.pad), attention_mask=mask, **self.no_cache)
         if self.segments: res['token_type_ids'] = x.segment_ids
@@ -60,14 +60,14 @@ class ModelInputs:
         "Split `x` into `safe_parts` for `body`"
         x = as_tokens(x)
         if self.safe and len(self.safe)==2 and x.shape[1]>=self.min_len: return [(None, x)] # both sides are safe
-        def safe(): self.safe = padding_safe(body) or None; return self.safe or ()
+        def safe(): self.safe = padding_safe(body); return self.safe
         return safe_parts(x, safe if self.safe is None else self.safe, self.min_len)
 
 # %% ../../nbs/models/05_core.ipynb #7374fdc6
-def _try_padding(body, n=5, n_pad=7):
-    "Sides on which `n_pad` padding tokens do not change the states of `n` tokens; None if these are NaN or constant"
+def _try_padding(body):
+    "Sides on which seven padding tokens do not change the states of five tokens; none if these are NaN or constant"
     inputs,res = ModelInputs(body),[]
-    text,junk = torch.tensor([[11,29,13,47,17,31,19,53]])[:,:n], torch.tensor([[23,59,37,61,41,67,43]])[:,:n_pad]
+    text,junk = torch.tensor([[11,29,13,47,17]]), torch.tensor([[23,59,37,61,41,67,43]])
     def states(cat, pad=None):
         "Hidden states of the text, with the padding `pad` that `cat` adds"
         mask = cat(torch.ones_like(text), torch.zeros_like(junk))
@@ -77,7 +77,7 @@ def _try_padding(body, n=5, n_pad=7):
         return (h[mask.bool().to(p.device)] if h.shape[:2]==mask.shape else h.flatten(0,1)).float()
     p = next(body.parameters())
     alone = states(lambda a,b: a)
-    if not alone.std()>0: return None # NaN, infinite or constant
+    if not alone.std()>0: return () # NaN, infinite or constant
     for side,cat in dict(right=lambda a,b: torch.cat([a,b], 1), left=lambda a,b: torch.cat([b,a], 1)).items():
         padded,other = states(cat),states(cat, junk)
         def gap(h): return float((h-padded).abs().max()/alone.std()) if h.shape==padded.shape else float('inf')
@@ -85,22 +85,16 @@ def _try_padding(body, n=5, n_pad=7):
         if gap(other)<1e-4 and gap(alone)<(1e-2 if p.dtype==torch.float32 else .1): res.append(side)
     return tuple(res)
 
-_safe_sides = {}
-
 def padding_safe(
     body # A Hugging Face base model
 )->tuple: # Of 'right' and 'left', those that are safe
-    "Sides on which padding does not change the states of real tokens; tested once a config and attention implementation"
+    "Sides on which padding does not change the states of real tokens, by a self-test"
     if (sides := get_meta(body.config).padding) is not None: return sides
-    key = type(body), next(body.parameters()).dtype, str(body.config._attn_implementation), body.config.to_json_string()
-    if key not in _safe_sides:
-        with evaluating(body): sides = _try_padding(body)
-        if sides is None: return () # depends on the weights: not cached
-        _safe_sides[key] = sides
-        if not sides:
-            _log.warning(f"padding changes the predictions of {body.config.model_type}: texts of equal length are run "
-                         "together without padding, which is exact but slower")
-    return _safe_sides[key]
+    with evaluating(body): sides = _try_padding(body)
+    if not sides:
+        _log.warning(f"padding changes the predictions of {body.config.model_type}: texts of equal length are run "
+                     "together without padding, which is exact but slower")
+    return sides
 
 # %% ../../nbs/models/05_core.ipynb #bb5b3fb3
 def safe_parts(
@@ -159,7 +153,9 @@ class HFModel(nn.Module):
 
     def save(self, path):
         "Write a Hugging Face checkpoint to the directory `path`, with LoRA merged and bottlenecks in a separate file"
-        with quiet_hf(): save_checkpoint(self, path)
+        with quiet_hf(): self.hf.save_pretrained(path, state_dict=plain_state(self.hf))
+        bottlenecks = self.adapters and self.adapters['method']=='bottleneck'
+        if bottlenecks: save_adapters(self, Path(path)/ADAPTERS, head=False)
 
     def fit_vocab(self, n_tokens):
         "Extend the embeddings to at least `n_tokens` rows"
@@ -181,9 +177,6 @@ class HFModel(nn.Module):
         x,res = as_tokens(x),None
         for rows,part in self.model_inputs.parts(self.body, x):
             h = self._states(part)
-            if h.shape[:2]!=part.shape:
-                raise ValueError(f"{type(self.body).__name__} returns {h.shape[1]} states for {part.shape[1]} tokens; "
-                                 "a classifier needs one state a token")
             if rows is None: return h
             if res is None: res = h.new_zeros(*x.shape, h.shape[-1])
             at = torch.zeros_like(x.real)
@@ -253,8 +246,8 @@ class TextClassifier(HFModel):
         super().__init__(body, report)
         cfg,self.selector = body.config.get_text_config(),None
         self.nf = getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project its last states
-        if not is_last(hidden_states):
-            self.selector = HiddenStateSelector(hidden_states, state_widths(body, self.model_inputs))
+        if L(hidden_states)!=[-1]:
+            self.selector = HiddenStateSelector(hidden_states, cfg.num_hidden_layers+1, cfg.hidden_size)
             self.nf = self.selector.nf
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
     @property
@@ -285,9 +278,7 @@ class TextClassifier(HFModel):
 
     def load_head(self, path):
         "Load the head from `head.safetensors` in the directory `path`"
-        try: load_model(self._above(), str(Path(path)/HEAD))
-        except RuntimeError as e:
-            raise ValueError(f"the weights in {path} do not fit the head {type(self.head).__name__}: {e}") from e
+        load_model(self._above(), str(Path(path)/HEAD))
 
 # %% ../../nbs/models/05_core.ipynb #189bfd57
 class HFClassifier(HFModel):

@@ -8,21 +8,22 @@ which `build_head` builds them again. Your own head is any such module, passed a
 
 # %% auto #0
 __all__ = ['pools', 'heads', 'cls_pool', 'last_pool', 'mean_pool', 'max_pool', 'attn_pool', 'concat_pool', 'PoolingHead',
-           'TokenLSTM', 'LSTMHead', 'TokenHead', 'build_head', 'as_head', 'ScalarMix', 'all_states', 'state_widths',
-           'forget_states', 'state_indices', 'is_last', 'HiddenStateSelector', 'plot_scalar_mix']
+           'TokenLSTM', 'LSTMHead', 'TokenHead', 'build_head', 'as_head', 'ScalarMix', 'all_states', 'forget_states',
+           'HiddenStateSelector', 'plot_scalar_mix']
 
 # %% ../../nbs/models/03_heads.ipynb #be690c41
-import operator, torch
-from copy import deepcopy
+import torch
 from functools import partial
+from fastcore.foundation import L
 from fastcore.meta import delegates
 from torch import nn, Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from ..text.core import TensorTokens
-from .families import evaluating, get_meta
-from .load import quiet_hf
 
 # %% ../../nbs/models/03_heads.ipynb #35cdac24
+def _real(h, mask):
+    "`h` in float32, with zeros at padding; not multiplied by the mask, as NaN*0 is NaN"
+    return h.float().masked_fill(~mask[...,None], 0.)
+
 def _pick(h, mask, at):
     "The hidden state at position `at` `(bs,)` of each row; zeros for rows without a real token"
     return h[torch.arange(len(h), device=h.device), at].float().masked_fill(~mask.any(1, keepdim=True), 0.)
@@ -32,23 +33,18 @@ def cls_pool(
     mask:Tensor, # True on real tokens, `(bs, sl)`
 )->Tensor: # float32 `(bs, nf)`
     "The hidden state of the first real token of `h`"
-    mask = mask.bool()
     return _pick(h, mask, mask.int().argmax(1))  # argmax gives the first of equals
 
 def last_pool(h:Tensor, mask:Tensor)->Tensor:
     "The hidden state of the last real token of `h`"
-    mask = mask.bool()
     return _pick(h, mask, mask.shape[1]-1 - mask.flip(1).int().argmax(1))
 
 def mean_pool(h:Tensor, mask:Tensor)->Tensor:
     "The mean of `h` over real tokens"
-    mask = mask.bool()
-    # filled, not multiplied: NaN*0 is NaN
-    return h.float().masked_fill(~mask[...,None], 0.).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    return _real(h, mask).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 def max_pool(h:Tensor, mask:Tensor)->Tensor:
     "The largest value of each feature of `h` over real tokens"
-    mask = mask.bool()
     return h.float().masked_fill(~mask[...,None], -torch.inf).amax(1).masked_fill(~mask.any(1, keepdim=True), 0.)
 
 # %% ../../nbs/models/03_heads.ipynb #86dd1bf6
@@ -62,11 +58,10 @@ class attn_pool(nn.Module):
         self.query = nn.Parameter(torch.zeros(nf))
     def attn(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, sl)`, rows sum to 1
         "Attention weight of each token of `h`"
-        mask,h = mask.bool(), h.float().masked_fill(~mask.bool()[...,None], 0.)
-        score = (h * self.query.float()).sum(-1) / h.shape[-1]**0.5
+        score = (_real(h, mask) * self.query.float()).sum(-1) / h.shape[-1]**0.5
         return score.masked_fill(~mask, torch.finfo(score.dtype).min).softmax(1) * mask
     def forward(self, h:Tensor, mask:Tensor)->Tensor:
-        return (h.float().masked_fill(~mask.bool()[...,None], 0.) * self.attn(h, mask)[...,None]).sum(1)
+        return (_real(h, mask) * self.attn(h, mask)[...,None]).sum(1)
 
 # %% ../../nbs/models/03_heads.ipynb #9a2bd94d
 def concat_pool(
@@ -100,8 +95,7 @@ def _spec(head, **args):
 def _get_pool(pool, at, nf):
     "`pool` as a function `f(h, mask)`: a name in `pools`, a function, a module, or a module class called with `nf`"
     if isinstance(pool, str):
-        if pool not in pools:
-            raise ValueError(f"`pool` {pool!r} is unknown; pass a function f(h, mask) or one of {', '.join(pools)}")
+        if pool not in pools: raise ValueError(f"`pool` {pool!r} is none of {', '.join(pools)}")
         pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools[pool]
     return pool(nf) if isinstance(pool, type) else pool
 
@@ -115,36 +109,20 @@ class PoolingHead(nn.Module):
         lin_ftrs:tuple=(50,), # widths between the pooled features and `n_out`; `()` for a single linear layer
         ps:tuple=(0.2,0.1), # dropout before each linear layer
         norm=nn.LayerNorm, # normalisation before each linear layer, called with its width; None for none
-        y_range:tuple|None=None, # (low, high): limits of the prediction, by a sigmoid; for regression
     ):
         super().__init__()
-        if len(ps)!=len(lin_ftrs)+1:
-            raise ValueError(f"`ps` needs one dropout for each linear layer, {len(lin_ftrs)+1} for "
-                             f"lin_ftrs={tuple(lin_ftrs)}, got {len(ps)}: {ps}")
-        self.pool,self.y_range = _get_pool(pool, at, nf),y_range
+        self.pool = _get_pool(pool, at, nf)
         szs = [self.pool(torch.zeros(1,1,nf), torch.ones(1,1).bool()).shape[-1], *lin_ftrs, n_out]
         layers = []
-        for i,o,p in zip(szs, szs[1:], ps):
+        for i,o,p in zip(szs[:-1], szs[1:], ps, strict=True):
             layers += [*([norm(i)] if norm else []), nn.Dropout(p), nn.Linear(i,o), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1])  # no ReLU after the last
-        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm,
-                          y_range=y_range)
-
-    @torch.no_grad()
+        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm)
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"
-        y = torch.as_tensor(y, dtype=torch.float)
-        if self.y_range is not None:
-            lo,hi = self.y_range
-            y = ((y-lo)/(hi-lo)).clamp(.01, .99).logit()
-        self.layers[-1].bias.copy_(y)
-        return self
-
+        self.layers[-1].bias.data.copy_(y)
     def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, n_out)`
-        x = self.layers(self.pool(h, mask).to(self.layers[-1].weight.dtype)).float()
-        if self.y_range is None: return x
-        lo,hi = self.y_range
-        return x.sigmoid()*(hi-lo)+lo
+        return self.layers(self.pool(h, mask).to(self.layers[-1].weight.dtype)).float()
 
 # %% ../../nbs/models/03_heads.ipynb #d5ae87e8
 class TokenLSTM(nn.LSTM):
@@ -153,17 +131,13 @@ class TokenLSTM(nn.LSTM):
         h:Tensor, # hidden states, `(bs, sl, nf)`
         mask:Tensor, # True on real tokens, `(bs, sl)`
     )->Tensor:
-        # torch does not check the width of packed sequences
-        if h.shape[-1]!=self.input_size:
-            raise ValueError(f"this LSTM was built for hidden states of width {self.input_size} and got {h.shape[-1]}")
-        mask = mask.bool()
         at = (~mask).int().argsort(dim=1, stable=True)  # real tokens in their order, then padding
         def moved(x, at): return x.gather(1, at[...,None].expand(-1, -1, x.shape[-1]))
-        h = moved(h.masked_fill(~mask[...,None], 0.).to(self.weight_ih_l0.dtype), at)
+        h = moved(_real(h, mask).to(self.weight_ih_l0.dtype), at)
         n = mask.sum(1).clamp(min=1).cpu()  # a row without a real token is read as one zero state
         packed = pack_padded_sequence(h, n, batch_first=True, enforce_sorted=False)
         states,_ = pad_packed_sequence(super().forward(packed)[0], batch_first=True, total_length=h.shape[1])
-        return moved(states, at.argsort(dim=1)).masked_fill(~mask[...,None], 0.)
+        return _real(moved(states, at.argsort(dim=1)), mask)
 
 class LSTMHead(nn.Module):
     "An LSTM over hidden states of width `nf`, then a `PoolingHead` from its states to `n_out`"
@@ -182,7 +156,7 @@ class LSTMHead(nn.Module):
         self.head = PoolingHead(width*(1+bidirectional), n_out, pool=pool, **kwargs)
         own = dict(nf=nf, n_out=n_out, width=width, n_layers=n_layers, bidirectional=bidirectional)
         self.spec = self.head.spec and _spec(self, **{k:v for k,v in self.head.spec.items() if k!='class'} | own)
-    def init_bias(self, y): "As `PoolingHead.init_bias`"; self.head.init_bias(y); return self
+    def init_bias(self, y): "As `PoolingHead.init_bias`"; self.head.init_bias(y)
     def forward(self, h:Tensor, mask:Tensor)->Tensor: return self.head(self.lstm(h, mask), mask) # `(bs, n_out)`
 
 # %% ../../nbs/models/03_heads.ipynb #f9ee786f
@@ -196,10 +170,7 @@ class TokenHead(nn.Module):
         super().__init__()
         self.drop,self.lin = nn.Dropout(p),nn.Linear(nf, n_out)
         self.spec = _spec(self, nf=nf, n_out=n_out, p=p)
-    def init_bias(self, y): # `(n_out,)`, before softmax
-        "Initialise the bias, so that the first predictions are about `y`"
-        with torch.no_grad(): self.lin.bias.copy_(torch.as_tensor(y))
-        return self
+    def init_bias(self, y): "As `PoolingHead.init_bias`"; self.lin.bias.data.copy_(y)
     def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, sl, n_out)`
         return self.lin(self.drop(h).to(self.lin.weight.dtype)).float()
 
@@ -210,9 +181,7 @@ def build_head(
     spec # The `spec` of a head
 )->nn.Module:
     "The head that `spec` describes, with new weights"
-    if spec['class'] not in heads:
-        raise ValueError(f"there is no head of class {spec['class']!r} in `heads`; it has {', '.join(heads)}")
-    args = {k:v for k,v in spec.items() if k not in ('class','hidden_states')}
+    args = {k:v for k,v in spec.items() if k not in ('class','hidden_states','y_range')} # older files hold `y_range`
     if args.get('norm'): args['norm'] = getattr(nn, args['norm'])
     return heads[spec['class']](**args)
 
@@ -225,10 +194,7 @@ def as_head(
 )->nn.Module:
     "`head` if it is a module, otherwise `head(nf, n_out)`"
     if isinstance(head, nn.Module): return head
-    new = head(nf, n_out) if callable(head) else head
-    if not isinstance(new, nn.Module):
-        raise TypeError("`head` is a module, or a class or function called with (nf, n_out) that returns one, "
-                        f"such as LSTMHead; got a {type(new).__name__}")
+    new = head(nf, n_out)
     for m in new.modules():
         if isinstance(m, nn.Dropout): m.p = m.p*drop_mult
     return new
@@ -251,34 +217,15 @@ class ScalarMix(nn.Module):
         return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs, strict=True))
 
 # %% ../../nbs/models/03_heads.ipynb #653384ee
-_last_alone = "use the last layer only, `hidden_states=-1`"
-
 def all_states(
     body, # A Hugging Face base model
     inputs:dict # Arguments of its `forward`, from `ModelInputs`
 )->tuple: # Of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
     "The hidden states of all layers, low to high; ValueError if they are not one a token"
-    hs,shape = getattr(body(**inputs, output_hidden_states=True), 'hidden_states', None),inputs['input_ids'].shape
-    if not hs: raise ValueError(f"{type(body).__name__} returns no hidden states of its layers; {_last_alone}")
-    for i,h in enumerate(hs):
-        if h.shape[:2]!=shape:
-            raise ValueError(f"layer {i} of {type(body).__name__} returns states {tuple(h.shape[:2])} "
-                             f"for tokens {tuple(shape)}; {_last_alone}")
+    hs = body(**inputs, output_hidden_states=True).hidden_states
+    if any(h.shape[:2]!=inputs['input_ids'].shape for h in hs):
+        raise ValueError(f"{type(body).__name__} does not return one state a token in each layer; use `hidden_states=-1`")
     return hs
-
-def state_widths(
-    body, # A Hugging Face base model
-    inputs # Its `ModelInputs`
-)->list: # Features of each layer's states, embeddings first
-    "The widths of the hidden states of all layers, found by running `body` on a few tokens"
-    if get_meta(body.config).padding is not None: body = deepcopy(body) # a short text would change BigBird's attention
-    n = max(inputs.min_len, min(8, inputs.max_len or 8))
-    x = TensorTokens((torch.arange(n, device=next(body.parameters()).device)[None]*7+11)%inputs.vocab_sz)
-    with quiet_hf(), torch.random.fork_rng([]), evaluating(body):
-        hs,last = all_states(body, inputs(x)),body(**inputs(x))[0]
-    if not torch.equal(hs[-1].nan_to_num(), last.nan_to_num()): # weights may be uninitialised
-        raise ValueError(f"the last hidden state of {type(body).__name__} is not its output; {_last_alone}")
-    return [h.shape[-1] for h in hs]
 
 def forget_states(
     body # A Hugging Face base model
@@ -290,38 +237,23 @@ def forget_states(
         for k in hooks: del m._forward_hooks[k]
 
 # %% ../../nbs/models/03_heads.ipynb #fcb227d2
-def state_indices(o):
-    "`o`, an index, several or 'mix', as a tuple of indices or 'mix'"
-    if isinstance(o, str) and o=='mix': return o
-    try: return tuple(map(operator.index, o if isinstance(o, (list,tuple)) else [o]))
-    except TypeError:
-        raise ValueError("`hidden_states` is the index of a layer (0: embeddings, -1: the last), a list of indices, "
-                         f"or 'mix' for a learned mean of all; got {o!r}") from None
-
-def is_last(o): "Does `o` select the last layer only?"; return state_indices(o)==(-1,)
-
 class HiddenStateSelector(nn.Module):
     "Hidden states of all layers -> input of a head `(bs, sl, nf)`"
     def __init__(self,
         hidden_states, # The index of a layer, several (concatenated), or 'mix'
-        widths:list # Features of each layer's states, from `state_widths`
+        n, # Number of hidden states: blocks and embeddings
+        nf # Features of each
     ):
         super().__init__()
-        at,n = state_indices(hidden_states),len(widths)
-        self.mix = ScalarMix(n) if at=='mix' else None
-        if self.mix:
-            self.hidden_states,self.nf = 'mix',widths[0]
-            return
-        if bad := [i for i in at if not -n<=i<n]:
-            raise ValueError(f"`hidden_states` {bad[0]} is no layer of this model; it has 0 (embeddings) to {n-1} "
-                             f"(the last), or {-n} to -1 from the top")
-        self.hidden_states = [i%n-n for i in at] # from the top, so that each selection has one form
-        self.nf = sum(widths[i] for i in at)
+        self.mix = ScalarMix(n) if hidden_states=='mix' else None
+        # indices from the top, so that each selection has one form
+        self.hidden_states = 'mix' if self.mix else [range(-n, 0)[i] for i in L(hidden_states)]
+        self.nf = nf if self.mix else nf*len(self.hidden_states)
     def extra_repr(self): return f'{self.hidden_states!r}' # compared when a run is resumed
     def forward(self,
         hs # Of all layers, from `all_states`
     )->Tensor: # `(bs, sl, nf)`
-        return self.mix(hs) if self.mix is not None else torch.cat([hs[i] for i in self.hidden_states], -1)
+        return self.mix(hs) if self.mix else torch.cat([hs[i] for i in self.hidden_states], -1)
 
 # %% ../../nbs/models/03_heads.ipynb #9123724a
 def plot_scalar_mix(
@@ -332,15 +264,12 @@ def plot_scalar_mix(
     import matplotlib.pyplot as plt # prediction does not need it
     root = model if isinstance(model, nn.Module) else model.model
     mix = next((m for m in root.modules() if isinstance(m, ScalarMix)), None)
-    if mix is None:
-        raise ValueError(f"this {type(root).__name__} has no `ScalarMix`; "
-                         "classifier_learner(dls, arch, hidden_states='mix') makes one")
+    if mix is None: raise ValueError("expected a model with a `ScalarMix`: classifier_learner(dls, arch, hidden_states='mix')")
     w = mix.weights.detach().cpu()
     names = ['emb', *map(str, range(1, len(w)))]
     if ax is None: ax = plt.subplots(figsize=(4.5,2.4))[1]
     ax.bar(names, w)
     ax.axhline(1/len(w), ls=':', color='grey')
-    best = 'the embeddings' if w.argmax()==0 else f'layer {int(w.argmax())}'
-    most = 'all layers alike' if w.max()-w.min()<.1/len(w) else f'{best} {float(w.max()):.0%}'
-    ax.set(xlabel='layer', ylabel='share (dotted: alike)', title=f'{most}, gamma {mix.gamma.item():.2f}')
+    title = f'layer {names[w.argmax()]} has {w.max():.0%}, gamma {mix.gamma.item():.2f}'
+    ax.set(xlabel='layer', ylabel='share (dotted: alike)', title=title)
     return ax

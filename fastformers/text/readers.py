@@ -64,19 +64,14 @@ def _frames(rows, chunksize):
     while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part)
 
 # %% ../../nbs/text/03_readers.ipynb #e8b4fb19
-def _csv(path, text_col, sep, encoding, chunksize):
-    head = list(pd.read_csv(path, sep=sep, encoding=encoding, nrows=0))
-    other = [o for o in ';\t|,' if len(head)==1 and o!=sep and o in head[0]]
-    if other: raise ValueError(f"{head[0]!r} is one column; pass sep={other[0]!r} if that separates the columns")
-    strings = dict.fromkeys(L(text_col), str)
-    res = pd.read_csv(path, sep=sep, encoding=encoding, keep_default_na=False, dtype=strings, chunksize=chunksize)
-    for df in [res] if chunksize is None else res:
-        if type(df.index) is not pd.RangeIndex: raise ValueError(f"rows have more fields than the header; quote texts with {sep!r}")
+def _table(path, kind, text_col, sep, **kwargs):
+    "The DataFrames of a csv, tsv or jsonl file"
+    if kind=='jsonl': res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, **kwargs)
+    else: res = pd.read_csv(path, sep=sep or {'csv':',','tsv':'\t'}[kind], keep_default_na=False,
+                            dtype=dict.fromkeys(L(text_col), str), **kwargs)
+    for df in [res] if isinstance(res, pd.DataFrame) else res:
+        if type(df.index) is not pd.RangeIndex: raise ValueError("rows have more fields than the header; quote texts with a comma")
         yield df
-
-def _jsonl(path, encoding, chunksize):
-    res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, encoding=encoding, chunksize=chunksize)
-    yield from [res] if chunksize is None else res
 
 # %% ../../nbs/text/03_readers.ipynb #02f0674d
 def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
@@ -85,8 +80,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
     if kind in ('xlsx','parquet','docx','pdf','zip','json'):
         raise ValueError(f"{path}: .{kind} files cannot be read; save tables as csv or jsonl, texts as .txt")
     try:
-        if kind in ('csv','tsv'): yield from _csv(path, text_col, sep or {'csv':',','tsv':'\t'}[kind], encoding, chunksize)
-        elif kind=='jsonl': yield from _jsonl(path, encoding, chunksize)
+        if kind in ('csv','tsv','jsonl'): yield from _table(path, kind, text_col, sep, encoding=encoding, chunksize=chunksize)
         else:
             if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
             else: rows = (_conll if kind=='conll' else _plain)(path, encoding)

@@ -23,11 +23,10 @@ from .tokenizer import HFTokenizer, load_tokenizer, texts_in, tok_hash
 from .train_tokenizer import valid_text
 
 # %% ../../nbs/text/05_store.ipynb #a01a01a7
-def _texts(source, text_col, sep, encoding):
+def _texts(source, text_col):
     "The texts of `source`, one after another"
     if isinstance(source, (str,os.PathLike)):
-        dfs = read_texts(source, text_col, labels=False, sep=sep, encoding=encoding, chunksize=1000)
-        for df in dfs: yield from texts_in(df, text_col)
+        for df in read_texts(source, text_col, labels=False, chunksize=1000): yield from texts_in(df, text_col)
     elif hasattr(source, 'columns'): yield from texts_in(source, text_col)
     elif hasattr(source, 'column_names'): yield from (o[text_col] for o in source.select_columns([text_col]))
     else: yield from source
@@ -93,9 +92,6 @@ class TokenStore:
         tok, # An `HFTokenizer`, or an argument of `load_tokenizer`
         path, # New directory
         text_col='text', # Column of the texts in a table
-        sep=None, # Column separator of a csv file
-        encoding='utf-8', # Of files
-        progress=None, # Show a bar? None: after two seconds
         overwrite=False # Replace a store at `path`?
     ):
         "Tokenize `source` into a new store"
@@ -104,8 +100,7 @@ class TokenStore:
         tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
         wide = max(tok.tok.get_vocab().values())>=1<<16
         total = len(source) if hasattr(source, '__len__') and not isinstance(source, str) else None
-        texts = _texts(source, text_col, sep, encoding)
-        texts = tqdm(texts, total=total, unit=' texts', disable=progress is False, delay=0 if progress else 2)
+        texts = tqdm(_texts(source, text_col), total=total, unit=' texts', delay=2) # no bar for two seconds
         with atomic_dir(path, mark='store.json') as new:
             content = content_hash(_write(new, _batches(texts), tok, 'I' if wide else 'H'))
             n_bytes,n_ends = ((new/f'{o}.bin').stat().st_size for o in ('tokens','ends'))

@@ -79,18 +79,16 @@ def separates_pairs(
     return None in seq[seq.index(0):seq.index(1)]
 
 def pair_tokens(
-    tok, # What `load_tokenizer` takes; it is not changed
-    sep='<sep>', # New token between the texts
-    cls='<cls>' # New token at the end, where the prediction is read
+    tok # What `load_tokenizer` takes; it is not changed
 )->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
     "A tokenizer that encodes a pair as `a <sep> b <cls>` and a text as `a <cls>` (Radford et al. 2018, section 3.3)"
     tok = load_tokenizer(tok)
     if separates_pairs(tok): return tok
-    new,alone = extend_vocab(tok, sep_token=sep, cls_token=cls),tok.backend_tokenizer.encode('a')
+    new,alone = extend_vocab(tok, sep_token='<sep>', cls_token='<cls>'),tok.backend_tokenizer.encode('a')
     start = alone.tokens[:alone.sequence_ids.index(0)] # such as Llama's <s>
     new.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*start, '$A', cls], pair=[*start, '$A', sep, '$B:1', f'{cls}:1'],
-        special_tokens=[(o, new.convert_tokens_to_ids(o)) for o in {sep, cls, *start}])
+        single=[*start, '$A', '<cls>'], pair=[*start, '$A', '<sep>', '$B:1', '<cls>:1'],
+        special_tokens=[(o, new.convert_tokens_to_ids(o)) for o in {'<sep>', '<cls>', *start}])
     return new
 
 # %% ../../nbs/text/02_tokenizer.ipynb #299986db
@@ -131,7 +129,6 @@ def is_pair(o):
     return isinstance(o, (list,tuple)) and len(o)==2 and all(isinstance(t, str) for t in o)
 
 def _is_text(o): return isinstance(o, str) or is_pair(o)
-
 
 def texts_in(df, col):
     "The strings in column `col` of `df`; raise where there is anything else"
