@@ -9,8 +9,9 @@ beside TF-IDF with logistic regression, which costs seconds and which a transfor
 __all__ = ['nested_order', 'tfidf_hits', 'LabelCurve', 'label_curve']
 
 # %% ../../nbs/ulmfit/06_curve.ipynb #a5e25974
-import json, logging, math, tempfile, time
+import logging, math, tempfile, time
 from functools import partial
+from itertools import product
 from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np, pandas as pd
@@ -19,10 +20,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from ..data.labels import class_names, find_task, split_rows
-from ..files import write_text
 from .recipe import as_recipe, split_columns
 from .report import paired_bootstrap
-from .run import begin_run, lm_texts, run_facts, run_stage
+from .run import lm_texts
 from .stage import fine_tune_classifier, fine_tune_lm
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ def tfidf_hits(
     "TF-IDF of words and pairs of words with logistic regression, trained on `train`"
     def texts(df): return [' '.join(map(str, o)) for o in df[list(L(text_col))].to_numpy()]
     y,target = train[label_col].astype(str),valid[label_col].astype(str)
-    if y.nunique()<2: return (target==y.iloc[0]).to_numpy() # logistic regression needs two classes
     model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
     return (target==model.fit(texts(train), y).predict(texts(valid))).to_numpy()
 
@@ -56,14 +55,10 @@ _with,_without,_tfidf = 'with stage 2','without stage 2','TF-IDF + logistic regr
 class LabelCurve:
     "Accuracy of classifiers of few and of many labels on the same held-out rows"
     def __init__(self,
-        rows # Of each classifier its `arm`, `size`, `seed`, whether each held-out row is right (`hits`), and `seconds`
-    ): self.rows = sorted(rows, key=lambda o: (o['size'], o['arm'], o['seed']))
-
-    @property
-    def table(self):
-        "A row for each classifier"
-        df = pd.DataFrame(self.rows).rename(columns={'size':'labels'})
-        return df.assign(accuracy=df.pop('hits').map(np.mean))
+        rows # Of each classifier its `arm`, number of `labels`, `seed`, `seconds`, and whether each held-out row is right (`hits`)
+    ):
+        self.rows = pd.DataFrame(rows)
+        self.table = self.rows.drop(columns='hits').assign(accuracy=self.rows.hits.map(np.mean))
 
     @property
     def summary(self):
@@ -74,24 +69,24 @@ class LabelCurve:
     @property
     def gains(self):
         "Gain by the language model at each number of labels: mean difference of accuracy and its 95 % interval, see `paired_bootstrap`"
-        hits = pd.DataFrame(self.rows).groupby(['arm','size']).hits.agg(list)
-        both = [n for n in sorted({*hits.index.levels[1]}) if {(_with,n),(_without,n)} <= {*hits.index}]
-        res = pd.DataFrame([(n, *paired_bootstrap(hits[_with,n], hits[_without,n])) for n in both], columns=['labels','gain','low','high'])
-        res['says'] = np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference')
-        return res.set_index('labels')
+        by = self.rows.pivot(index=['labels','seed'], columns='arm', values='hits').reindex(columns=[_with,_without]).dropna()
+        res = [(n, *paired_bootstrap([*o[_with]], [*o[_without]])) for n,o in by.groupby('labels')]
+        res = pd.DataFrame(res, columns=['labels','gain','low','high']).set_index('labels')
+        return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference'))
 
     def plot(self, ax=None):
         "Accuracy by number of labels: the mean of the seeds, and a band from the lowest to the highest"
         if ax is None: ax = plt.subplots(figsize=(5.5,3.2))[1]
-        for i,(arm,g) in enumerate(self.table.groupby('arm')):
+        for arm,g in self.table.groupby('arm'):
             o = g.groupby('labels').accuracy.agg(['mean','min','max'])
-            ax.plot(o.index, o['mean'], marker='o', color=f'C{i}', label=arm)
-            ax.fill_between(o.index, o['min'], o['max'], color=f'C{i}', alpha=.2)
+            ax.plot(o.index, o['mean'], marker='o', label=arm)
+            ax.fill_between(o.index, o['min'], o['max'], alpha=.2)
         sizes,g = sorted(self.table.labels.unique()),self.gains
-        sure = [str(n) for n in g.index[g.says!='no measurable difference']]
-        title = f"Stage 2 makes a difference at {', '.join(sure)} labels" if sure else 'Stage 2: no measurable difference'
-        ax.set(xscale='log', xlabel='labels', ylabel='accuracy, validation', xticks=sizes, title='' if g.empty else title)
-        ax.set_xticklabels([f'{n:,}' for n in sizes]); ax.minorticks_off()
+        sure = ', '.join(str(n) for n in g.index[g.says!='no measurable difference'])
+        title = f"Stage 2 makes a difference at {sure} labels" if sure else 'Stage 2: no measurable difference'
+        ax.set(xscale='log', xlabel='labels', ylabel='accuracy, validation', title='' if g.empty else title)
+        ax.set_xticks(sizes, [f'{n:,}' for n in sizes])
+        ax.minorticks_off()
         ax.legend(fontsize=8)
         return ax
 
@@ -106,7 +101,6 @@ def label_curve(
     unlabelled=None, # More texts for the language model: a DataFrame or a list
     arch=None, # Hub id, directory of a general LM, or shipped name; default: the recipe's
     recipe=None, # A `Recipe`, the path of one, or None for the defaults; with objective none there is no stage 2
-    path=None, # Directory; the same call, made again, goes on with what is there
     text_col=None, label_col=None, valid_col=None, # Default: the recipe's
     min_steps=100 # Of each classifier: few labels get more epochs
 ) -> LabelCurve:
@@ -116,39 +110,24 @@ def label_curve(
     arch,seeds,task = arch or r.model.arch or 'minilm',list(seeds),find_task(df, label_col)
     if task.several or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
     splits = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, class_names(df, label_col))
-    train,valid = map(np.asarray, splits)
+    train,valid = splits
     n_classes = df[label_col].iloc[train].nunique()
     if not n_classes<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {n_classes}, one a class, and {len(train):,}, the training rows; got {list(sizes)}")
     texts = lm_texts(df, train, unlabelled, None, text_col)[0]
-    rows = df[[*L(text_col), label_col]]
-    facts = run_facts(r, arch, seeds[:1], training=rows.iloc[train].values, validation=rows.iloc[valid].values,
-                      LM_texts=texts, min_steps=[min_steps])
+    fit = partial(fine_tune_classifier, text_col=text_col, label_col=label_col, valid_col='is_valid')
+    train,held,rows = df.iloc[train],df.iloc[valid].assign(is_valid=True),[]
+    def hits(few, arm, start, seed):
+        if arm==_tfidf: return tfidf_hits(few, held, text_col, label_col)
+        epochs = max(r.classifier.epochs, min_steps/math.ceil(len(few)/r.classifier.bs))
+        both = pd.concat([few.assign(is_valid=False), held], ignore_index=True)
+        return fit(both, start, seed=seed, name=f'{len(few)} labels, {arm}', **{**vars(r.classifier), 'epochs':epochs}).score>.5
     with tempfile.TemporaryDirectory() as tmp:
-        root = Path(path or tmp)
-        begin_run(root, facts, resume=(root/'run.json').is_file())
-        arms = {_without:arch}
-        if r.lm.objective!='none':
-            run_stage(partial(fine_tune_lm, texts, arch, seed=seeds[0], **vars(r.lm)), root, 'target_lm').learner = None
-            arms[_with] = root/'target_lm'
-        fit = partial(fine_tune_classifier, text_col=text_col, label_col=label_col, valid_col='is_valid')
-        def score(few, arm, seed):
-            if arm==_tfidf: return tfidf_hits(few, df.iloc[valid], text_col, label_col)
-            both = pd.concat([few.assign(is_valid=False), df.iloc[valid].assign(is_valid=True)], ignore_index=True)
-            epochs = max(r.classifier.epochs, min_steps/math.ceil(len(few)/r.classifier.bs))
-            return fit(both, arms[arm], seed=seed, name=f'{len(few)} labels, {arm}', **{**vars(r.classifier), 'epochs':epochs}).score>.5
-        return LabelCurve(_scores(root/'rows.json', df.iloc[train], label_col, score, [_tfidf,*arms], sizes, seeds))
-
-def _scores(file, train, label_col, score, arms, sizes, seeds):
-    "The rows of a `LabelCurve`; finished ones are kept in `file`"
-    rows = json.loads(file.read_text('utf-8')) if file.is_file() else []
-    done = {(o['arm'],o['size'],o['seed']):o for o in rows}
-    todo = [(arm,n,seed) for arm in arms for n in sizes for seed in seeds]
-    for i,(arm,n,seed) in enumerate(todo):
-        if (arm,n,seed) in done: continue
-        start,few = time.time(),train.iloc[nested_order(train[label_col], seed)[:n]]
-        hits = np.asarray(score(few, arm, seed)).astype(int).tolist()
-        done[arm,n,seed] = dict(arm=arm, size=n, seed=seed, hits=hits, seconds=round(time.time()-start, 1))
-        write_text(file, json.dumps(list(done.values())))
-        _log.info(f"{arm}, {n} labels, seed {seed}: accuracy {np.mean(hits):.3f}; {i+1} of {len(todo)}")
-    return [done[o] for o in todo]
+        arms = {_tfidf:None, _without:arch}
+        if r.lm.objective!='none': arms[_with] = fine_tune_lm(texts, arch, Path(tmp)/'lm', seed=seeds[0], **vars(r.lm)).path
+        for arm,n,seed in product(arms, sizes, seeds):
+            start,few = time.time(),train.iloc[nested_order(train[label_col], seed)[:n]]
+            right = np.asarray(hits(few, arm, arms[arm], seed), dtype=float)
+            rows.append(dict(arm=arm, labels=n, seed=seed, hits=right, seconds=round(time.time()-start, 1)))
+            _log.info(f"{arm}, {n} labels, seed {seed}: accuracy {right.mean():.3f}")
+    return LabelCurve(rows)

@@ -63,6 +63,8 @@ class ModelConfig:
     compile_blocks:bool = False # Compile each layer with `torch.compile`: slow start, faster steps on a GPU
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #0265b871
+_schedules = Literal['full_tune','head_first','head_only','gradual_unfreeze','sequential_unfreeze','lp_ft','chain_thaw']
+
 @dataclass(frozen=True)
 class TrainConfig:
     "Settings of every stage"
@@ -72,12 +74,17 @@ class TrainConfig:
     lr:float|None = None
     # Which layers learn when: full_tune, head_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft, chain_thaw;
     # blank: full_tune, or head_first if a language model's head is new
-    schedule:str|None = None
+    schedule:_schedules|None = None
     # How the learning rate moves in a step of the schedule: one_cycle, slanted_triangular, linear_warmup
-    anneal:str = 'one_cycle'
+    anneal:Literal['one_cycle','slanted_triangular','linear_warmup'] = 'one_cycle'
     discr:float = 1. # The learning rate of a layer group is that of the group above divided by this; 1: all alike
     bs:int = 32 # Rows in a batch
     drop_mult:float = 1. # Multiplies every dropout probability
+
+    def __post_init__(self): # a setting may also be an object, so only texts are checked
+        for f in fields(self):
+            v = getattr(self, f.name)
+            if isinstance(v, str): parse(f.type, v, f'`{f.name}`: ')
 
 @dataclass(frozen=True)
 class LMConfig(TrainConfig):
@@ -111,7 +118,7 @@ class GeneralConfig(LMConfig):
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"
     epochs:float|None = 4.
-    schedule:str|None = 'full_tune'
+    schedule:_schedules|None = 'full_tune'
     discr:float = 1.11
     # single, multi (several labels per text), regression or tags; blank: inferred from the label column
     task:str|None = None
@@ -123,7 +130,7 @@ class TaskConfig(TrainConfig):
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,
     # side by side, or mix for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix'] = -1
-    adapters:str|None = None # Train few weights only: bottleneck, lora or bitfit; blank: all weights
+    adapters:Literal['bottleneck','lora','bitfit']|None = None # Train few weights only: bottleneck, lora or bitfit; blank: all weights
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
     valid_pct:float = .2 # Share of rows held out
@@ -149,10 +156,10 @@ def allowed(t):
     if get_origin(t) is tuple: return f"{allowed(args[0]).removeprefix('a ')}s separated by commas"
     return ' or '.join(str(o) if get_origin(t) is Literal else allowed(o) for o in args) if args else _words[t]
 
-def parse(t, text):
-    "`text` as a value of the type `t`; ValueError says what is allowed"
+def parse(t, text, what=''):
+    "`text` as a value of the type `t`; ValueError begins with `what` and says what is allowed"
     try: return _parse(t, text.strip())
-    except (ValueError,KeyError): raise ValueError(f"expected {allowed(t)}, got {text!r}") from None
+    except (ValueError,KeyError): raise ValueError(f"{what}expected {allowed(t)}, got {text!r}") from None
 
 def _parse(t, s):
     args = get_args(t)
@@ -227,11 +234,8 @@ def _check_keys(name, keys):
 def _read_section(name, keys):
     "The section `name` from a dict of keys and texts"
     _check_keys(name, keys)
-    known,values = settings(section_types[name]),{}
-    for k,v in keys.items():
-        try: values[k] = parse(known[k].type, v)
-        except ValueError as e: raise ValueError(f"[{name}] {k}: {e}") from None
-    return section_types[name](**values)
+    cls = section_types[name]
+    return cls(**{k:parse(settings(cls)[k].type, v, f'[{name}] {k}: ') for k,v in keys.items()})
 
 def read_recipe(
     path, # An INI file

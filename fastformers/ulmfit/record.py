@@ -73,7 +73,6 @@ class Stage:
     curve:pd.DataFrame = field(default_factory=pd.DataFrame) # One row per epoch: epoch, train_loss, valid_loss, metrics
     losses:list = field(default_factory=list) # Smoothed training loss of each step
     schedule:Schedule = field(default_factory=lambda: Schedule([1.])) # The schedule that was run
-    groups:list = field(default_factory=list) # Names of its layer groups
     lr:float = 0.
     seconds:float = 0.
     score:np.ndarray|None = None # One number per validation row, higher is better
@@ -93,7 +92,7 @@ class Stage:
 
     def to_dict(self):
         "A summary for JSON, without the scores of single rows"
-        left_out = 'losses schedule groups score weight score_before test_score'.split()
+        left_out = 'losses schedule score weight score_before test_score'.split()
         return {k:v for k,v in self._facts().items() if k not in left_out} | {'epochs':self.schedule.total}
 
     def save(self, path):

@@ -14,8 +14,7 @@ import json, math
 from pathlib import Path
 import numpy as np, pandas as pd
 from matplotlib.figure import Figure
-from ..callback.schedule import plot_schedule
-from ..files import atomic_file, to_json, write_text
+from ..files import to_json, write_text
 from ..inference.stage_json import versions
 from .record import fmt, markdown_table, mean_std, stage_table
 
@@ -46,19 +45,65 @@ def gain_sentence(subject, measure, where, diff, low, high, before, after):
         head = f"{measure} is {'better' if diff>0 else 'worse'} by {fmt(abs(diff))} (95 % interval {fmt(ends[0])} to {fmt(ends[1])})"
     return f"{subject}: {head}: {before}, {after}, on {where}."
 
-def _gain(what, on, measure, a, b, weight, subject, words):
-    "A row of the table of gains: scores `a` against `b`, `(seeds, rows)` each"
-    diff,low,high = paired_bootstrap(a, b, weight)
-    w = np.ones(a.shape) if weight is None else weight
+def _gain(what, on, measure, scores, before, weights, subject, words):
+    "Yield the row of the table of gains, if there are `scores` and scores `before` of the same seeds (dicts by seed)"
+    seeds = [s for s in scores if s in before]
+    if not seeds: return
+    a,b,w = (np.stack([d[s] for s in seeds]) for d in (scores, before, weights or {s:np.ones_like(scores[s]) for s in seeds}))
+    diff,low,high = paired_bootstrap(a, b, w)
     sign,measure = (-1,measure[1:]) if measure.startswith('-') else (1,measure)      # a loss is shown without its minus
     after,before = (sign*np.average(np.where(w>0, o, 0), weights=w).item() for o in (a,b))
     where = f"the same {a.shape[1]:,} {on} rows" + (f" with {len(a)} seeds" if len(a)>1 else '')
     says = gain_sentence(subject, measure, where, diff, low, high, f"{words[0]} {fmt(before)}", f"{words[1]} {fmt(after)}")
-    return dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low, high=high,
-                rows=a.shape[1], seeds=len(a), says=says)
+    yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low, high=high,
+               rows=a.shape[1], seeds=len(a), says=says)
+
+# %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
+def _plot_losses(stages, ax):
+    "Training and validation loss of all seeds of a stage"
+    ends = []
+    for s in stages:
+        ys = [s.before.get('loss', np.nan), *s.curve.valid_loss]
+        steps,epochs = np.linspace(0, s.schedule.total, len(s.losses)+1)[1:],[0, *s.curve.epoch]
+        lines = ax.plot(steps, s.losses, 'C0', lw=.8, alpha=.6) + ax.plot(epochs, ys, 'o-C1')
+        ends.append((ys[0], ys[-1]))
+    change = ' → '.join(filter(None, map(fmt, np.mean(ends, 0))))
+    ax.set(xlabel='epoch', ylabel='loss', title=f"{stages[0].name}:\nvalidation loss {change}")
+    ax.legend(lines, ['training (smoothed)', 'validation'])
+
+def _plot_scores(r, ax):
+    "Scores of the classifiers with and without the LM stages, with their intervals"
+    measure,ticks = r.final[0].score_name,[]
+    sign = -1 if measure.startswith('-') else 1
+    for on,attr in (('valid','score'),('test','test_score')):
+        for name,how,color in ((_without,'without','grey'),(_with,'with','C1')):
+            if not (got := [*r.scores(name, attr).values()]): continue
+            v,*ends = (sign*o for o in paired_bootstrap(got, np.zeros_like(got)))
+            ax.errorbar(len(ticks), v, [[v-min(ends)],[max(ends)-v]], fmt='o', capsize=4, color=color)
+            ax.annotate(fmt(v), (len(ticks),v), (6,0), textcoords='offset points', va='center')
+            ticks.append(f'{on}\n{how}')
+    says = [f"{o.on}: {o.says.split(': ')[1].split(' (')[0]}" for o in r.gains().query("what=='LM stages'").itertuples()]
+    ax.set(xlim=(-.5,len(ticks)-.1), ylabel=measure.lstrip('-')+(', lower is better' if sign<0 else ''),
+           title='\n'.join(['What the LM stages gained,', *says] if says else [f"{measure.lstrip('-')}, 95 % interval"]))
+    ax.set_xticks(range(len(ticks)), ticks)
 
 # %% ../../nbs/ulmfit/03_report.ipynb #7e670b06
 _with,_without = 'classifier','classifier without LM stages'
+_title = 'Three stages, and what each stage gained'
+_use = """The directory `{dir}` holds the classifier.
+
+```python
+from fastformers.inference.predictor import from_hf
+from_hf('{dir}')(['a new text'])   # label and score; without fastai
+
+from fastformers.all import *
+learn = classifier_learner(dls, '{dir}')   # to train further; dls = classifier_dls(df, '{dir}')
+```"""
+_care = """- The validation score is too optimistic if settings were chosen on validation rows. Keep some rows aside as `test` and score them once.
+- Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, standard deviation).
+- The losses of a language model before and after are on the same tokens of its own validation rows."""
+
+def _bullets(o): return '\n'.join(f'- {v}' for v in o)
 
 class Report:
     "Results of the `stages` of a run, and what each stage gained"
@@ -87,21 +132,19 @@ class Report:
         "One row per stage: data, settings, time; metrics before → after training, ± standard deviation over seeds"
         return stage_table(self.named)
 
-    def scores(self, names, *attrs):
-        "For each of `names` its `attrs`, `(seeds, rows)` each, for seeds that all names share; None if there are none"
-        by = [{o.seed:[getattr(o,k) for k in attrs] for o in self.named.get(n, [])} for n in names]
-        seeds = [s for s in by[0] if all(s in d and all(v is not None for v in d[s]) for d in by)]
-        if seeds: return [[np.stack([d[s][i] for s in seeds]) for i in range(len(attrs))] for d in by]
+    def scores(self, name, attr):
+        "`attr`, such as 'test_score', of the stages of one `name`, by seed"
+        return {o.seed:v for o in self.named.get(name, []) if (v := getattr(o, attr)) is not None}
 
     def _compare(self):
         for name,(s,*_) in self.named.items():
-            if name.startswith(_with) or not (got := self.scores([name], 'score', 'score_before', 'weight')): continue
-            measure = f'{s.score_name} per predicted token'
-            yield _gain(name, 'validation', measure, *got[0], f'The {name} stage', ('before', 'after'))
+            if name.startswith(_with): continue
+            scores = (self.scores(name, o) for o in ('score','score_before','weight'))
+            yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores,
+                             f'The {name} stage', ('before', 'after'))
         for on,attr in (('validation','score'),('test','test_score')):
-            if not (got := self.scores([_with,_without], attr)): continue
-            yield _gain('LM stages', on, self.final[0].score_name, got[0][0], got[1][0], None,
-                        'The LM stages, for the classifier', ('without them', 'with them'))
+            yield from _gain('LM stages', on, self.final[0].score_name, self.scores(_with, attr), self.scores(_without, attr), None,
+                             'The LM stages, for the classifier', ('without them', 'with them'))
 
     def gains(self):
         "One row per comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"
@@ -118,14 +161,21 @@ class Report:
     def summary(self):
         "The table and the gain of each stage, as Markdown"
         return f"{markdown_table(self.table())}\n\n{_bullets(self.sentences())}"
+    def __repr__(self): return f'{_title}\n\n{self.summary()}'
 
     def to_markdown(self,
         picture=None, # Path of a picture, relative to the Markdown file
     ):
         "The whole report as Markdown"
-        return _render(self, picture)
+        parts = [f"# {_title}", _bullets(self.sentences())]
+        if picture: parts.append(f"![Losses and scores]({picture})")
+        if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
+        parts += ["## The stages", "Metrics are on validation rows, before → after training. Rows and tokens are training + validation.",
+                  markdown_table(self.table())]
+        if d := self.final[0].path: parts += ["## Use the classifier", _use.format(dir=Path(d).name)]
+        parts += ["## Read with care", _care, "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
+        return '\n\n'.join(parts)+'\n'
     _repr_markdown_ = to_markdown
-    def __repr__(self): return f'{_title}\n\n{self.summary()}'
 
     def to_dict(self):
         "The report as a dict for JSON"
@@ -133,13 +183,14 @@ class Report:
         return to_json(dict(format=1, title=_title, info=self.info, metrics=self.metrics, gains=gains,
                             stages=stages, versions=versions()))
 
-    def plot(self,
-        path=None, # File to write
-    )->Figure:
-        "One figure: losses of each stage, the classifier's schedule, scores with and without the LM stages"
-        fig = _draw(self)
-        if path is not None:
-            with atomic_file(path) as f: fig.savefig(f, dpi=100)
+    def plot(self)->Figure:
+        "One figure: losses of each stage, scores of the classifiers with and without the LM stages"
+        n = len(self.named)+1
+        cols = min(3, n)
+        fig = Figure(figsize=(4.2*cols, 3.4*math.ceil(n/cols)), layout='constrained')
+        *axs,last = [fig.add_subplot(math.ceil(n/cols), cols, i+1) for i in range(n)]
+        for stages,ax in zip(self.named.values(), axs): _plot_losses(stages, ax)
+        _plot_scores(self, last)
         return fig
 
     def save(self,
@@ -148,86 +199,7 @@ class Report:
         "Write report.md, report.png and report.json"
         path = Path(path or self.path)
         path.mkdir(parents=True, exist_ok=True)
-        self.plot(path/'report.png')
+        self.plot().savefig(path/'report.png', dpi=100)
         write_text(path/'report.md', self.to_markdown('report.png'))
         write_text(path/'report.json', json.dumps(self.to_dict(), indent=1, ensure_ascii=False)+'\n')
         return path
-
-# %% ../../nbs/ulmfit/03_report.ipynb #5b54f1ca
-_title = 'Three stages, and what each stage gained'
-_use = """The directory `{dir}` holds the classifier.
-
-```python
-from fastformers.inference.predictor import from_hf
-from_hf('{dir}')(['a new text'])   # label and score; without fastai
-
-from fastformers.all import *
-learn = classifier_learner(dls, '{dir}')   # to train further; dls = classifier_dls(df, '{dir}')
-```"""
-
-def _caveats(r):
-    "Limits of the numbers"
-    s,one = r.final[0],len(r.final)==1
-    yield ("The validation score is too optimistic if settings were chosen on validation rows. "
-           + ("Use the test score once only." if s.test else "Keep some rows aside as `test` and score them once."))
-    yield (f"Seeds: {', '.join(str(o.seed) for o in r.final)}. Intervals cover the choice of rows, not of seeds: "
-           + ("train with several seeds to see their spread." if one else "± is the standard deviation over the seeds."))
-    if any(not o.startswith(_with) for o in r.named):
-        yield "The losses of a language model before and after are on the same tokens of its own validation rows."
-
-def _bullets(o): return '\n'.join(f'- {v}' for v in o)
-
-def _render(r, picture):
-    "The report `r` as Markdown"
-    parts = [f"# {_title}", _bullets(r.sentences())]
-    if picture: parts.append(f"![Losses, schedule and scores]({picture})")
-    if r.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in r.info.items())]
-    parts += ["## The stages", "Metrics are on validation rows, before → after training. Rows and tokens are training + validation.",
-              markdown_table(r.table())]
-    if d := r.final[0].path: parts += ["## Use the classifier", _use.format(dir=Path(d).name)]
-    parts += ["## Read with care", _bullets(_caveats(r)), "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
-    return '\n\n'.join(parts)+'\n'
-
-# %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
-def _plot_losses(stages, ax):
-    "Training and validation loss of all seeds of a stage"
-    ends = []
-    for s in stages:
-        ys = [s.before.get('loss', np.nan), *s.curve.valid_loss]
-        steps,epochs = np.linspace(0, s.schedule.total, len(s.losses)+1)[1:],[0, *s.curve.epoch]
-        lines = ax.plot(steps, s.losses, 'C0', lw=.8, alpha=.6) + ax.plot(epochs, ys, 'o-C1')
-        ends.append((ys[0], ys[-1]))
-    change = ' → '.join(filter(None, map(fmt, np.mean(ends, 0))))
-    ax.set(xlabel='epoch', ylabel='loss', title=f"{stages[0].name}:\nvalidation loss {change}")
-    ax.legend(lines, ['training (smoothed)', 'validation'])
-
-def _plot_schedule(s, ax):
-    names = s.groups if len(s.groups)==s.schedule.n_groups else None
-    plot_schedule(s.schedule, lr=s.lr, names=names, ax=ax)
-    ax.set_title(f'{s.name}: {ax.get_title()}'.replace(', ', ',\n'))
-
-def _plot_scores(r, ax):
-    "Scores of the classifiers with and without the LM stages, with their intervals"
-    measure,ticks = r.final[0].score_name,[]
-    sign = -1 if measure.startswith('-') else 1
-    for on,attr in (('valid','score'),('test','test_score')):
-        for name,how,color in ((_without,'without','grey'),(_with,'with','C1')):
-            if not (got := r.scores([name], attr)): continue
-            v,*ends = (sign*o for o in paired_bootstrap(got[0][0], np.zeros_like(got[0][0])))
-            ax.errorbar(len(ticks), v, [[v-min(ends)],[max(ends)-v]], fmt='o', capsize=4, color=color)
-            ax.annotate(fmt(v), (len(ticks),v), (6,0), textcoords='offset points', va='center')
-            ticks.append(f'{on}\n{how}')
-    says = [f"{o.on}: {o.says.split(': ')[1].split(' (')[0]}" for o in r.gains().query("what=='LM stages'").itertuples()]
-    ax.set(xlim=(-.5,len(ticks)-.1), ylabel=measure.lstrip('-')+(', lower is better' if sign<0 else ''),
-           title='\n'.join(['What the LM stages gained,', *says] if says else [f"{measure.lstrip('-')}, 95 % interval"]))
-    ax.set_xticks(range(len(ticks)), ticks)
-
-def _draw(r):
-    "The figure of the report `r`"
-    panels = [lambda ax,o=o: _plot_losses(o, ax) for o in r.named.values()]
-    panels += [lambda ax: _plot_schedule(r.final[0], ax), lambda ax: _plot_scores(r, ax)]
-    cols = min(3, len(panels))
-    rows = math.ceil(len(panels)/cols)
-    fig = Figure(figsize=(4.2*cols, 3.4*rows), layout='constrained')
-    for i,f in enumerate(panels): f(fig.add_subplot(rows, cols, i+1))
-    return fig
