@@ -50,12 +50,11 @@ def test_folders_of_classes_alone_are_split_by_content(tmp_path):
     assert list(dls.vocab)==['negative','neutral','positive'] and len(dls.valid_ds)==len(split_rows(tiny_df()[['text']])[1])
 
 @doors
-@pytest.mark.parametrize('name', ['from_csv','from_folder','from_df'])
+@pytest.mark.parametrize('name', ['from_csv','from_folder'])
 def test_doors_say_what_they_take(door, name):
     f = getattr(door, name)
     params = inspect.signature(f).parameters
     assert 'kwargs' not in params and all(docments(f, full=True)[k]['docment'] for k in ('path','tok','bs','seed') if k in params)
-    with pytest.raises(TypeError, match="'batchsize'"): f('nowhere', tiny_tok(), batchsize=3)      # before anything is read
 
 # ---- frames and datasets
 
@@ -69,7 +68,7 @@ class StandIn:
 def test_a_dataset_is_its_frame(door):
     numbers = tiny_df().assign(label=lambda d: d.label.map(ClassLabel.names.index))
     assert same(door(StandIn(tiny_df()), tiny_tok(), **small), door(tiny_df(), tiny_tok(), **small))
-    assert same(door(StandIn(numbers, {'label':ClassLabel(), 'text':object()}), tiny_tok(), **small), door.from_df(tiny_df(), tiny_tok(), **small))
+    assert same(door(StandIn(numbers, {'label':ClassLabel(), 'text':object()}), tiny_tok(), **small), door(tiny_df(), tiny_tok(), **small))
 
 @doors
 def test_a_real_dataset_is_its_frame(door):

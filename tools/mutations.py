@@ -24,7 +24,7 @@ mutations = [
     ('RTD has no weight of 50', 'objectives/rtd', '+ self.rtd_weight*self.rtd(pred, y)', '+ self.rtd(pred, y)', 'rtd objectives/04_rtd'),
     ('RTD: hidden and refilled alike counts as replaced', 'objectives/rtd', 'return filled.predicted & (filled.ids!=y.as_subclass(Tensor))', 'return filled.predicted', 'rtd objectives/04_rtd'),
     # means and figures
-    ('token loss is a mean of rows', 'objectives/core', 'loss.sum()/n.sum().clamp(min=1)', '(loss.sum(1)/n.clamp(min=1)).mean()', 'contracts_masks contracts_lm_head'),
+    ('token loss is a mean of rows', 'objectives/core', 'else total/n.sum().clamp(min=1)', 'else rows.mean()', 'contracts_masks contracts_lm_head'),
     ('validation loss weighs batches by rows', 'objectives/metrics', 'n = (self.weight or objective_of(learn.dls).weight)(learn.pred, *learn.yb)', 'n = len(learn.yb[0])', 'contracts_learner objectives/01_metrics'),
     ('accumulated gradients are a sum', 'callback/compute', 'scale = self.unit/self.total if self.total else 1.', 'scale = 1.', 'accumulate'),
     ('an interval of 50 %', 'ulmfit/report', '[.025,.975]', '[.25,.75]', 'evaluation ulmfit/03_report'),

@@ -13,7 +13,7 @@ import logging, time
 from functools import cache
 import torch, torch.nn.functional as F
 from torch import nn
-from fastai.basics import Callback, CancelBatchException, CancelStepException
+from fastai.basics import Callback, CancelBatchException
 from fastai.basics import default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
@@ -129,9 +129,3 @@ class TokenAccumulation(Callback):
             for p in self.model.parameters():
                 if p.grad is not None: p.grad.mul_(scale)
         self._reset()
-
-    def after_train(self):
-        if not self.seen: return # otherwise the epoch ended early, inside a window
-        self.seen = float('inf')
-        self.learn._with_events(self.learn._step, 'step', CancelStepException)
-        self.opt.zero_grad()

@@ -14,7 +14,7 @@ import logging, torch
 from torch import Tensor
 from fastai.basics import Callback, get_model
 from fastai.callback.fp16 import MixedPrecision
-from ..models.families import block_modules, group_names, layer_groups
+from ..models.families import block_modules, layer_groups
 from .schedule import drop_frozen_grads, in_fit
 
 _log = logging.getLogger(__name__)
@@ -38,13 +38,11 @@ class FreezeGrads(Callback):
 # %% ../../nbs/callback/01_freeze.ipynb #05139d27
 def frozen_modules(model):
     "Modules in the body of `model` below its lowest trained layer"
-    blocks = block_modules(model.body)
-    names = ['embeddings', *(f'block {i+1}' for i in range(len(blocks))), 'head']
-    groups = zip(group_names(model), layer_groups(model))
-    lowest = next((names.index(k) for k,ps in groups if any(p.requires_grad for p in ps)), len(blocks)+1)
-    if lowest==0: return []
-    above = {m for b in blocks[lowest-1:] for o in b for m in o.modules()}
     def trains(m): return any(p.requires_grad for p in m.parameters())
+    if any(p.requires_grad for p in layer_groups(model)[0]): return [] # the embeddings train
+    blocks = block_modules(model.body)
+    lowest = next((i for i,b in enumerate(blocks) if any(map(trains, b))), len(blocks))
+    above = {m for b in blocks[lowest:] for o in b for m in o.modules()}
     return [m for m in model.body.modules() if m not in above and not trains(m)]
 
 class FrozenEval(Callback):

@@ -8,7 +8,7 @@ adds numbers in no fixed order. A checkpoint is a directory with a safetensors f
 
 # %% auto #0
 __all__ = ['kept', 'state_of', 'load_state', 'stateful', 'set_random', 'get_state', 'set_state', 'write_checkpoint',
-           'read_checkpoint', 'data_hash', 'describe', 'data_settings', 'fit_settings', 'differences', 'Resume']
+           'read_checkpoint', 'data_hash', 'describe', 'settings', 'differences', 'Resume']
 
 # %% ../../nbs/callback/05_resume.ipynb #6cf104b0
 import inspect, json, logging, re, shutil, signal, threading, time
@@ -149,36 +149,25 @@ def describe(o):
     args = {k:v for k,v in vars(o).items() if k in args and isinstance(v, (str,int,float,tuple,list,Path))}
     return f"{type(o).__name__}({', '.join(f'{k}={v}' for k,v in args.items())})"
 
-def _rows(dl):
-    at = range(0, dl.n, -(-dl.n//5000))
-    return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in at)}'
-
-def data_settings(learn):
-    "Settings of model, data and loss that `Resume` compares"
-    dl,model = learn.dls.train,learn.model
+def settings(learn):
+    "Settings of a run that `Resume` compares: model, data, loss, epochs, optimizer, schedules, callbacks"
+    dl,model,opt = learn.dls.train,learn.model,learn.opt
+    def rows(dl): return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in range(0, dl.n, -(-dl.n//5000)))}'
     shapes = [_plain(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
-    size = sum(p.numel() for p in model.parameters())
     weight = getattr(getattr(learn.loss_func, 'func', None), 'weight', None) # of classes
-    return {'model':f'{type(model).__name__} of {size:,} weights, {content_hash(shapes)}',
-            'training rows':_rows(dl), 'validation rows':_rows(learn.dls.valid),
-            'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed, 'class weights':str(weight),
-            'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func)}
-
-
-
-def fit_settings(learn):
-    "Settings of a fit that `Resume` compares: epochs, optimizer, schedules, and callbacks that change steps"
-    opt,res = learn.opt,{'epochs':learn.n_epoch}
-    wrapped = isinstance(opt, OptimWrapper)
-    res['optimizer'] = type(opt.opt).__name__ if wrapped else f'{type(opt).__name__} {_plain([*opt.cbs])}'
-    for k in opt.hypers[0]: res[k] = str([h[k] for h in opt.hypers])
+    steps = type(opt.opt).__name__ if isinstance(opt, OptimWrapper) else _plain([*opt.cbs])
+    res = {'model':f'{type(model).__name__}, {content_hash(shapes)}',
+           'training rows':rows(dl), 'validation rows':rows(learn.dls.valid),
+           'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed, 'class weights':str(weight),
+           'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func),
+           'epochs':learn.n_epoch, 'optimizer':f'{type(opt).__name__} {steps}',
+           **{k:str([h[k] for h in opt.hypers]) for k in opt.hypers[0]}}
     for o in learn.cbs:
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
             res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), restart=o.restart)
         elif isinstance(o, ParamScheduler):
-            pcts = np.linspace(0, 1, 9)
-            for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in pcts])
+            for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in np.linspace(0, 1, 9)])
         # a user's own callback is compared only if it is a `Regularizer`
         elif isinstance(o, Regularizer) or type(o).__module__.startswith(('fastai.','fastformers.')) and acts_in_step(o):
             res[f'callback {o.name}'] = describe(o)
@@ -233,7 +222,7 @@ class Resume(Callback):
         self._check()
         _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
 
-        self._settings = {**data_settings(self.learn), **fit_settings(self.learn)}
+        self._settings = settings(self.learn)
         self._at = self._newest()
         self._saved = self._began = time.monotonic()
         self._since,self.earlier = 0,self._at[0]['seconds'] if self._at else 0.

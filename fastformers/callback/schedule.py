@@ -25,7 +25,7 @@ _eps = 1e-9  # for rounding errors in sums of fractions
 
 class Schedule:
     "Learning rate factors `(steps, groups)`, 0 for a frozen group, and how many `epochs` each step lasts"
-    __array_ufunc__ = None  # `array * schedule` calls `__rmul__`
+
     def __init__(self,
         factors, # `(steps, groups)`, groups from low (embeddings) to high (head)
         epochs=1., # `(steps,)`, or one number for all; fractions allowed
@@ -46,7 +46,6 @@ class Schedule:
         return Schedule(self.factors, self.epochs*epochs/self.total)
 
     def __mul__(self, o): return Schedule(self.factors*np.asarray(o), self.epochs)
-    __rmul__ = __mul__
 
     def at(self,
         pos:float, # epochs since the start

@@ -63,8 +63,7 @@ def tokenizer_of(dls):
     tfms = dls.train_ds.tls[0].tfms.fs if hasattr(dls.train_ds,'tls') else []
     tok = first(f for f in tfms if isinstance(f, HFTokenizer))
     if tok is None:
-        raise TypeError("these dls hold no texts tokenized by `HFTokenizer`; "
-            "build them with `lm_dls`, `classifier_dls` or `HFTextBlock`")
+        raise TypeError("expected dls of `lm_dls`, `classifier_dls` or `HFTextBlock`; these hold no tokenized texts")
     return tok
 
 def _tok(tok, max_len=None, truncation=None, cls=HFTokenizer):
@@ -79,8 +78,7 @@ def _tok(tok, max_len=None, truncation=None, cls=HFTokenizer):
 def _for_pairs(tok):
     "`tok`, with a separator between the two texts of a pair if it had none"
     if separates_pairs(tok.tok): return tok
-    _log.info("this tokenizer puts nothing between the two texts of a pair: a separator and a classification token "
-        "are added (`pair_tokens`); the learner gives the model rows for them")
+    _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
     return HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
 
 def _say(task, sizes, n_tokens, unknown, cut, max_len):
@@ -181,31 +179,22 @@ def classifier_dls(
 
 # %% ../../nbs/data/04_block.ipynb #7246f1f5
 def _doors(f, labels):
-    "Give `f(data, tok, ...)` its `from_csv`, `from_folder` and `from_df`"
+    "Give `f(data, tok, ...)` its `from_csv` and `from_folder`: one function under both names of fastai"
     @delegates(f, but=['df','data'])
     def from_csv(
-        path, # File to read, `.gz` or not
+        path, # File or folder to read, see `read_texts`
         tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-        sep=None, # Separator of fields; default: a comma, or a tab in .tsv
-        encoding='utf-8', # Encoding of the file
-        **kwargs
-    ) -> DataLoaders:
-        "Data from the columns of a csv file, see `read_texts`"
-        return f(read_texts(path, kwargs.get('text_col','text'), sep=sep, encoding=encoding), tok, **kwargs)
-    @delegates(f, but=['df','data','text_col','label_col','valid_col'])
-    def from_folder(
-        path, # Folder of `.txt` or `.txt.gz` files
-        tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
+        sep=None, # Separator of fields in a csv file; default: a comma, or a tab in .tsv
+        encoding='utf-8', # Encoding of the files
         train='train', # Folder of the training texts, inside `path`; if it is missing: `path` itself
         valid='valid', # Folder of the validation texts; if it is missing, or None: a share `valid_pct` is held out
-        encoding='utf-8', # Encoding of the files
         **kwargs
     ) -> DataLoaders:
-        "Data from a folder of text files, see `read_texts`"
-
-        return f(read_texts(path, labels=labels, encoding=encoding, train=train, valid=valid), tok, **kwargs)
-    for o in (from_csv,from_folder): o.__qualname__ = f'{f.__name__}.{o.__name__}'
-    f.from_csv,f.from_folder,f.from_df = from_csv,from_folder,f
+        "Data from a file or a folder of texts, see `read_texts`"
+        text_col = kwargs.get('text_col', 'text')
+        df = read_texts(path, text_col, labels=labels, sep=sep, encoding=encoding, train=train, valid=valid)
+        return f(df, tok, **kwargs)
+    f.from_csv = f.from_folder = from_csv
 
 _doors(lm_dls, labels=False)
 _doors(classifier_dls, labels=True)
@@ -217,9 +206,6 @@ class _EncodeOnce(HFTokenizer):
     "An `HFTokenizer` that tokenizes all texts and pairs of texts at setup, in bulk"
     train_setup = False # setup with all items, not only those of training: nothing is fitted to them
     def setups(self, items):
-        bad = first((i,o) for i,o in enumerate(items) if not isinstance(o, (str,list,tuple,L,np.ndarray,Tensor)))
-        if bad is not None:
-            raise TypeError(f"`get_x` gives {bad[1]!r:.80} for item {bad[0]}; expected a text, a pair of texts or ids")
         texts = list(dict.fromkeys(_key(o) for o in items if isinstance(_key(o), (str,tuple))))
         self.seen = dict(zip(texts, self.encode_batch(texts)))
     def __call__(self, o, **kwargs):

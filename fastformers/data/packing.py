@@ -66,20 +66,18 @@ class Sentences:
     def __init__(self, tok):
         vocab,special = tok.tok.get_vocab(),{*tok.tok.all_special_ids}
         n = 1+max(vocab.values())
-        self.stops,self.lines,self.closes,self.glued = (np.zeros(n, bool) for _ in range(4))
+        self.stops,self.closes = np.zeros(n, bool),np.zeros(n, bool)
         texts = tok.tok.backend_tokenizer.decode_batch([[i] for i in range(n)], skip_special_tokens=False)
-        spaces = any(o[0] in '\u0120\u2581' for o in vocab if o) # a space in byte-level and SentencePiece vocabularies
         for o,i in vocab.items():
             if i in special: continue
             text,inside = texts[i].removeprefix('##').strip(' '),o[:1] not in ('\u0120','\u2581')
-            self.stops[i],self.lines[i] = bool(_ending.search(text)),'\n' in text
+            self.stops[i] = bool(_ending.search(text)) or '\n' in text
             self.closes[i] = inside and bool(_quote.fullmatch(text))
-            self.glued[i] = spaces and inside and text[:1].isascii() and text[:1].isalnum()
 
     def __call__(self, ids):
         "The positions in the document `ids` after each sentence; the last is the length of the document"
         at = np.arange(len(ids))
-        end = self.lines[ids] | self.stops[ids] & ~np.append(self.glued[ids][1:], False)
+        end = self.stops[ids]
         tail = end | self.closes[ids]                                 # stops, and the closing quotes after them
         last_end,last_word = (np.maximum.accumulate(np.where(o, at, -1)) for o in (end, ~tail))
         cut = (last_end>last_word) & (last_word>=0) & ~np.append(tail[1:], False)
@@ -138,15 +136,11 @@ class PackedRows:
         n,least = seq_len-self.frame.n,4 if pairs else 1
         if n<least:
             raise ValueError(f"`seq_len` {seq_len} is too short; pass {self.frame.n+least} or more")
-        ends = self._opened(tok) if isinstance(docs, TokenStore) else self._joined(tok)
+        if isinstance(docs, TokenStore): docs.check_tok(tok)
+        ends = np.asarray(docs.ends).astype(np.int64) if isinstance(docs, TokenStore) else self._joined(tok)
         first,size = np.append(0, ends[:-1]),np.diff(ends, prepend=0)
         self.cut = (size>n).mean() # share of documents that are longer than a row
         self._set_spans([self._spans(first[o], size[o], n, tok) for o in (np.asarray(p, np.int64) for p in parts)])
-
-    def _opened(self, tok):
-        "Where the documents of the store end"
-        self.docs.check_tok(tok)
-        return np.asarray(self.docs.ends).astype(np.int64)
 
     def _joined(self, tok):
         "Join the documents in memory to one array; return where each ends"

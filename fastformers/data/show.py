@@ -37,15 +37,17 @@ def table_rows(cols, ctxs=None, max_n=9, trunc_at=300):
     return rows
 
 def display_rows(rows):
-    "Display `rows` as a table in a notebook, print it elsewhere"
+    "Display `rows` as a table in a notebook, print it elsewhere; return them"
     if in_notebook():
         from IPython.display import display, HTML
-        return display(HTML(pd.DataFrame(rows, dtype=object).to_html(escape=False)))
-    print(pd.DataFrame([{k:html.unescape(re.sub('</?b[^>]*>', '', v)) for k,v in r.items()} for r in rows]).to_string())
+        display(HTML(pd.DataFrame(rows, dtype=object).to_html(escape=False)))
+    else: print(pd.DataFrame([{k:html.unescape(re.sub('</?b[^>]*>', '', v)) for k,v in r.items()} for r in rows]).to_string())
+    return rows
 
-def _targets(samples, names=('target','target2','target3')):
-    "The target columns of decoded `samples`, whose first element is the input"
-    return [(n, [o[0].mark(o[i+1]) for o in samples]) for i,n in zip(range(len(samples[0])-1), names)]
+def _inputs(samples):
+    "The columns of texts and targets of decoded `samples`"
+    names = zip(range(1, len(samples[0])), ('target','target2','target3'))
+    return [('text',samples.itemgot(0)), *((n, [o[0].mark(o[i]) for o in samples]) for i,n in names)]
 
 def _predicted(samples, outs): return 'predicted', [o[0].mark(p[0]) for o,p in zip(samples, outs)]
 
@@ -53,22 +55,18 @@ def _predicted(samples, outs): return 'predicted', [o[0].mark(p[0]) for o,p in z
 @dispatch
 def show_batch(x:TensorTokens, y, samples, ctxs=None, max_n=9, trunc_at=300, **kwargs):
     "A table of texts and their targets; `trunc_at` characters of each text"
-    rows = table_rows([('text',samples.itemgot(0))] + _targets(samples), ctxs, max_n, trunc_at)
-    display_rows(rows); return rows
+    return display_rows(table_rows(_inputs(samples), ctxs, max_n, trunc_at))
 
 @dispatch
 def show_results(x:TensorTokens, y, samples, outs, ctxs=None, max_n=9, trunc_at=300, **kwargs):
     "A table of texts, their targets and what the model predicted"
-    cols = [('text',samples.itemgot(0))] + _targets(samples) + [_predicted(samples, outs)]
-    rows = table_rows(cols, ctxs, max_n, trunc_at)
-    display_rows(rows); return rows
+    cols = [*_inputs(samples), _predicted(samples, outs)]
+    return display_rows(table_rows(cols, ctxs, max_n, trunc_at))
 
 @dispatch
 def plot_top_losses(x:TensorTokens, y, samples, outs, raws, losses, trunc_at=300, **kwargs):
     "A table of the texts with the highest loss, with the loss and, where one class is predicted, its probability"
     one = isinstance(y, TensorCategory) and not isinstance(y, TensorMultiCategory)
     probs = [('probability',[float(o.max()) for o in raws])] if one else []
-    cols = [('text',samples.itemgot(0))] + _targets(samples) + [_predicted(samples, outs)]
-    cols += probs + [('loss',[float(o) for o in losses])]
-    rows = table_rows(cols, None, len(samples), trunc_at)
-    display_rows(rows); return rows
+    cols = [*_inputs(samples), _predicted(samples, outs), *probs, ('loss',[float(o) for o in losses])]
+    return display_rows(table_rows(cols, None, len(samples), trunc_at))

@@ -38,8 +38,7 @@ class MLM(Objective):
     ):
         super().__init__(tok, seed)
         if not 0<p<=1: raise ValueError(f"`p` is the share of tokens to predict, in (0, 1]; got {p}")
-        if min(replace)<0 or sum(replace)>1:
-            raise ValueError(f"`replace` holds two shares that sum to at most 1; got {replace}")
+
         if self.tok.mask_token_id is None:
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`")
         self.p,self.replace,self.words = p,replace,ordinary_ids(self.tok)

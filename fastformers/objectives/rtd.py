@@ -22,7 +22,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 from ..text.core import as_tokens
 from ..models.core import HFModel, LanguageModel, ModelInputs, predicted_at
 from ..models.load import load_hf
-from .core import TokenLoss, hash_to_unit, token_hash
+from .core import TokenLoss, hash_to_unit, reduce_rows, token_hash
 from .metrics import TokenMean
 from .mlm import MLM
 
@@ -107,10 +107,8 @@ class RTDLoss:
         return (loss*real).sum(1)/real.sum(1).clamp(min=1)
 
     def __call__(self, pred, y, reduction=None):
-        how,n = ifnone(reduction, self.reduction),as_tokens(pred[1]).real.sum(1)
-        loss = self.mlm(pred[0], y) + self.rtd_weight*self.rtd(pred, y)
-        if how=='none': return loss
-        return (loss*n).sum() if how=='sum' else (loss*n).sum()/n.sum().clamp(min=1)
+        rows = self.mlm(pred[0], y) + self.rtd_weight*self.rtd(pred, y)
+        return reduce_rows(rows, as_tokens(pred[1]).real.sum(1), ifnone(reduction, self.reduction))
 
     def activation(self, o):
         "Probabilities of words, the tokens, probabilities of having been replaced"
@@ -135,7 +133,7 @@ class MLMLoss(TokenMean):
     name = 'mlm_loss'
     def value_of(self, learn):
         n = as_tokens(learn.pred[1]).real.sum(1)
-        return (learn.loss_func.mlm(learn.pred[0], learn.yb[0]).detach()*n).sum()/n.sum().clamp(min=1)
+        return reduce_rows(learn.loss_func.mlm(learn.pred[0], learn.yb[0]).detach(), n, 'mean')
 
 # %% ../../nbs/objectives/04_rtd.ipynb #caedc15b
 class RTD(MLM):
