@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_learner(bundle):
     o,p = items(kind),from_hf(path, device='cpu')
     want = wanted(learn, o)
     assert want.std(0).max()>1e-3, 'texts are told apart'
-    for kw in ({}, dict(bs=1), dict(bs=3, max_tokens=150)): assert gap(p.scores(o, **kw), want)<1e-5
+    for kw in ({}, dict(bs=1), dict(bs=3)): assert gap(p.scores(o, **kw), want)<1e-5
     assert gap(p.scores(o[::-1]), want.flip(0))<1e-5
 
 def test_labels_are_those_of_the_learner(bundle):
@@ -106,7 +106,7 @@ def test_a_data_block(tmp_path, kind):
     learn = quiet(classifier_learner(dls, tiny_arch('bert')))
     loud(learn.model)
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
-    assert (p.task.name,p.tok.max_len)==('single' if kind=='pairs' else kind, 50) and p.labels==(['label'] if kind=='regression' else list(dls.vocab))
+    assert (p.task.name,p.tok.max_len)==('single' if kind=='pairs' else kind, 50) and p.labels==(['target'] if kind=='regression' else list(dls.vocab))
     some = pairs[:5] if kind=='pairs' else texts[:5]
     assert gap(p.scores(some), torch.stack([torch.atleast_1d(learn.predict(t)[2]) for t in some]))<1e-5
 
@@ -424,7 +424,7 @@ def test_an_ensemble_is_the_mean_of_its_members(kind, tmp_path):
     paths,o = [l.to_hf(tmp_path/str(i)) for i,l in enumerate(learns)],items(kind)
     p = Ensemble(paths, device='cpu')
     want = torch.stack([wanted(l, o) for l in learns]).mean(0)
-    assert gap(p.scores(o), want)<1e-5 and gap(p.scores(iter(o), bs=2, max_tokens=99), want)<1e-5
+    assert gap(p.scores(o), want)<1e-5 and gap(p.scores(iter(o), bs=2), want)<1e-5
     got = p(o, top_k=None)
     assert list(p(iter(o), top_k=None))==got and len(got)==len(o)
     if kind in ('single','integers','pairs'): assert [r['label'] for r in p(o)]==[p.labels[i] for i in want.argmax(1)]

@@ -44,13 +44,12 @@ class Asked:
         texts, # A text, a list of texts or of pairs, or an iterator over them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None, # Several labels a text: return those with a higher score; default: that of the task
-        max_tokens:int|None=None # Most tokens in a batch, padding included; default: depends on the device
+        threshold:float|None=None # Several labels a text: return those with a higher score; default: that of the task
     ): # For each text a dict of label and score, or for `top_k` above 1 a list of them; a generator for an iterator
         "Labels and scores of `texts`, in their order"
         it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
         parts = iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
-        def answers(part): return self.task.answers(self.scores(part, bs, max_tokens), part, top_k, threshold)
+        def answers(part): return self.task.answers(self.scores(part, bs), part, top_k, threshold)
         res = (o for part in parts for o in answers(part))
         return res if it is texts else list(res)
 
@@ -89,14 +88,13 @@ class Predictor(Asked):
     @torch.no_grad()
     def scores(self,
         texts, # A list of texts or of pairs
-        bs:int=64, # Most texts in a batch
-        max_tokens:int|None=None # Most tokens in a batch; default: depends on the device
+        bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 `(n, n_out)` on the CPU: probabilities, or values of a regression; for tags a tensor a text
         "Scores of `texts`, one row a text"
         ids = self.tok.encode_batch(self.as_list(texts), progress=False)
         # on a CPU small batches are fastest: activations stay in the cache of a core (measured on a Xeon with MiniLM)
-        budget = max_tokens or (1024*torch.get_num_threads() if self.device.type=='cpu' else 65536)
-        rows,out = length_batches([*map(len, ids)], bs, budget),[None]*len(ids)
+        max_tokens = 1024*torch.get_num_threads() if self.device.type=='cpu' else 65536
+        rows,out = length_batches([*map(len, ids)], bs, max_tokens),[None]*len(ids)
         for b in rows:
             for i,o in zip(b, self.model(self._batch([ids[i] for i in b])).float().cpu()): out[i] = torch.atleast_1d(o)
         return self.task.scores(self.task.gather(out, ids))
@@ -169,7 +167,7 @@ class Ensemble(Asked):
                     f"got {self.task.labels} and {o.task.labels}")
 
     def __repr__(self): return f"Ensemble of {len(self.members)}: {', '.join(map(repr, self.members))}"
-    def scores(self, texts, bs=64, max_tokens=None):
+    def scores(self, texts, bs=64):
         "The mean of the members' `scores`"
         texts = self.as_list(texts)
-        return torch.stack([o.scores(texts, bs, max_tokens) for o in self.members]).mean(0)
+        return torch.stack([o.scores(texts, bs) for o in self.members]).mean(0)

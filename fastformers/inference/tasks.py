@@ -221,10 +221,6 @@ class Regression(Task):
         return -ScaledMSE(self.units[1], reduction='none')(pred, y).view(len(y), -1).mean(1)
 
 # %% ../../nbs/inference/01_tasks.ipynb #5405fa98
-def _columns(tl):
-    "The columns that a `ColReader` reads the items of `tl` from; '' without one"
-    return ' '.join(str(o) for f in tl.tfms.fs[:1] for o in L(getattr(f,'cols',None)))
-
 def targets(dls, n=10_000):
     "`(rows, outputs)`: at most `n` training targets of `dls` as floats"
     tl = dls.train_ds.tls[1]
@@ -244,8 +240,8 @@ def task_of(
     if cls is None:
         raise TypeError("these dls have targets of no known task; "
             "use CategoryBlock, MultiCategoryBlock or RegressionBlock, or `classifier_dls`")
-    if (vocab := getattr(tl, 'vocab', None)) is not None: return cls(list(vocab), _columns(tl))
-    return cls(target=_columns(tl)).fit(targets(dls).numpy())
+    if (vocab := getattr(tl, 'vocab', None)) is not None: return cls(vocab)
+    return cls().fit(targets(dls).numpy())
 
 # %% ../../nbs/inference/01_tasks.ipynb #52aa610b
 class OwnLoss(nn.Module):
