@@ -18,8 +18,8 @@ from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
 from fastformers.callback.compute import cpu_bf16
 
-# one for each kind of module tree: Conv1D, a shared block, no biases, an encoder of two, rows in `family_meta`, convolutions
-families = 'bert gpt2 albert modernbert t5 xlnet fnet funnel squeezebert xlm'.split()
+# one for each kind of module tree: Conv1D, a shared block, no biases, an encoder of two, rows in `family_meta`
+families = 'bert gpt2 albert modernbert t5 xlnet fnet funnel xlm'.split()
 needs_peft = pytest.mark.skipif(importlib.util.find_spec('peft') is None, reason='peft is an extra')
 no_biases = 'modernbert t5'.split()
 methods = [add_adapters, bitfit, pytest.param(add_lora, marks=needs_peft)]
@@ -50,7 +50,7 @@ def planned(model):
 # ---- families x methods
 
 def test_every_family_takes_bottlenecks_and_gives_them_back():
-    for family in tiny_families:
+    for family in {*tiny_families}-{'squeezebert'}: # convolutions are refused
         m = HFModel(*load_body(tiny_arch(family)))
         names = list(m.state_dict())
         add_adapters(m, width=4)
@@ -105,9 +105,6 @@ def test_only_biases_train(family):
 def test_lora_is_added_merged_and_removed(family):
     learn = learner(family)
     m,x = learn.model,learn.dls.train.one_batch()[0]
-    if family=='squeezebert':                                        # convolutions in groups, which peft cannot merge
-        with pytest.raises(ValueError, match='target_modules'): add_lora(m)
-        return
     before,old,attrs = pred(m, x),weights(m),{**vars(m.body)}
     with warnings.catch_warnings():
         warnings.simplefilter('error', UserWarning)                  # matrices that are kept transposed are known as such

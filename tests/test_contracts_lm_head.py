@@ -12,7 +12,9 @@ def data(family, side=None):
 
 def dense_loss(model, x, y):
     "Logits of every position `(bs, sl, V)` and the mean loss over those with a target"
-    logits = model.hf(**model.model_inputs(x)).logits
+    inputs = model.model_inputs(x)
+    if not x.real[:,0].all(): inputs['position_ids'] = (x.attention_mask.cumsum(1)-1).clamp(min=0) # transformers counts padding on the left
+    logits = model.hf(**inputs).logits
     return logits, F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100)
 
 def gradients(model, loss):

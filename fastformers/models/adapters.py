@@ -68,16 +68,12 @@ class Adapter(nn.Module):
 
 def _adapt(module, args, out):
     "Forward hook of a sublayer: apply its adapter to its output"
-    h = out[0] if isinstance(out, tuple) else out
-    conv = isinstance(module, nn.Conv1d) # whose output is (bs, nf, sl)
-    h = module.adapter(h.mT).mT if conv else module.adapter(h)
-    return (h, *out[1:]) if isinstance(out, tuple) else h
+    return (module.adapter(out[0]), *out[1:]) if isinstance(out, tuple) else module.adapter(out)
 
 def _sizes(m):
     "(features in, features out) of a projection, (0, 0) for other modules"
     if isinstance(m, nn.Linear): return m.in_features,m.out_features
-    if isinstance(m, Conv1D): return tuple(m.weight.shape)
-    return (m.in_channels,m.out_channels) if isinstance(m, nn.Conv1d) else (0,0)
+    return tuple(m.weight.shape) if isinstance(m, Conv1D) else (0,0)
 
 def sublayers(
     body # A Hugging Face base model

@@ -38,11 +38,10 @@ class ModelInputs:
         m = get_meta(cfg)
         types = getattr(cfg,'type_vocab_size',0)>1 if m.segments is None else m.segments
         self.segments = types and 'token_type_ids' in sig
-        self.positions = is_decoder(cfg) and 'position_ids' in sig
         # disable the KV cache: nothing is generated here
         self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {}
         self.vocab_sz,self.max_len,self.min_len = cfg.vocab_size,max_length(body),m.min_len
-        self.safe = None # sides on which padding is safe, set by the first padded batch
+        self.safe = None # is padding safe? set by the first padded batch
         pad = getattr(cfg,'pad_token_id',None)
         self.pad = pad if pad is not None and 0<=pad<self.vocab_sz else 0
 
@@ -53,68 +52,56 @@ class ModelInputs:
         mask = x.attention_mask
         res = dict(input_ids=x.ids.masked_fill(mask==0, self.pad), attention_mask=mask, **self.no_cache)
         if self.segments: res['token_type_ids'] = x.segment_ids
-        if self.positions and bool((mask[:,0]==0).any()): res['position_ids'] = (mask.cumsum(1)-1).clamp(min=0)
         return res
 
     def parts(self, body, x):
         "Split `x` into `safe_parts` for `body`"
         x = as_tokens(x)
-        if self.safe and len(self.safe)==2 and x.shape[1]>=self.min_len: return [(None, x)] # both sides are safe
-        def safe(): self.safe = padding_safe(body); return self.safe
-        return safe_parts(x, safe if self.safe is None else self.safe, self.min_len)
+        if self.safe is None and not bool(x.real.all()): self.safe = padding_safe(body)
+        return safe_parts(x, self.safe, self.min_len)
 
 # %% ../../nbs/models/05_core.ipynb #7374fdc6
 def _try_padding(body):
-    "Sides on which seven padding tokens do not change the states of five tokens; none if these are NaN or constant"
-    inputs,res = ModelInputs(body),[]
-    text,junk = torch.tensor([[11,29,13,47,17]]), torch.tensor([[23,59,37,61,41,67,43]])
-    def states(cat, pad=None):
-        "Hidden states of the text, with the padding `pad` that `cat` adds"
-        mask = cat(torch.ones_like(text), torch.zeros_like(junk))
-        kw = inputs(TensorTokens(cat(text, junk)%inputs.vocab_sz, attention_mask=mask).to(p.device))
-        if pad is not None: kw['input_ids'] = cat(text, pad).to(p.device)%inputs.vocab_sz
-        h = body(**kw)[0]
-        return (h[mask.bool().to(p.device)] if h.shape[:2]==mask.shape else h.flatten(0,1)).float()
-    p = next(body.parameters())
-    alone = states(lambda a,b: a)
-    if not alone.std()>0: return () # NaN, infinite or constant
-    for side,cat in dict(right=lambda a,b: torch.cat([a,b], 1), left=lambda a,b: torch.cat([b,a], 1)).items():
-        padded,other = states(cat),states(cat, junk)
-        def gap(h): return float((h-padded).abs().max()/alone.std()) if h.shape==padded.shape else float('inf')
-        # tensors of another shape are rounded differently, above all in half precision
-        if gap(other)<1e-4 and gap(alone)<(1e-2 if p.dtype==torch.float32 else .1): res.append(side)
-    return tuple(res)
+    "Do seven tokens of padding leave the states of five tokens unchanged? False if these are NaN or constant"
+    inputs,p = ModelInputs(body),next(body.parameters())
+    ids = torch.tensor([[11,29,13,47,17,23,59,37,61,41,67,43]], device=p.device)%inputs.vocab_sz
+    def states(n, **kwargs):
+        "Hidden states of the five tokens, with padding up to length `n`"
+        x = TensorTokens(ids[:,:n], attention_mask=torch.arange(n, device=p.device)[None]<5)
+        return body(**inputs(x)|kwargs)[0][:,:5].float()
+    alone,padded,other = states(5),states(12),states(12, input_ids=ids) # other: with arbitrary ids as padding
+    if alone.shape!=padded.shape or not alone.std()>0: return False # NaN, infinite or constant
+    def gap(h): return float((h-padded).abs().max()/alone.std())
+    # tensors of another shape are rounded differently, above all in half precision
+    return gap(other)<1e-4 and gap(alone)<(1e-2 if p.dtype==torch.float32 else .1)
 
 def padding_safe(
     body # A Hugging Face base model
-)->tuple: # Of 'right' and 'left', those that are safe
-    "Sides on which padding does not change the states of real tokens, by a self-test"
-    if (sides := get_meta(body.config).padding) is not None: return sides
-    with evaluating(body): sides = _try_padding(body)
-    if not sides:
+)->bool:
+    "Does padding on the right leave the states of real tokens unchanged? By a self-test"
+    if (safe := get_meta(body.config).padding) is not None: return safe
+    with evaluating(body): safe = _try_padding(body)
+    if not safe:
         _log.warning(f"padding changes the predictions of {body.config.model_type}: texts of equal length are run "
                      "together without padding, which is exact but slower")
-    return sides
+    return safe
 
 # %% ../../nbs/models/05_core.ipynb #bb5b3fb3
 def safe_parts(
     x:TensorTokens, # `(bs, sl)`
-    safe, # Sides on which padding is safe, or a function that returns them
+    safe, # Is padding on the right safe?
     min_len=1 # Shorter parts are padded to this number of tokens
 )->list: # Of (rows, part): indices of rows of `x`, ascending, and their tokens; rows is None for the whole of `x`
-    "Split `x` into as few parts as possible, with padding on `safe` sides only"
+    "Split `x` into as few parts as possible, with safe padding only"
     real = x.real
-    unsafe = {s for s,at in (('left',0),('right',-1)) if not bool(real[:,at].all())}
-    if not unsafe and x.shape[1]>=min_len: return [(None, x)]
-    safe = safe() if callable(safe) else safe
-    if unsafe<=set(safe) and x.shape[1]>=min_len: return [(None, x)]
+    ready = x.shape[1]>=min_len and bool(real[:,0].all())
+    if ready and (safe or bool(real.all())): return [(None, x)]
     def part(o): return F.pad(o, (0,max(min_len-o.shape[1], 0)), value=_PAD).as_subclass(TensorTokens)
     x,n = x.as_subclass(Tensor),real.sum(1)
-    if 'right' in safe:
+    if safe:
         first = (~real).int().argsort(dim=1, stable=True)[:,:max(int(n.max()),1)] # real tokens in order, then padding
         return [(torch.arange(len(x), device=x.device), part(x.gather(1, first)))]
     rows = [(n==k).nonzero().flatten() for k in n.unique().tolist() if k]
-    if not rows: return [(None, x.as_subclass(TensorTokens))] # a batch without any token
     return [(r, part(x[r][real[r]].view(len(r), -1))) for r in rows]
 
 # %% ../../nbs/models/05_core.ipynb #a983a04d
@@ -288,7 +275,8 @@ class HFClassifier(HFModel):
         report=None # Its `LoadReport`
     ):
         super().__init__(hf, report)
-        self.sums_up_last = is_decoder(hf.config) and not type(hf).__name__.endswith('ForTokenClassification')
+        reads_last = is_decoder(hf.config) or getattr(hf.config,'summary_type','')=='last' # XLNet
+        self.sums_up_last = reads_last and not type(hf).__name__.endswith('ForTokenClassification')
         if getattr(hf.config,'pad_token_id',None) is None: # transformers needs one for batches
             hf.config.pad_token_id = self.model_inputs.pad
     def head_spec(self): return {'class':'hf'}

@@ -27,7 +27,7 @@ class FamilyMeta:
     before: tuple = () # Prefixes of parameters that belong to the embeddings but are registered after the blocks
     segments: bool|None = None # Pass segment ids? None: if the config has more than one segment type
     bidirectional: bool|None = None # Is the family an encoder? None: if it has a masked LM
-    padding: tuple|None = None # Sides ('right', 'left') on which padding is safe; None: found by a self-test
+    padding: bool|None = None # Does padding on the right change no prediction? None: found by a self-test
     min_len: int = 1 # Minimum number of tokens of the family's own code
     # Names, in a block, of the last modules of attention and feed-forward; (): its last two projections to the hidden size
     sublayers: tuple = ()
@@ -45,7 +45,7 @@ family_meta = {
     'fnet': FamilyMeta(sublayers=('fourier.self','output.dense')),
     'nomic_bert': FamilyMeta(sublayers=('self_attn.o_proj','mlp.down_proj')),
     'funnel': FamilyMeta(chain=('encoder.blocks','decoder.layers'), min_len=5),
-    'big_bird': FamilyMeta(padding=('right',)), # a short text, as in a self-test, switches its sparse attention off
+    'big_bird': FamilyMeta(padding=True), # a short text, as in a self-test, switches its sparse attention off
     'bert-generation': FamilyMeta(bidirectional=True), # has no masked LM
     **{k:FamilyMeta(bidirectional=True, encoder=v) for k,v in _ENCODERS.items()}}
 
@@ -91,17 +91,13 @@ def _try_causal(body):
     with evaluating(body): a,b = (body(input_ids=o)[0][:,:-1].float() for o in (x,other))
     return bool((a-b).abs().max() <= 1e-6*a.std()) if a.isfinite().all() else None
 
-_causal = {} # (class, config) -> result of the test
-
 def is_causal(
-    o # A config, or a Hugging Face base model, which is tested once
+    o # A config, or a Hugging Face base model, which is tested
 ):
     "True if a token sees only earlier tokens"
     if not isinstance(o, nn.Module): return _says_causal(o)
-    if get_meta(o.config).padding is not None: return _says_causal(o.config) # no self-test, see `family_meta`
-    key = type(o), o.config.to_json_string()
-    if key not in _causal: _causal[key] = _try_causal(o)
-    return _says_causal(o.config) if _causal[key] is None else _causal[key]
+    tried = _try_causal(o) if get_meta(o.config).padding is None else None # no self-test, see `family_meta`
+    return _says_causal(o.config) if tried is None else tried
 
 # %% ../../nbs/models/00_families.ipynb #54da2bd0
 def _flat(ms): return [o for m in ms for o in (_flat(m) if isinstance(m, nn.ModuleList) else [m])]

@@ -53,7 +53,7 @@ def load_config(arch, revision='main'):
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
     try: return AutoConfig.from_pretrained(path, **load_kwargs(revision))
-    except OSError as e: raise OSError(not_found(arch, 'config', e)) from e
+    except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
 def _scale_dropout(cfg, mult):
     "Multiply every dropout probability of `cfg`; returns the old values"

@@ -69,16 +69,13 @@ docs_libs = dict(numpy='numpy', pandas='pandas', scipy='scipy', sklearn='scikit-
 _skip = re.compile(r'(?:^|/)(?:tests?|testing|_?externals?|_vendor\w*|thirdparty|array_api_\w+|_inductor|_dynamo)/|(?:^|/)(?:test_|conftest)')
 _format, _min_chars = 2, 100 # raise the format when a change here changes the rows
 
-def _version(lib):
-    try: return metadata.version(docs_libs[lib]) if getattr(find_spec(lib), 'origin', None) else None
-    except metadata.PackageNotFoundError: return None
-
 def _versions():
     "Installed version of each library; warns about those that are missing"
-    res = {lib:_version(lib) for lib in docs_libs}
-    for lib,v in res.items():
-        if not v: warnings.warn(f"{lib} is not installed, so its documents are left out", stacklevel=3)
-    return {k:v for k,v in res.items() if v}
+    res = {}
+    for lib,name in docs_libs.items():
+        try: res[lib] = metadata.version(name)
+        except metadata.PackageNotFoundError: warnings.warn(f"{lib} is not installed, so its documents are left out", stacklevel=3)
+    return res
 
 def _source_files(lib):
     "Paths of the source files of `lib` and their names relative to where it is installed, sorted, without importing it"

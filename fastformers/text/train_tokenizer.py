@@ -58,29 +58,29 @@ def _nmt_nfkc():
     before,after = [R(_dropped, ''), R(_space, ' ')], [R(Regex(' {2,}'), ' '), R(Regex(r' \z'), '')]
     return normalizers.Sequence([*before, normalizers.NFKC(), *after])
 
-def _from_pieces(pieces, byte_fallback):
+def _from_pieces(pieces):
     "A `Tokenizer` that cuts text as SentencePiece does with the same (piece, score) `pieces`"
-    t = Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=byte_fallback))
+    t = Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
     t.normalizer,meta = _nmt_nfkc(),dict(replacement='▁', prepend_scheme='first')
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(**meta), pre_tokenizers.Split(_named, 'merged_with_previous')])
     t.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(**meta), decoders.Fuse()])
     return t
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f52d4176
-def _unigram(texts, vocab_sz, byte_fallback):
+def _unigram(texts, vocab_sz):
     "SentencePiece's unigram model (Kudo 2018); a corpus with fewer pieces than `vocab_sz` gives a smaller vocabulary"
     import sentencepiece as spm # here, because only training needs it
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=f, model_type='unigram', vocab_size=vocab_sz, hard_vocab_limit=False,
-        **special, control_symbols=_special[4:], byte_fallback=byte_fallback, num_threads=4, minloglevel=2,
+        **special, control_symbols=_special[4:], byte_fallback=True, num_threads=4, minloglevel=2,
         max_sentence_length=1<<30) # longer sentences would be skipped without a word
     return spm.SentencePieceProcessor(model_proto=f.getvalue())
 
-def _train_unigram(texts, vocab_sz, byte_fallback=True):
-    sp = _unigram(texts, vocab_sz, byte_fallback)
-    return _from_pieces([(sp.id_to_piece(i), sp.get_score(i)) for i in range(len(sp))], byte_fallback)
+def _train_unigram(texts, vocab_sz):
+    sp = _unigram(texts, vocab_sz)
+    return _from_pieces([(sp.id_to_piece(i), sp.get_score(i)) for i in range(len(sp))])
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #1ed6c48c
 def _train_bpe(texts, vocab_sz):
@@ -128,7 +128,7 @@ def train_tokenizer(
     vocab_sz:int=8000, # Most tokens, special ones counted; a small corpus gives fewer
     path=None, # Folder to save it in; None: in memory only
     max_texts:int=200_000, # Learn from no more texts than this, drawn at random; it also bounds the memory
-    **kwargs # `byte_fallback=False`: no 256 ids for unknown characters (unigram); `lower=False`: keep case (WordPiece)
+    **kwargs # `lower=False`: keep case and accents (WordPiece)
 )->PreTrainedTokenizerFast: # The same texts and arguments give the same tokenizer
     "Train a tokenizer on `texts`, ready for masked and causal language models"
     if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
