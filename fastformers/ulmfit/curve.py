@@ -13,7 +13,6 @@ import logging, math, tempfile, time
 from functools import partial
 from itertools import product
 from pathlib import Path
-import matplotlib.pyplot as plt
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -76,18 +75,13 @@ class LabelCurve:
 
     def plot(self, ax=None):
         "Accuracy by number of labels: the mean of the seeds, and a band from the lowest to the highest"
-        if ax is None: ax = plt.subplots(figsize=(5.5,3.2))[1]
-        for arm,g in self.table.groupby('arm'):
-            o = g.groupby('labels').accuracy.agg(['mean','min','max'])
-            ax.plot(o.index, o['mean'], marker='o', label=arm)
-            ax.fill_between(o.index, o['min'], o['max'], alpha=.2)
-        sizes,g = sorted(self.table.labels.unique()),self.gains
+        o,g = self.table.groupby(['labels','arm']).accuracy.agg(['mean','min','max']).unstack(),self.gains
         sure = ', '.join(str(n) for n in g.index[g.says!='no measurable difference'])
         title = f"Stage 2 makes a difference at {sure} labels" if sure else 'Stage 2: no measurable difference'
-        ax.set(xscale='log', xlabel='labels', ylabel='accuracy, validation', title='' if g.empty else title)
-        ax.set_xticks(sizes, [f'{n:,}' for n in sizes])
+        ax = o['mean'].plot(ax=ax, marker='o', logx=True, ylabel='accuracy, validation', title='' if g.empty else title)
+        for arm in o['mean']: ax.fill_between(o.index, o['min'][arm], o['max'][arm], alpha=.2)
+        ax.set_xticks(o.index, [f'{n:,}' for n in o.index])
         ax.minorticks_off()
-        ax.legend(fontsize=8)
         return ax
 
     def _repr_html_(self): return self.summary.to_html()

@@ -23,15 +23,14 @@ def paired_bootstrap(
     a, # Scores, `(rows,)` or `(seeds, rows)`
     b, # Scores of the same rows by what `a` is compared with
     weight=None, # Weight of each row in the mean, of the shape of `a` or `(rows,)`; default: all equal
-    n:int=2000, # Samples
-    seed:int=42, # Same seed, same interval
+    n:int=2000, # Samples, the same in each call
 )->tuple: # mean of `a-b`, and the lower and upper end of its 95 % interval
     """Weighted mean of `a-b` and its 95 % bootstrap interval over rows (Efron & Tibshirani 1993, chapter 13).
     Scores are averaged over seeds first: the interval does not cover the choice of seeds"""
     a,b = (np.atleast_2d(np.asarray(o, dtype=float)) for o in (a,b))
     w = np.broadcast_to(1. if weight is None else np.asarray(weight, dtype=float), a.shape)
     d = np.where(w>0, w*(a-b), 0).sum(0)                    # (rows,); a row of weight 0 may have any score
-    w,rng = w.sum(0),np.random.default_rng(seed)
+    w,rng = w.sum(0),np.random.default_rng(42)
     rows = (rng.integers(0, len(d), len(d)) for _ in range(n))
     low,high = np.quantile([d[o].sum()/w[o].sum() for o in rows if w[o].any()], [.025,.975])
     return (d.sum()/w.sum()).item(), low.item(), high.item()
@@ -153,10 +152,8 @@ class Report:
 
     def sentences(self):
         "What each stage gained, a sentence for each comparison"
-        alone = {_with:'No classifier was trained without the LM stages, so their gain was not measured.',
-                 _without:'The LM stages were skipped; there is no comparison.'}
-        there = [k for k in alone if k in self.named]
-        return [*self.gains().says, *(alone[k] for k in there if len(there)==1)]
+        alone = len({_with,_without} & {*self.named})==1
+        return [*self.gains().says, *['There is one classifier only: what the LM stages gained was not measured.']*alone]
 
     def summary(self):
         "The table and the gain of each stage, as Markdown"

@@ -28,8 +28,7 @@ class Restarts:
 
 def best_of(
     fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch)`
-    seeds=(42,43,44,45,46), # Of the runs, which must have the same validation rows
-    path=None, # Directory for the best
+    seeds=(42,43,44,45,46) # Of the runs, which must have the same validation rows
 ) -> Restarts:
     "Run `fit` for each of `seeds` and keep the learner of the best by validation score"
     best,scores = None,pd.Series(dtype=float, name='score')
@@ -38,5 +37,4 @@ def best_of(
         scores[seed] = np.average(s.score, weights=s.weight)
         if best is None or scores[seed]>scores[best.seed]: best,s = s,best
         if s is not None: s.learner = None # one network in memory, not all
-    if path is not None: best.path = best.learner.save_encoder(path)
     return Restarts(best, scores.sort_values(ascending=False))

@@ -50,12 +50,11 @@ def measure(
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
 def class_scores(
     learn:Learner, # With a classifier
-    dl=None, # Default: the validation rows
 )->pd.DataFrame|None: # One row per class and one for their mean; None without classes
-    "Precision, recall and F1 of each class, and its number of rows (support)"
+    "Precision, recall and F1 of each class on the validation rows, and its number of rows (support)"
     task = task_of(learn.dls)
     if not task.classes: return
-    with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds(dl=dl)
+    with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds()
     names,(targs,found) = [*map(str, task.labels)],task.decide(preds, targs)
     by = classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
                                zero_division=0, output_dict=True)

@@ -24,7 +24,6 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from ..callback import schedule as schedules
 from ..callback.auxiliary_lm import AuxiliaryLM
-from ..callback.compute import bf16_speedup, cpu_bf16
 from ..callback.lr_find import epochs_for
 from ..callback.resume import Resume
 from ..callback.schedule import Schedule, discriminative_lrs
@@ -73,12 +72,10 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _epochs(learn, c, resume):
-    "Number of epochs of the stage; a resumed stage reuses the number and the precision that were measured first"
+    "Number of epochs of the stage; a resumed stage reuses the number that was measured first"
     def measured(): return epochs_for(learn, c.minutes)
-    if resume is None: return measured() if c.minutes else c.epochs
-    for o in learn.cbs.filter(lambda o: isinstance(o, cpu_bf16) and o.enabled is None):
-        o.enabled = resume.cached('bfloat16', {}, lambda: bf16_speedup()>=1.1)
-    return resume.cached('epochs', {'minutes':c.minutes}, measured) if c.minutes else c.epochs
+    if not c.minutes: return c.epochs
+    return measured() if resume is None else resume.cached('epochs', {'minutes':c.minutes}, measured)
 
 def _check_answers(learn, stage):
     "Store the share of the most frequent label; warn if the classifier predicts one label for all rows"
@@ -86,8 +83,8 @@ def _check_answers(learn, stage):
     if targs.dim()>1 or targs.is_floating_point(): return
     stage.majority = targs.bincount().max().item()/len(targs)
     if len(preds.unique())==1<len(targs.unique()):
-        _log.warning(f"{stage.name}: all {len(preds):,} validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}: "
-                     "the classifier has learnt nothing; try more epochs, another `lr`, or check the labels")
+        _log.warning(f"{stage.name}: all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}; "
+                     "try more epochs, another `lr`, or check the labels")
 
 def _train(learn, c, name, seed, path, resume, test_dl=None):
     "Train and evaluate `learn` with the settings `c`; returns the record"
@@ -145,18 +142,17 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     return _train(learn, c, name, seed, path, resume)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
+@delegates(GeneralConfig)
 def small_config(
     tok, # Its tokenizer
-    layers=6, # Transformer layers
-    width=256, # Hidden size; attention heads have 64 dimensions
-    positions=512, # Most tokens in a row
-    family='bert' # `model_type` of transformers
+    **kwargs # `family`, `layers`, `width` and `positions`, see `GeneralConfig`
 ) -> PretrainedConfig:
     "Config of a small network with the vocabulary of `tok`"
+    c = GeneralConfig(**kwargs)
     special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id')}
     return AutoConfig.for_model(
-        family, vocab_size=len(tok), hidden_size=width, intermediate_size=4*width, num_hidden_layers=layers,
-        num_attention_heads=max(width//64,1), max_position_embeddings=positions, **special)
+        c.family, vocab_size=len(tok), hidden_size=c.width, intermediate_size=4*c.width, num_hidden_layers=c.layers,
+        num_attention_heads=max(c.width//64,1), max_position_embeddings=c.positions, **special)
 
 def _new_tok(df, text_col, valid_col, c, resume):
     "A tokenizer trained on the training rows of `df`; a resumed stage keeps the first one"
@@ -186,7 +182,7 @@ def pretrain_lm(
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = _new_tok(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
-    if config is None: config = small_config(tok, c.layers, c.width, c.positions, c.family)
+    if config is None: config = small_config(tok, **vars(c))
     return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs,
                      precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
 
