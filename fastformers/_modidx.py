@@ -911,8 +911,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fastformers/learner/core.py'),
                                           'fastformers.learner.core._load_weights': ( 'learner/core.html#_load_weights',
                                                                                       'fastformers/learner/core.py'),
-                                          'fastformers.learner.core._own_tok': ( 'learner/core.html#_own_tok',
-                                                                                 'fastformers/learner/core.py'),
                                           'fastformers.learner.core._say_kept': ( 'learner/core.html#_say_kept',
                                                                                   'fastformers/learner/core.py'),
                                           'fastformers.learner.core._scores': ('learner/core.html#_scores', 'fastformers/learner/core.py'),

@@ -144,9 +144,6 @@ def from_hf(
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier that can be reached")
     bundle = read_bundle(path) or _plain_bundle(path)
-    files = ['tokenizer.json', 'tokenizer_config.json', 'vocab.txt', 'vocab.json']
-    if not any((path/o).is_file() for o in files): # transformers would make an empty one
-        raise FileNotFoundError(f"{path} holds no tokenizer; save it there too")
     model = _model(path, bundle, head)
     limit = min((o for o in (bundle.max_len, max_length(model.body)) if o), default=None)
     tok = HFTokenizer(load_tokenizer(path), limit, bundle.truncation)

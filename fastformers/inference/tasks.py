@@ -37,16 +37,16 @@ def _fastai():
 
 class Task:
     "What is predicted of a text; a subclass is one kind of label"
-    name = None                                     # key in `tasks`, in recipes and on the command line
-    fastai = ()                                     # names of the fastai transforms that make such targets
-    says = ''                                       # description for `repr`, with the number of labels as `{n}`
+    name = None # key in `tasks`, in recipes and on the command line
+    fastai = () # names of the fastai transforms that make such targets
+    says = '' # description for `repr`, with the number of labels as `{n}`
     hf_class = 'AutoModelForSequenceClassification' # the Auto class of Hugging Face's own head
-    problem_type = None                             # the value of `config.problem_type`
-    score_name = 'accuracy'                         # name of `row_score`
-    units = None                                    # (mean, standard deviation) of targets that are numbers
-    classes = True                                  # Does a label consist of class names?
-    several = False                                 # May a text have several labels, or none?
-    per_word = False                                # Has each word of a text a label?
+    problem_type = None # the value of `config.problem_type`
+    score_name = 'accuracy' # name of `row_score`
+    units = None # (mean, standard deviation) of targets that are numbers
+    classes = True # Does a label consist of class names?
+    several = False # May a text have several labels, or none?
+    per_word = False # Has each word of a text a label?
 
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`

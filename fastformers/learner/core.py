@@ -49,23 +49,17 @@ class Lineage(Callback):
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
         self.stage = None if isinstance(arch, PretrainedConfig) else read_stage(resolve_arch(arch, revision))
 
-def _own_tok(arch, report, vocab):
-    "The tokenizer of the checkpoint `arch`, or None"
-    try: tok = load_tokenizer(arch, report.revision)
-    except (OSError,ImportError,TypeError,ValueError): return
-    return tok if len(tok)>=vocab/2 else None # transformers makes an empty one where files are missing
-
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens; random weights take any that fits"
     vocab,report = model.config.get_text_config().vocab_size,model.loaded
     path = resolve_arch(arch, report.revision)
     if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(path)): return
-    own = _own_tok(arch, report, vocab)
-    share = 0 if own is None else same_ids(tok, own)
+    try: share = same_ids(tok, load_tokenizer(arch, report.revision))
+    except (OSError,ImportError,TypeError): share = None # it has no tokenizer
     if share==1: return # perhaps with more tokens
     if len(tok)>vocab:
         raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together")
-    if own is None or share>.5: return
+    if share is None or share>.5: return
     says = (f"{arch} was trained with another tokenizer: {1-share:.0%} of its tokens differ; "
             f"build the dls with tok={str(arch)!r}")
     if read_stage(path): raise ValueError(says)
@@ -115,8 +109,7 @@ def lm_learner(
     "A `Learner` for a language model"
     obj = objective_of(dls)
     if obj is None:
-        raise TypeError("these dls have no objective; build them with `lm_dls`, "
-                        "or add one: dls.add_tfms([MLM(tok)], 'after_batch')")
+        raise TypeError("these dls have no objective; build them with `lm_dls`")
     if metrics is None: metrics = obj.metrics
     learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder()], loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
@@ -131,8 +124,8 @@ def _summary_at(tok, config):
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
 def _say_kept(path):
-    _log.warning(f"{path} is a classifier for the same labels, and its head is kept; to start a new one: "
-                 f"classifier_learner(dls, {str(path)!r}, pretrained=False, ...).load_encoder({str(path)!r})")
+    _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
+                 "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
 
 def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"

@@ -46,8 +46,11 @@ def load_tokenizer(
     if not isinstance(arch, (str,os.PathLike)):
         raise TypeError(f"Expected a fast tokenizer, a hub id or a directory, got {type(arch).__name__}")
     path = resolve_arch(arch, revision)
-    try: return load_tokenizer(_tokenizer_class(path).from_pretrained(path, **load_kwargs(revision)))
+    try: tok = load_tokenizer(_tokenizer_class(path).from_pretrained(path, **load_kwargs(revision)))
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer', e)) from e
+    # without files transformers makes an empty one
+    if len(tok)<len(tok.added_tokens_decoder)+3: raise OSError(not_found(arch, 'tokenizer'))
+    return tok
 
 # %% ../../nbs/text/02_tokenizer.ipynb #d594a3e9
 def extend_vocab(
