@@ -21,8 +21,8 @@ from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.core import TensorTokens
-from ..text.readers import read_texts
-from .labels import as_frame, check_classes, check_columns, class_weights, find_task, held_out
+from ..text.readers import check_columns, read_texts
+from .labels import as_frame, check_classes, class_weights, find_task, held_out
 from .labels import read_labels, split_rows, texts_of, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore

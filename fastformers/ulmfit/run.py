@@ -16,11 +16,12 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..callback.resume import differences
 from ..data.block import classifier_dls
-from ..data.labels import as_frame, check_columns, class_names, split_rows
+from ..data.labels import as_frame, class_names, split_rows
 from ..files import content_hash, to_json, write_text
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
+from ..text.readers import check_columns
 from ..text.tokenizer import texts_in
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
