@@ -2,7 +2,7 @@
 import itertools, json, os, random, resource, signal, subprocess, sys, time
 from pathlib import Path
 import pytest, torch
-from fastai.basics import Callback, DataLoaders, Learner, ranger
+from fastai.basics import Callback, ranger
 from fastai.callback.schedule import fit_one_cycle, lr_find
 from fastai.torch_core import set_seed
 from fastformers.data.block import classifier_dls, lm_dls
@@ -164,11 +164,6 @@ def test_other_runs_are_refused(whole, tmp_path):
                             ('training rows',learner(tmp_path, df=df.assign(text=df.text+'!')),{}), ('model',learner(tmp_path, 'classifier'),{})):
         with pytest.raises(ValueError, match=f'another run: .*{what} was'): fit(learn, **args)
     same(fit(learner(tmp_path)), whole)                                                  # which changed nothing
-
-def test_other_loaders_are_refused(tmp_path):
-    ds = torch.utils.data.TensorDataset(torch.randn(8,2), torch.randn(8,2))
-    learn = Learner(DataLoaders.from_dsets(ds, ds, bs=4, num_workers=0, device='cpu'), torch.nn.Linear(2,2), loss_func=torch.nn.MSELoss(), cbs=Resume(tmp_path))
-    with pytest.raises(TypeError, match='begin in the middle'): fit(learn)
 
 def test_ctrl_c_leaves_a_checkpoint(whole, tmp_path):
     class CtrlC(Callback):

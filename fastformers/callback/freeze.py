@@ -10,22 +10,18 @@ time. Schedules that freeze and unfreeze layers are in `callback.schedule`."""
 __all__ = ['FreezeGrads', 'frozen_modules', 'FrozenEval', 'StateCache', 'FrozenCache']
 
 # %% ../../nbs/callback/01_freeze.ipynb #7957906f
-import logging, torch
+import torch
 from torch import Tensor
 from fastai.basics import Callback, get_model
 from fastai.callback.fp16 import MixedPrecision
 from ..models.families import block_modules, layer_groups
 from .schedule import drop_frozen_grads, in_fit
 
-_log = logging.getLogger(__name__)
-
 # %% ../../nbs/callback/01_freeze.ipynb #f4ee7123
 class FreezeGrads(Callback):
     "No weight decay and no momentum on frozen weights: they stay bitwise the same"
     order,run_valid = MixedPrecision.order-1,False
     def before_step(self): drop_frozen_grads(self.model.parameters())
-
-
 
     def before_fit(self):
         if self.opt is None or not in_fit(self): return  # `summary` fits without an optimizer
@@ -65,7 +61,6 @@ class StateCache:
         self.clear()
 
     def clear(self): self.rows,self.nbytes = {},0
-    def __repr__(self): return f'{len(self.rows)} rows, {self.nbytes/1e9:.3g} of {self.max_gb:g} GB'
 
     def _key(self):
         "Precision and versions of all weights below the head; None if one trains, or the body is in train mode"
@@ -95,8 +90,6 @@ class StateCache:
         res[real] = torch.cat(rows)
         return res.to(x.device)
 
-
-
 class FrozenCache(Callback):
     "Cache the hidden states of a completely frozen body, for later epochs and fits"
     cache = None
@@ -112,11 +105,6 @@ class FrozenCache(Callback):
                             f"not for a {type(model).__name__}")
         if self.cache is None or self.cache.model is not model: self.cache = StateCache(model, self.max_gb)
         model.state_cache = self.cache
-
-
-
-    def after_train(self):
-        if self.epoch==0: _log.info(f"FrozenCache keeps {self.cache}")
 
     def after_fit(self):
         if in_fit(self): get_model(self.model).state_cache = None

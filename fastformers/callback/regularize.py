@@ -12,6 +12,7 @@ __all__ = ['Regularizer', 'loaded_weights', 'reference_weights', 'plain_params',
 
 # %% ../../nbs/callback/02_regularize.ipynb #d01d8604
 from contextlib import contextmanager
+from itertools import islice
 import torch
 from torch import nn
 from safetensors.torch import load_file, save_file
@@ -61,8 +62,6 @@ def reference_weights(cb, params):
     if cb.report is not report or any(p not in cb.reference for p in params):
         cb.report,cb.reference = report,{p:p.detach().clone() for p in params}
     return cb.reference
-
-
 
 def plain_params(body):
     "Parameters of `body` by their names in a checkpoint, without those of adapters"
@@ -197,13 +196,6 @@ def score_gradient(
     y = torch.multinomial(logp.detach().exp().cpu(), 1, generator=gen).to(logp.device)
     return torch.autograd.grad(logp.gather(1, y).sum(), ps, allow_unused=True)
 
-def _rows(dl, n):
-    "The first `n` rows of `dl` with at least one prediction"
-    for x,*_ in dl:
-        for row in x.split(1):
-            if n==0: return
-            if (row := as_tokens(row)).predicted.any(): yield row; n -= 1
-
 def fisher_diagonal(
     learn, # from `lm_learner`, trained
     dl=None, # batches of (tokens, targets); default: the validation rows of `learn`
@@ -216,8 +208,9 @@ def fisher_diagonal(
     ps,count = plain_params(model.body),0
     total = {k:torch.zeros_like(p, dtype=torch.float32) for k,p in ps.items()}
     device,gen = next(model.parameters()).device,torch.Generator().manual_seed(seed)
+    rows = (as_tokens(o) for x,*_ in (learn.dls.valid if dl is None else dl) for o in x.split(1))
     with _differentiable(model):
-        for x in _rows(learn.dls.valid if dl is None else dl, n):
+        for x in islice((o for o in rows if o.predicted.any()), n):
             count += int(x.predicted.sum())
             for k,g in zip(ps, score_gradient(model, x.to(device), [*ps.values()], gen)):
                 if g is not None: total[k] += g.detach().float().pow(2)
@@ -249,7 +242,6 @@ class EWC(Regularizer):
         loaded = loaded_weights(self.model)
         self.by_weight = {ps[k]:o.to(ps[k].device) for k,o in fisher.items() if ps[k] in loaded}
         reference_weights(self, self.by_weight)
-
 
     def penalty(self):
         terms = ((f*(p-self.reference[p]).pow(2)).sum() for p,f in self.by_weight.items() if p.requires_grad)

@@ -210,18 +210,11 @@ class Resume(Callback):
     @property
     def _active(self): return in_fit(self) and not hasattr(self.learn, 'lr_finder')
 
-    def _check(self):
-        if not hasattr(self.dls.train, 'seek'):
-            raise TypeError("`Resume` needs dls that can begin in the middle of an epoch: `lm_dls`, `classifier_dls`, "
-                            "or a `DataBlock` with `HFTextBlock`")
-        if isinstance(self.opt, Lookahead):
-            raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
-
     def before_fit(self):
         if not self._active: return
-        self._check()
+        if isinstance(self.opt, Lookahead):
+            raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
         _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
-
         self._settings = settings(self.learn)
         self._at = self._newest()
         self._saved = self._began = time.monotonic()

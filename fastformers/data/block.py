@@ -75,12 +75,6 @@ def _tok(tok, max_len=None, truncation=None, cls=HFTokenizer):
     limit = min(new.tok.model_max_length, 512) if old is None or old.max_len is None else old.max_len
     return cls(new.tok, limit if max_len is None else max_len, truncation or (old.truncation if old else 'head'))
 
-def _for_pairs(tok):
-    "`tok`, with a separator between the two texts of a pair if it had none"
-    if separates_pairs(tok.tok): return tok
-    _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
-    return HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
-
 def _say(task, sizes, n_tokens, unknown, cut, max_len):
     "Log one line about the data: rows, tokens, share of `unknown` tokens, share of texts that are `cut`"
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, f"{task}{sizes[0]:,} training and {sizes[1]:,} validation "
@@ -129,8 +123,8 @@ def lm_dls(
         splits = np.flatnonzero(~v),np.flatnonzero(v)
     else:
         df = as_frame(data, text_col)
-        check_columns(df, text_col=text_col)
-        texts,splits = texts_of(df, text_col),split_rows(df, valid_col, valid_pct, text_col)
+        splits = split_rows(df, valid_col, valid_pct, text_col)
+        texts = texts_of(df, text_col)
         warn_leak(texts, splits)
         docs = tok.encode_batch(texts)
     rows = PackedRows(docs, tok, splits, seq_len, packing)
@@ -160,7 +154,9 @@ def classifier_dls(
     "Data for a classifier or regressor: texts tokenized once, labels read by their `Task`"
     df,tok = as_frame(df),_tok(tok, max_len, truncation)
     check_columns(df, text_col=text_col, label_col=label_col)
-    if len(listed(text_col))==2: tok = _for_pairs(tok)
+    if len(listed(text_col))==2 and not separates_pairs(tok.tok):
+        _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
+        tok = HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
     task = find_task(df, label_col, task)
     texts,labels = texts_of(df, text_col, task),read_labels(df, label_col, task)
     splits = split_rows(df, valid_col, valid_pct, text_col, [*map(task.names, labels)] if task.classes else None)

@@ -10,6 +10,7 @@ __all__ = ['lowest', 'MLM', 'word_marks', 'WholeWordMLM']
 
 # %% ../../nbs/objectives/02_mlm.ipynb #4514fa06
 import json
+from functools import cached_property
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -82,22 +83,17 @@ def word_marks(
 # %% ../../nbs/objectives/02_mlm.ipynb #86d8df80
 class WholeWordMLM(MLM):
     "Masked language modelling of whole words: predict all tokens of `p` of each row's words"
-    def __init__(self,
-        tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
-        p=.15, # Share of words to predict, in (0, 1]
-        replace=(.8,.1), # Shares of predicted tokens that become the mask token or a random token; the rest stays
-        seed=42 # Seed of the masks
-    ):
-        super().__init__(tok, p, replace, seed)
-        self.begins,self.ends = word_marks(self.tok)
+    @cached_property
+    def marks(self): "Which ids begin and which end a word"; return word_marks(self.tok)
 
     def word_starts(self, x):
         "True `(bs, sl)` on the first token of each word"
         ok,ids = self.ordinary(x),x.ids
+        begins,ends = (o.to(x.device)[ids] for o in self.marks)
         inside = ok | (ids==self.tok.unk_token_id) # a letter that the tokenizer does not know ends no word
-        open_ = inside & ~self.ends.to(x.device)[ids] # may the word go on behind this token?
+        open_ = inside & ~ends # may the word go on behind this token?
         goes_on = F.pad(open_[:,:-1], (1,0))
-        return ok & (self.begins.to(x.device)[ids] | ~goes_on)
+        return ok & (begins | ~goes_on)
 
     def mask(self, x):
         starts = self.word_starts(x)

@@ -99,7 +99,6 @@ class RTDLoss:
         reduction='mean' # 'mean', 'sum' or 'none'
     ): self.rtd_weight,self.reduction,self.mlm = rtd_weight,reduction,TokenLoss('none')
 
-
     def rtd(self, pred, y):
         "The discriminator's loss of each row"
         real,target = as_tokens(pred[1]).real,replaced(pred[1], y).float()
@@ -143,12 +142,12 @@ class RTD(MLM):
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide, in (0, 1]
-        replace=(1.,0.), # Shares of hidden tokens that become the mask token or a random token; the rest stays
+
         generator=.25, # A checkpoint, a config, or a share of the discriminator's width; a directory of `RTD` has its own
         rtd_weight=50., # Weight of the discriminator's loss
         seed=42 # Seed of masks and replacements
     ):
-        super().__init__(tok, p, replace, seed)
+        super().__init__(tok, p, (1.,0.), seed) # all hidden tokens become the mask token
         self.generator,self.loss_func = generator,RTDLoss(rtd_weight)
 
     @classmethod
