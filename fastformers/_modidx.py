@@ -624,8 +624,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                          'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor.Predictor.__repr__': ( 'inference/predictor.html#predictor.__repr__',
                                                                                                          'fastformers/inference/predictor.py'),
-                                                 'fastformers.inference.predictor.Predictor._batch': ( 'inference/predictor.html#predictor._batch',
-                                                                                                       'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor.Predictor.scores': ( 'inference/predictor.html#predictor.scores',
                                                                                                        'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor._model': ( 'inference/predictor.html#_model',
