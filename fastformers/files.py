@@ -82,10 +82,9 @@ def to_json(o):
     "Convert `o` to what JSON supports: numpy values to Python's, paths to strings, NaN to None"
     if isinstance(o, dict): return {str(k):to_json(v) for k,v in o.items()}
     if isinstance(o, (list,tuple)): return [to_json(v) for v in o]
-    if isinstance(o, np.ndarray): return to_json(o.tolist())
-    if isinstance(o, (np.floating,float)): return float(o) if np.isfinite(o) else None
-    if isinstance(o, (np.integer,np.bool_)): return o.item()
-    return o if isinstance(o, (str,int,bool,type(None))) else str(o)
+    if isinstance(o, (np.ndarray,np.generic)): return to_json(o.tolist())
+    if isinstance(o, float): return o if np.isfinite(o) else None
+    return o if isinstance(o, (str,int,type(None))) else str(o)
 
 # %% ../nbs/00_files.ipynb #d15f66e3
 def fastformers_home()->Path:

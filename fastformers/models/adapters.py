@@ -160,11 +160,10 @@ def plain_state(
         if hasattr(m, 'get_delta_weight'): state[f'{n}.weight'] = state[f'{n}.weight']+m.get_delta_weight('default')
     return state
 
-def _unload(body, merge):
-    "Replace each LoRA layer by its projection, with LoRA added if `merge`"
+def _unload(body):
+    "Replace each LoRA layer by its projection"
     from peft.tuners.tuners_utils import BaseTunerLayer
     for name,m in [o for o in body.named_modules() if isinstance(o[1], BaseTunerLayer)]:
-        if merge: m.merge()
         parent,_,child = name.rpartition('.')
         setattr(body.get_submodule(parent), child, m.get_base_layer())
     del body.peft_config
@@ -179,7 +178,7 @@ def remove_adapters(
 ): # `model`, all of whose weights train again
     "Remove adapters or LoRA from `model`; biases, norms and head keep their trained values"
     method = (model.adapters or {}).get('method')
-    if method=='lora': _unload(model.body, merge=False)
+    if method=='lora': _unload(model.body)
     if method=='bottleneck': _remove_bottlenecks(model.body)
     model.adapters = None
     return model.requires_grad_(True)
@@ -190,9 +189,8 @@ def merge_adapters(
     "Add LoRA to the weights and remove its layers: the predictions stay the same"
     if (model.adapters or {}).get('method')!='lora':
         raise ValueError("only LoRA can be merged into the weights; use `save_adapters`")
-    _unload(model.body, merge=True)
-    model.adapters = None
-    return model.requires_grad_(True)
+    for m in [o for o in model.body.modules() if hasattr(o, 'get_delta_weight')]: m.merge()
+    return remove_adapters(model)
 
 # %% ../../nbs/models/04_adapters.ipynb #f2ee76e3
 def _trained(model, head=True):
@@ -229,12 +227,6 @@ def save_adapters(
     with atomic_file(path) as tmp: save_file(tensors, tmp, metadata={'fastformers':json.dumps(facts)})
     return Path(path)
 
-def _read(path):
-    "(JSON header, tensors) of a file that `save_adapters` wrote"
-    with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
-    facts = json.loads(facts.get('fastformers', '{}'))
-    if facts.get('format')!=1: raise ValueError(f"{path} was not written by `save_adapters`")
-    return facts,tensors
 
 
 def load_adapters(
@@ -242,7 +234,9 @@ def load_adapters(
     path # Written by `save_adapters`
 ): # `model`, adapted and frozen as the saved one
     "Add the adapters of the file to `model` and load their weights, and the head's if `model` has such a head"
-    facts,tensors = _read(path)
+    with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
+    if 'fastformers' not in facts: raise ValueError(f"{path} was not written by `save_adapters`")
+    facts = json.loads(facts['fastformers'])
     here = _kind(model) | {k:v for k,v in (model.adapters or {}).items() if k!='trained'}
     if model.labels and facts['labels']: here['labels'] = model.labels
     diff = [f'{k} is {facts[k]} there, {v} here' for k,v in here.items() if facts[k]!=v]

@@ -52,7 +52,7 @@ def load_config(arch, revision='main'):
     "The `PretrainedConfig` of `arch`, a hub id (at `revision`), a directory, a shipped name or a config"
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
-    try: return AutoConfig.from_pretrained(path, **load_kwargs(revision))
+    try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
 def _scale_dropout(cfg, mult):
@@ -64,12 +64,9 @@ def _scale_dropout(cfg, mult):
 def _from_config(cls): return cls.from_config if hasattr(cls, 'from_config') else cls._from_config # no Auto class
 
 def _from_pretrained(cls, arch, path, **kwargs):
-    try: return cls.from_pretrained(path, output_loading_info=True, **kwargs)
-    except OSError as e: raise OSError(not_found(arch, 'weights', e)+"; `pretrained=False` starts with random ones") from e
+    try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
+    except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
 
-def _checkpoint_blocks(hf):
-    hf.base_model.gradient_checkpointing_enable({'use_reentrant':False})
-    hf.base_model.disable_input_require_grads() # otherwise the backward pass includes frozen blocks
 
 def _compile_blocks(hf, backend):
     config = torch._dynamo.config
@@ -98,10 +95,12 @@ def load_hf(
     old = _scale_dropout(cfg, drop_mult)
     with quiet_hf():
         if random: hf,info = _from_config(auto_cls)(cfg, dtype=dtype, **kwargs),None
-        else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, **load_kwargs(revision), **kwargs)
+        else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
     for k,v in old.items(): setattr(hf.config, k, v)
-    if gradient_checkpointing: _checkpoint_blocks(hf)
+    if gradient_checkpointing:
+        hf.base_model.gradient_checkpointing_enable({'use_reentrant':False})
+        hf.base_model.disable_input_require_grads() # otherwise the backward pass includes frozen blocks
     if compile_blocks: _compile_blocks(hf, 'inductor' if compile_blocks is True else compile_blocks)
     return hf,_report(hf, name, arch, revision, info)
 

@@ -68,8 +68,7 @@ class TensorTokens(Tensor):
 def as_tokens(x):
     "The int64 tensor `x` as `TensorTokens`; fastai's training loop strips the type of a batch but keeps the bits"
     if not isinstance(x, Tensor) or x.dtype!=torch.int64:
-        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"expected a batch of `TensorTokens`, got {got}; build it with `HFTokenizer`")
+        raise TypeError(f"expected a batch of `TensorTokens` from an `HFTokenizer`, got {type(x).__name__}")
     return x.as_subclass(TensorTokens)
 
 

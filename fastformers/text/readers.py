@@ -59,10 +59,6 @@ def _conll(path, encoding):
             words.append(parts[0]); tags.append(parts[-1])
         elif words: yield dict(text=words, label=tags); words,tags = [],[]
 
-def _frames(rows, chunksize):
-    "`rows` in DataFrames of `chunksize`"
-    while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part)
-
 # %% ../../nbs/text/03_readers.ipynb #e8b4fb19
 def _table(path, kind, text_col, sep, **kwargs):
     "The DataFrames of a csv, tsv or jsonl file"
@@ -84,7 +80,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
         else:
             if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
             else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
-            yield from (df.rename(columns={'text':L(text_col)[0]}) for df in _frames(rows, chunksize))
+            while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
     except UnicodeError as e: raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
     except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
 

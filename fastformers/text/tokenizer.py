@@ -11,7 +11,7 @@ __all__ = ['load_tokenizer', 'extend_vocab', 'same_ids', 'separates_pairs', 'pai
            'encode_df', 'ordinary_ids', 'tok_hash']
 
 # %% ../../nbs/text/02_tokenizer.ipynb #63fc6061
-import copy, json, logging, os
+import copy, json, os
 import numpy as np, torch
 from functools import cached_property
 from itertools import chain, groupby
@@ -26,8 +26,6 @@ from ..files import content_hash
 from ..hub import load_kwargs, not_found, resolve_arch
 from .core import TensorTokens, TokenText
 from .train_tokenizer import valid_text
-
-_log = logging.getLogger(__name__)
 
 # %% ../../nbs/text/02_tokenizer.ipynb #b12c051e
 def _tokenizer_class(path):
@@ -46,7 +44,7 @@ def load_tokenizer(
     if not isinstance(arch, (str,os.PathLike)):
         raise TypeError(f"Expected a fast tokenizer, a hub id or a directory, got {type(arch).__name__}")
     path = resolve_arch(arch, revision)
-    try: tok = load_tokenizer(_tokenizer_class(path).from_pretrained(path, **load_kwargs(revision)))
+    try: tok = load_tokenizer(_tokenizer_class(path).from_pretrained(path, revision=revision, **load_kwargs))
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer', e)) from e
     # without files transformers makes an empty one
     if len(tok)<len(tok.added_tokens_decoder)+3: raise OSError(not_found(arch, 'tokenizer'))
@@ -177,11 +175,6 @@ class HFTokenizer(Transform):
     def rust(self): "Rust tokenizer that finds no special tokens in texts"; return _encoder(self.tok)
     @cached_property
     def _typed(self): return any(self.rust.encode('a').type_ids) # has a single text segments other than 0 (XLNet)?
-    @cached_property
-    def _separates(self):
-        if separates_pairs(self.tok): return
-        _log.warning("this tokenizer has no separator for pairs, so the model cannot see where the second text begins; "
-                     "pass `pair_tokens(tok)` instead, which adds a separator and a classification token")
     def __getstate__(self): return {k:v for k,v in self.__dict__.items() if k!='rust'} # a copy of `tok`
 
     def __call__(self, o, split_idx=None, **kwargs):
@@ -197,7 +190,6 @@ class HFTokenizer(Transform):
 
     def encode_batch(self,
         texts, # Strings, or pairs of strings
-        chunk:int=1000, # So many to a call of the tokenizer; bounds the memory
         progress:bool=None # Show a bar? None: for more than 50,000 texts
     )->list: # `TensorTokens`, one for each text, equal to encoding them one by one
         "Encode many texts, on all cores"
@@ -205,11 +197,10 @@ class HFTokenizer(Transform):
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
         if bad is not None: raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
         show = len(texts)>50_000 if progress is None else progress
-        return [o for i in tqdm(range(0, len(texts), chunk), disable=not show) for o in self._encode(texts[i:i+chunk])]
+        return [o for i in tqdm(range(0, len(texts), 1000), disable=not show) for o in self._encode(texts[i:i+1000])]
 
     def _encode(self, texts):
         paired = not all(isinstance(o, str) for o in texts)
-        if paired: self._separates
         texts = [valid_text(o) if isinstance(o, str) else tuple(map(valid_text, o)) for o in texts]
         es = self.rust.encode_batch_fast(texts)
         ids,typed = [e.ids for e in es],self._typed or paired
@@ -230,7 +221,7 @@ class HFTokenizer(Transform):
         text = self.tok.decode(ids, clean_up_tokenization_spaces=False)
         for p,g in groupby(run, key=lambda o: o[1]):
             n += len(list(g))
-            part = text if n==len(ids) else self.tok.decode(ids[:n], clean_up_tokenization_spaces=False)
+            part = self.tok.decode(ids[:n], clean_up_tokenization_spaces=False)
             end = max(at, len(os.path.commonprefix([part, text]))) # a character may span tokens
             if end>at: res.append((text[at:end], p))
             at = end
