@@ -234,7 +234,7 @@ def load_encoder(self:Learner,
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
-        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: remove, load, adapt again")
+        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: call `remove_adapters` first")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
     for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path)
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
