@@ -39,10 +39,9 @@ weight = torch.tensor([5.,1.,.1])
 def test_loss_of_a_classifier_is_loss_func_of_pred_and_target(loss_func): check_losses(loud_classifier(bs=15, loss_func=loss_func), CrossEntropyLossFlat())
 
 @pytest.mark.parametrize('family', ['bert','gpt2'])
-@pytest.mark.parametrize('kwargs', [dict(label_smoothing=.2), dict(weight=torch.linspace(.1, 2, 1024))])
-def test_loss_of_a_language_model_is_loss_func_of_pred_and_target(family, kwargs):
+def test_loss_of_a_language_model_is_loss_func_of_pred_and_target(family):
     obj = objective(family)
-    obj.loss_func = TokenLoss(**kwargs)
+    obj.loss_func = TokenLoss(label_smoothing=.2)
     learn = quiet(lm_learner(lm_dls(tiny_df().iloc[:24], obj.tfm, obj, bs=6), tiny_arch(family)))
     assert learn.loss_func is obj.loss_func
     check_losses(learn, TokenLoss())

@@ -10,7 +10,7 @@ __all__ = ['CLM', 'default_objective']
 # %% ../../nbs/objectives/03_clm.ipynb #19e109eb
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM
 from ..models.families import is_causal
 from .core import Objective
 from .metrics import token_metrics
@@ -22,10 +22,7 @@ class CLM(Objective):
     "Causal language modelling: predict each next token from what precedes it"
     auto_cls,metrics = AutoModelForCausalLM,property(token_metrics)
     @classmethod
-    def why_unsupported(cls, config):
-        if is_causal(config): return None
-        mlm = '`MLM`, or ' if type(config) in AutoModelForMaskedLM._model_mapping else ''
-        return f"{config.model_type} sees the token that it is to predict; use {mlm}a causal arch such as gpt2 or llama"
+    def fits(cls, config): return is_causal(config) # another network sees the token that it is to predict
 
     def encodes(self, b):
         x = b[0]

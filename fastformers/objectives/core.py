@@ -69,14 +69,12 @@ class TokenLoss:
     "Cross-entropy, the mean over predicted tokens; with `reduction='none'` the mean of each row"
     def __init__(self,
         reduction='mean', # 'mean', 'sum' or 'none'
-        label_smoothing=0., # As in `torch.nn.functional.cross_entropy`
-        weight=None # A weight for each id of the vocabulary
-    ): self.reduction,self.label_smoothing,self.weight = reduction,label_smoothing,weight
+        label_smoothing=0. # As in `torch.nn.functional.cross_entropy`
+    ): self.reduction,self.label_smoothing = reduction,label_smoothing
 
     def __call__(self, pred, y, reduction=None):
         y = gather_targets(y, pred.shape[1])
-        weight = None if self.weight is None else self.weight.to(pred.device)
-        loss = F.cross_entropy(pred.flatten(0,1).float(), y.flatten(), weight, ignore_index=-100, reduction='none',
+        loss = F.cross_entropy(pred.flatten(0,1).float(), y.flatten(), ignore_index=-100, reduction='none',
                                label_smoothing=self.label_smoothing).view(y.shape)
         n = (y!=-100).sum(1)
         return reduce_rows(loss.sum(1)/n.clamp(min=1), n, ifnone(reduction, self.reduction))
@@ -127,12 +125,13 @@ class Objective(ItemTransform):
         return float(self.row_weights(pred, *yb).sum())
 
     @classmethod
-    def why_unsupported(cls, config): "Why a model of `config` cannot learn this objective, or None"; return None
+    def fits(cls, config): "Can a model of `config` learn this objective?"; return True
     def check(self, arch, revision='main'):
         "The config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
-        if (why := self.why_unsupported(cfg)): raise ValueError(why)
-        return cfg
+        if self.fits(cfg): return cfg
+        others = ', '.join(o.__name__ for o in objectives.values() if o.fits(cfg)) or 'none'
+        raise ValueError(f"{type(self).__name__} does not fit {cfg.model_type}; objectives that do: {others}")
     def build(self, arch, pretrained=True, **kwargs):
         "The model of `arch` for this objective; `kwargs` go to `load_hf`"
         self.check(arch, kwargs.get('revision','main'))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 from ..text.tokenizer import ordinary_ids
-from ..models.families import is_causal
+
 from .core import Objective, hash_to_unit, shift_right, splitmix64
 from .metrics import token_metrics
 
@@ -45,10 +45,7 @@ class MLM(Objective):
         self.p,self.replace,self.words = p,replace,ordinary_ids(self.tok)
 
     @classmethod
-    def why_unsupported(cls, config):
-        if type(config) in AutoModelForMaskedLM._model_mapping: return None
-        clm = '`CLM`, or ' if is_causal(config) else ''
-        return f"{config.model_type} has no masked LM; use {clm}an arch such as bert or roberta"
+    def fits(cls, config): return type(config) in AutoModelForMaskedLM._model_mapping
 
     def mask(self, x):
         "True `(bs, sl)` on the tokens to predict"
