@@ -63,7 +63,7 @@ class AuxiliaryLM(Regularizer):
 
     def setup(self):
         if not hasattr(self.model, 'lm'):
-            raise ValueError("pass `AuxiliaryLM` in `cbs` of `classifier_learner`: its LM head comes before the optimizer")
+            raise ValueError("pass `AuxiliaryLM` in `cbs` of `classifier_learner`, not of a fit")
 
     def penalty(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text

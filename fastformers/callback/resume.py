@@ -152,7 +152,9 @@ def describe(o):
 def settings(learn):
     "Settings of a run that `Resume` compares: model, data, loss, epochs, optimizer, schedules, callbacks"
     dl,model,opt = learn.dls.train,learn.model,learn.opt
-    def rows(dl): return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in range(0, dl.n, -(-dl.n//5000)))}'
+    def rows(dl):
+        at = range(0, dl.n, -(-dl.n//5000))
+        return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in at)}'
     shapes = [_plain(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
     weight = getattr(getattr(learn.loss_func, 'func', None), 'weight', None) # of classes
     steps = type(opt.opt).__name__ if isinstance(opt, OptimWrapper) else _plain([*opt.cbs])
@@ -168,9 +170,9 @@ def settings(learn):
             res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), restart=o.restart)
         elif isinstance(o, ParamScheduler):
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in np.linspace(0, 1, 9)])
-        # a user's own callback is compared only if it is a `Regularizer`
-        elif isinstance(o, Regularizer) or type(o).__module__.startswith(('fastai.','fastformers.')) and acts_in_step(o):
-            res[f'callback {o.name}'] = describe(o)
+        elif acts_in_step(o): # a user's own callback is compared only if it is a `Regularizer`
+            known = type(o).__module__.startswith(('fastai.','fastformers.')) or isinstance(o, Regularizer)
+            if known: res[f'callback {o.name}'] = describe(o)
     return res
 
 def differences(old, new):

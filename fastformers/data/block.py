@@ -10,24 +10,20 @@ __all__ = ['Item', 'ReadText', 'ReadLabel', 'reads_pairs', 'tokenizer_of', 'Lazy
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
-from pathlib import Path
 import numpy as np, pandas as pd
 import torch
-from torch import Tensor
 from fastcore.foundation import L, first
 from fastcore.meta import delegates
 from fasttransform import Transform
 from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
-from ..text.core import TensorTokens
 from ..text.readers import check_columns, read_texts
-from .labels import as_frame, check_classes, class_weights, find_task, held_out
+from .labels import as_frame, check_classes, find_task, held_out
 from .labels import read_labels, split_rows, texts_of, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, pair_tokens
-from ..text.tokenizer import separates_pairs
+from ..text.tokenizer import HFTokenizer, pair_tokens, separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
@@ -77,8 +73,9 @@ def _tok(tok, max_len=None, truncation=None, cls=HFTokenizer):
 
 def _say(task, sizes, n_tokens, unknown, cut, max_len):
     "Log one line about the data: rows, tokens, share of `unknown` tokens, share of texts that are `cut`"
-    _log.log(logging.WARNING if unknown>.1 else logging.INFO, f"{task}{sizes[0]:,} training and {sizes[1]:,} validation "
-        f"rows, {n_tokens:,} tokens, {unknown:.1%} unknown, {cut:.0%} of the texts cut at {max_len} tokens")
+    line = (f"{task}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
+            f"{unknown:.1%} unknown, {cut:.0%} of the texts cut at {max_len} tokens")
+    _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)

@@ -155,7 +155,7 @@ def class_weights(
     (King and Zeng 2001; 'balanced' of scikit-learn)"""
     ys = dls.train_ds.tls[-1]
     if not len(ys) or ys[0].ndim or ys[0].is_floating_point():
-        raise ValueError("`class_weights` needs one class a row; for several pass `pos_weight` to BCEWithLogitsLossFlat")
+        raise ValueError("`class_weights` needs one class a row; for several use `pos_weight` of BCEWithLogitsLossFlat")
     n = Counter(int(o) for o in ys)
     # a class without training rows gets 1, which has no effect in training
     return torch.tensor([len(ys)/(len(n)*n[i]) if n[i] else 1. for i in range(dls.c)], device=dls.device)

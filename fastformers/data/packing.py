@@ -129,7 +129,7 @@ class PackedRows:
             raise ValueError(f"`packing` {packing!r} is unknown; available: {', '.join(map(repr, packings))}")
         pairs,self.docs,self.pair = packing in _pair_cuts,docs,None
         if pairs and not separates_pairs(tok.tok):
-            raise ValueError(f"{packing!r} needs a tokenizer with a separator between two texts; use `pair_tokens(tok)`")
+            raise ValueError(f"{packing!r} needs a separator between two texts; use `pair_tokens(tok)`")
         self.sep = next((o for o in (tok.tok.sep_token_id, tok.tok.eos_token_id) if o is not None), None)
 
         self.packing,self.frame = packing,Frame(tok, 'a', 'a') if pairs else Frame(tok, 'a')

@@ -41,7 +41,9 @@ def display_rows(rows):
     if in_notebook():
         from IPython.display import display, HTML
         display(HTML(pd.DataFrame(rows, dtype=object).to_html(escape=False)))
-    else: print(pd.DataFrame([{k:html.unescape(re.sub('</?b[^>]*>', '', v)) for k,v in r.items()} for r in rows]).to_string())
+    else:
+        def plain(o): return html.unescape(re.sub('</?b[^>]*>', '', o))
+        print(pd.DataFrame([{k:plain(v) for k,v in r.items()} for r in rows]).to_string())
     return rows
 
 def _inputs(samples):
