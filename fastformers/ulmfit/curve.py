@@ -54,7 +54,7 @@ _with,_without,_tfidf = 'with stage 2','without stage 2','TF-IDF + logistic regr
 class LabelCurve:
     "Accuracy of classifiers of few and of many labels on the same held-out rows"
     def __init__(self,
-        rows # Of each classifier its `arm`, number of `labels`, `seed`, `seconds`, and whether each held-out row is right (`hits`)
+        rows # Of each classifier `arm`, number of `labels`, `seed`, `seconds`, and `hits`: is each held-out row right?
     ):
         self.rows = pd.DataFrame(rows)
         self.table = self.rows.drop(columns='hits').assign(accuracy=self.rows.hits.map(np.mean))
@@ -67,8 +67,9 @@ class LabelCurve:
 
     @property
     def gains(self):
-        "Gain by the language model at each number of labels: mean difference of accuracy and its 95 % interval, see `paired_bootstrap`"
-        by = self.rows.pivot(index=['labels','seed'], columns='arm', values='hits').reindex(columns=[_with,_without]).dropna()
+        "Gain by the language model at each number of labels, with its 95 % interval (`paired_bootstrap`)"
+        by = self.rows.pivot(index=['labels','seed'], columns='arm', values='hits')
+        by = by.reindex(columns=[_with,_without]).dropna()
         res = [(n, *paired_bootstrap([*o[_with]], [*o[_without]])) for n,o in by.groupby('labels')]
         res = pd.DataFrame(res, columns=['labels','gain','low','high']).set_index('labels')
         return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference'))
@@ -98,7 +99,7 @@ def label_curve(
     text_col=None, label_col=None, valid_col=None, # Default: the recipe's
     min_steps=100 # Of each classifier: few labels get more epochs
 ) -> LabelCurve:
-    "Classifiers of several numbers of labels, with and without a language model of the domain, beside TF-IDF, on the same held-out rows"
+    "Accuracy of classifiers of several numbers of labels, with and without stage 2, beside TF-IDF, on the same held-out rows"
     r = as_recipe(recipe)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),label_col or r.data.label_col
     arch,seeds,task = arch or r.model.arch or 'minilm',list(seeds),find_task(df, label_col)

@@ -13,7 +13,6 @@ __all__ = ['head_first', 'named', 'small_config', 'pretrain_lm', 'fine_tune_lm',
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, math, time
-from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
