@@ -17,7 +17,8 @@ from fastai.learner import load_learner
 from fastai.losses import BaseLoss, BCEWithLogitsLossFlat, CrossEntropyLossFlat, FocalLossFlat, L1LossFlat, LabelSmoothingCrossEntropyFlat, MSELossFlat
 from fastai.metrics import F1Score, F1ScoreMulti, MatthewsCorrCoef, Perplexity, RocAuc, RocAucBinary, RocAucMulti, accuracy
 from fastformers.text.core import as_tokens
-from fastformers.data.block import class_weights, tokenizer_of
+from fastformers.data.labels import class_weights
+from fastformers.data.block import tokenizer_of
 from fastformers.learner.core import classifier_learner, lm_learner
 import fastformers.learner.generation # `fill_mask`
 from fastformers.objectives.core import TokenLoss
