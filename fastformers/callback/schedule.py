@@ -9,8 +9,9 @@ Callbacks for frozen layers are in `callback.freeze`, the learning rate finder i
 
 # %% auto #0
 __all__ = ['Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfreeze', 'sequential_unfreeze', 'lp_ft',
-           'chain_thaw', 'discriminative_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup', 'table_for',
-           'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit', 'ScheduleRunner', 'check_batches']
+           'head_first', 'chain_thaw', 'discriminative_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup',
+           'table_for', 'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit', 'ScheduleRunner',
+           'check_batches']
 
 # %% ../../nbs/callback/00_schedule.ipynb #111a5689
 import math
@@ -114,6 +115,10 @@ def lp_ft(
 )->Schedule:
     "Linear probing, then fine-tuning (Kumar et al. 2022)"
     return unfreeze_from(n_groups, [n_groups-1, 0], epochs)
+
+def head_first(n_groups:int)->Schedule:
+    "The head alone for 30 % of the time, then all groups, the body at a fifth of the head's rate"
+    return Schedule([[0.]*(n_groups-1)+[1.], [.2]*(n_groups-1)+[1.]], [.3,.7])
 
 # %% ../../nbs/callback/00_schedule.ipynb #fab22756
 def chain_thaw(n_groups:int)->Schedule:

@@ -1,10 +1,8 @@
-"""What is predicted of a text: one class, several classes, or a number; with loss, metrics, head and answers
+"""Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 
-A `Task` holds everything that depends on the kind of label: how a label is read from a table, the fastai block, the loss, the metrics, the head, and how the network's outputs become an answer.
-Data, learner, saved classifier and `Predictor` call the methods of the task and never compare its name. This module has three tasks: `single`, `multi` and `regression`.
-
-To add a task, write a subclass of `Task` with a `name` on a page of its own, as `inference.tags` does, and a head in `models.heads` if it needs one. Defining the class puts it into the table `tasks`.
-`data.labels` and `inference.bundle` import that page, so the task is known where data are read and where a saved classifier is opened.
+A `Task` holds everything that depends on the kind of label: how a label is read from a table, the fastai block, the loss, the metrics, the head, and how the network's outputs become predicted labels with scores.
+Data, learner, saved classifier and `Predictor` call the methods of the task and never compare its name. This module has three tasks, `single`, `multi` and `regression`; `tags`, a label for each word, is in `inference.tags`.
+To add a task, write a notebook in `nbs/inference` with a subclass of `Task` that has a `name`, which registers it in the table `tasks`. Import it in `data.labels` and `inference.bundle`. If it needs a new head, add that to `models.heads`.
 
 fastai is imported inside the methods that need it, so a `Predictor` works without fastai. Tables are read in `data.labels`, losses of a language model are in `objectives`."""
 
