@@ -19,7 +19,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from fastcore.basics import camel2snake, ifnone
+from fastcore.basics import basic_repr, camel2snake, ifnone
 from fastcore.foundation import L, first
 from fasttransform import ItemTransform
 from ..text.core import TensorTokens
@@ -71,6 +71,7 @@ class TokenLoss:
         reduction='mean', # 'mean', 'sum' or 'none'
         label_smoothing=0. # As in `torch.nn.functional.cross_entropy`
     ): self.reduction,self.label_smoothing = reduction,label_smoothing
+    __repr__ = basic_repr('reduction,label_smoothing')
 
     def __call__(self, pred, y, reduction=None):
         y = gather_targets(y, pred.shape[1])
