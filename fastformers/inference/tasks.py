@@ -34,7 +34,7 @@ def _fastai():
     return fastai.basics
 
 class Task:
-    "What is predicted of a text; a subclass is one kind of label"
+    "What the model predicts for a text; a subclass is one kind of label"
     name = None # key in `tasks`, in recipes and on the command line
     fastai = () # names of the fastai transforms that make such targets
     says = '' # description for `repr`, with the number of labels as `{n}`
