@@ -32,6 +32,7 @@ def run(pages, n=2):
 
 if __name__=='__main__':
     every = sorted(o for o in (root/'nbs').rglob('*.ipynb') if not any(p[0] in '._' for p in o.relative_to(root).parts))
+    every.sort(key=lambda o: 'tutorials' not in o.parts) # the longest first, so that both processes end together
     pages = [Path(o).resolve() for o in sys.argv[1:]] or every
     os.chdir(root)
     failed = run(pages)
