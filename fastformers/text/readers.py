@@ -82,6 +82,8 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
             else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
             while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
     except UnicodeError as e: raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
+    except pd.errors.ParserError as e:
+        raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
     except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
