@@ -57,33 +57,33 @@ def pretrain(arm, texts, tok, path, args):
     learn.save_encoder(path)
     return dict(validation=figures, steps=clock.steps, tokens=clock.tokens, passes=clock.steps/len(dls.train), weights=sum(p.numel() for p in learn.model.parameters()))
 
-def features(body, tok, texts):
-    "The mean of the last hidden states of each text"
+def features(body, tok, texts, max_len):
+    "The mean of the last hidden states of each text, its first `max_len` tokens"
     import torch
     from fastformers.models.core import HFModel
     from fastformers.text.tokenizer import HFTokenizer
-    model,tok = HFModel(*body).eval(),HFTokenizer(tok, 128)
+    model,tok = HFModel(*body).eval(),HFTokenizer(tok, max_len)
     with torch.no_grad(): return np.stack([model(o[None])[0].mean(0).numpy() for o in tok.encode_batch(texts)])
 
-def probe(body, tok, df):
+def probe(body, tok, df, max_len=128):
     "Right or wrong for each validation row: logistic regression on frozen features, its strength chosen by cross-validation on the training rows"
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    x,v = features(body, tok, df.text.tolist()),df.is_valid.to_numpy()
+    x,v = features(body, tok, df.text.tolist(), max_len),df.is_valid.to_numpy()
     clf = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=[1e-4,1e-3,1e-2,1e-1], cv=3, max_iter=200)).fit(x[~v], df.label[~v])
     hits = clf.predict(x[v])==df.label[v].to_numpy()
     return dict(validation=100*hits.mean(), hits=hits.astype(int).tolist())
 
-def fine_tune(arch, tok, df, seed, args):
+def fine_tune(arch, tok, df, seed, max_len=128, epochs=4, lr=5e-4, precision='fp32'):
     "Right or wrong for each validation row after fine-tuning all of the network"
     from fastai.torch_core import set_seed
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     set_seed(seed)
-    dls = classifier_dls(df, tok, bs=32, seed=seed, max_len=128, device='cpu')
-    learn = classifier_learner(dls, arch, precision='fp32')
-    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(args.epochs, 5e-4, cbs=last_only())
+    dls = classifier_dls(df, tok, bs=32, seed=seed, max_len=max_len, device='cpu')
+    learn = classifier_learner(dls, arch, precision=precision)
+    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(epochs, lr, cbs=last_only())
     preds,y = learn.get_preds()
     hits = (preds.argmax(-1)==y).int()
     return dict(validation=100*hits.float().mean().item(), hits=hits.tolist())
@@ -119,7 +119,7 @@ def main():
         torch.manual_seed(0)
         return load_body(archs[o])
     probed = {o:rows.get(lambda: probe(body(o), tok, df), arm=o, what='probe') for o in arms}
-    tuned = {o:[rows.get(lambda: fine_tune(archs[o], tok, df, s, args), arm=o, what='fine-tuning', seed=s) for s in seeds] for o in arms}
+    tuned = {o:[rows.get(lambda: fine_tune(archs[o], tok, df, s, epochs=args.epochs), arm=o, what='fine-tuning', seed=s) for s in seeds] for o in arms}
     def gain(a, b): return dict(zip(('difference','low','high'), (round(100*float(o), 2) for o in paired_bootstrap(a, b))))
     figures = {'language models':{k:{n:v for n,v in o.items() if n in ('validation','steps','tokens','passes','weights','minutes')} for k,o in trained.items()},
                'probe accuracy %':{k:round(o['validation'], 2) for k,o in probed.items()},
