@@ -47,6 +47,7 @@ from .callback.lr_find import lr_sweep, epochs_for
 from .learner.optimizer import FusedAdam, BertAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
+from .interpret.probes import layer_probes, plot_probes
 from .ulmfit.recipe import read_recipe
 from .ulmfit.scores import measure
 from .ulmfit.record import Stage

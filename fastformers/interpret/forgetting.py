@@ -13,13 +13,11 @@ __all__ = ['stage_lm', 'text_losses', 'forgetting']
 import math
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
-from ..text.core import TensorTokens
 from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
 from ..models.families import evaluating, max_length
 from ..models.load import LoadReport, load_body, load_hf
 from ..models.core import HFModel, LanguageModel
 from ..objectives.clm import default_objective
-from ..data.loader import PadTokens
 from ..data.block import tokenizer_of
 from ..callback.auxiliary_lm import lm_on
 
@@ -53,12 +51,10 @@ def text_losses(
     bs:int=32, # texts at a time
 ): # sums of losses `(n,)`, numbers of predicted tokens `(n,)`
     "The loss of each text, as a sum over its predicted tokens, and their number"
-    sums,ns,pad = np.zeros(len(rows)),np.zeros(len(rows)),PadTokens(objective.tfm)
-    order,device = np.argsort([-len(o) for o in rows], kind='stable'),next(model.parameters()).device
+    sums,ns,device = np.zeros(len(rows)),np.zeros(len(rows)),next(model.parameters()).device
     with evaluating(model):
-        for at in (order[i:i+bs] for i in range(0, len(order), bs)):
-            x = torch.stack([o[0] for o in pad([(rows[i],) for i in at])]).as_subclass(TensorTokens).to(device)
-            x,y = objective((x,), split_idx=1)
+        for at,x in objective.tfm.batches(rows, bs):
+            x,y = objective((x.to(device),), split_idx=1)
             pred = model(x)
             ns[at] = objective.row_weights(pred, y).cpu().numpy()
             sums[at] = objective.loss_func(pred, y, reduction='none').double().cpu().numpy()*ns[at]
@@ -72,9 +68,10 @@ def _interval(diff, ns, n_boot=2000, seed=0):
 def _compared(losses):
     "Mean loss of each stage, and its change since the first; `losses` holds sums and numbers of tokens for each text"
     (first,ns),rows = next(iter(losses.values())),[]
+    assert ns.sum(), "no token of these texts is predicted"
     for i,(sums,_) in enumerate(losses.values()):
         loss,(lo,hi) = sums.sum()/ns.sum(),_interval(sums-first, ns)
-        rows.append({'LM loss':loss, 'perplexity':math.exp(loss)})
+        rows.append({'LM loss':loss, 'perplexity':math.exp(min(loss, 700))})
         if i: rows[-1].update({'change':(sums-first).sum()/ns.sum(), 'from':lo, 'to':hi})
     return pd.DataFrame(rows, index=pd.Index(losses, name='stage'))
 
@@ -86,11 +83,13 @@ def forgetting(
     seed:int=42, # of the masks
 )->pd.DataFrame: # a row a stage
     "LM loss of each stage on `texts`, and its change since the first with a 95 % interval; above 0: forgotten"
-    if isinstance(stages, Learner): stages = {'before':stages.model.loaded, 'now':stages}
+    if isinstance(stages, Learner):
+        if not stages.model.loaded.loaded: raise ValueError("this learner began with random weights; pass a dictionary")
+        stages = {'before':stages.model.loaded, 'now':stages}
     texts = [texts] if isinstance(texts, str) else list(texts)
     toks = [tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o)) for o in stages.values()]
     if len({tok_hash(o) for o in toks})>1:
-        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they need the same tokenizer")
+        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
     obj,rows,res = default_objective(toks[0], seed),None,{}
     for name,o in stages.items():
         lm = stage_lm(o, obj.auto_cls, head)

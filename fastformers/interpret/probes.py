@@ -11,28 +11,25 @@ __all__ = ['layer_means', 'layer_probes', 'plot_probes']
 # %% ../../nbs/interpret/01_probes.ipynb #d9da7e95
 import numpy as np, pandas as pd, torch
 from ..text.tokenizer import HFTokenizer, texts_in
+from ..text.readers import check_columns
 from ..models.families import evaluating, max_length
 from ..models.load import load_body
 from ..models.heads import all_states, mean_pool
 from ..models.core import HFModel
-from ..data.labels import check_columns, split_rows
-from ..data.loader import PadTokens
+from ..data.labels import split_rows
 
 # %% ../../nbs/interpret/01_probes.ipynb #73eac15d
 def layer_means(
     model, # An `HFModel`
-    rows, # `TensorTokens`, one a text
-    pad, # A `PadTokens`
-    bs=32 # Texts in a batch
+    tok, # Its `HFTokenizer`
+    texts
 ): # `(layers, n, nf)`, embeddings first
     "The mean hidden state of each text in each layer"
-    order,res,device = np.argsort([-len(o) for o in rows], kind='stable'),{},next(model.parameters()).device
+    res,device = {},next(model.parameters()).device
     def means(x): return torch.stack([mean_pool(h.float(), x.real) for h in all_states(model.body, model.model_inputs(x))], 1)
     with evaluating(model):
-        for at in (order[i:i+bs] for i in range(0, len(order), bs)):
-            x = torch.stack([o[0] for o in pad([(rows[i],) for i in at])]).to(device)
-            res.update(zip(at.tolist(), model.in_parts(means, x).cpu().numpy()))
-    return np.stack([res[i] for i in range(len(rows))], 1)
+        for at,x in tok.batches(tok.encode_batch(texts), 32): res.update(zip(at, model.in_parts(means, x.to(device)).cpu().numpy()))
+    return np.stack([res[i] for i in range(len(texts))], 1)
 
 # %% ../../nbs/interpret/01_probes.ipynb #b4b0314e
 def _probe(states, y, train, valid):
@@ -64,7 +61,7 @@ def layer_probes(
             torch.manual_seed(seed)
             model = HFModel(*load_body(arch, pretrained))
         tfm = HFTokenizer(arch if tok is None else tok, min(max_len, max_length(model.body) or max_len))
-        return layer_means(model, tfm.encode_batch(texts_in(df, text_col)), PadTokens(tfm))
+        return layer_means(model, tfm, texts_in(df, text_col))
     trained,random = states(True),states(False)
     res = pd.DataFrame({'accuracy':[_probe(o, y, train, valid) for o in trained],
                         'random weights':[_probe(o, y, train, valid) for o in random],

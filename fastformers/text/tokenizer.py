@@ -20,6 +20,7 @@ from fastcore.foundation import L, first
 from fasttransform import Transform
 from tokenizers import AddedToken, Tokenizer, processors
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from ..files import content_hash
@@ -198,6 +199,21 @@ class HFTokenizer(Transform):
         if bad is not None: raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
         show = len(texts)>50_000 if progress is None else progress
         return [o for i in tqdm(range(0, len(texts), 1000), disable=not show) for o in self._encode(texts[i:i+1000])]
+
+    def batches(self,
+        rows, # `TensorTokens`, as from `encode_batch`
+        bs=64, # Most rows in a batch
+        max_tokens=65536 # Most tokens in a batch, padding included
+    ): # Yields row numbers and their tokens `(bs, sl)`
+        "Batches of rows of similar length, longest first, padded on the right"
+        def padded(at):
+            x = pad_sequence([rows[i].as_subclass(Tensor) for i in at], batch_first=True, padding_value=int(self.pad))
+            return at, x.as_subclass(TensorTokens)
+        at = []
+        for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):
+            if at and len(at)>=min(bs, max(max_tokens//len(rows[at[0]]), 1)): yield padded(at); at = []
+            at.append(i)
+        if at: yield padded(at)
 
     def _encode(self, texts):
         paired = not all(isinstance(o, str) for o in texts)
