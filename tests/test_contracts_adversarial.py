@@ -170,12 +170,10 @@ def test_a_tokenizer_without_pad_token_pads(door):
     x = door(frame(), tok, bs=8, device='cpu').train.one_batch()[0]
     assert not x.attention_mask.all() and x.attention_mask.any(1).all()
 
-def test_an_unreachable_hub_is_one_sentence():
+def test_a_model_that_is_not_there_is_one_sentence():
     code = "from fastformers.text.tokenizer import load_tokenizer\ntry: load_tokenizer('nobody/no-such-model')\nexcept OSError as e: print(e)"
-    env = {k:v for k,v in os.environ.items() if k not in ('HF_HUB_OFFLINE','TRANSFORMERS_OFFLINE')}
-    for k,v in (('HF_ENDPOINT','http://127.0.0.1:9'), ('HF_HUB_OFFLINE','1')): # nobody listens there
-        r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], env={**env, k:v}, capture_output=True, text=True, timeout=120)
-        assert "No tokenizer for 'nobody/no-such-model': not a directory, not a shipped name (minilm), not found" in r.stdout, r.stderr[-500:]
+    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], env={**os.environ, 'HF_HUB_OFFLINE':'1'}, capture_output=True, text=True, timeout=120)
+    assert "No tokenizer for 'nobody/no-such-model': not a directory, not a shipped name (minilm), not found" in r.stdout, r.stderr[-500:]
 
 def test_a_folder_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path):
     (tmp_path/'file').write_text('not a folder')
