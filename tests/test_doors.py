@@ -149,6 +149,13 @@ def test_several_numbers_come_from_several_columns():
     assert task_of(dls).name=='regression' and dls.one_batch()[1].shape==(8,2)
     assert torch.stack([y for _,y in dls.valid_ds]).numpy()==pytest.approx(df.loc[df.is_valid, ['c','a']].to_numpy(), rel=1e-5)
 
+def test_a_new_regression_answers_about_the_mean_in_the_numbers_of_the_table():
+    df = tiny_df()
+    df['label'] = 5000.+df.text.str.len()
+    learn = classifier_learner(classifier_dls(df, tiny_tok(), **small), tiny_arch('bert', num_hidden_layers=1))
+    ys = df.label[~df.is_valid]
+    assert abs(learn.get_preds()[0].numpy()-ys.mean()).max()<5*ys.std()
+
 def test_a_task_may_name_the_labels_in_their_order():
     dls = classifier_dls(tiny_df(), tiny_tok(), task=tasks['single'](['positive','never','neutral','negative']), **small)
     assert list(dls.vocab)==['positive','never','neutral','negative'] and task_of(dls).labels==list(dls.vocab)
