@@ -8,7 +8,6 @@ beside a generator of a quarter of its width (Clark et al. 2020). A budget is CP
 rows of TREC, 1,000 drawn from its training rows (the test rows are not read): a logistic regression on the mean of the frozen states, and fine-tuning of the whole. A body with random weights shows what the judge learns by itself.
 """
 import time
-import numpy as np
 from classify import Rows, last_only
 from common import *
 
@@ -57,20 +56,15 @@ def pretrain(arm, texts, tok, path, args):
     learn.save_encoder(path)
     return dict(validation=figures, steps=clock.steps, tokens=clock.tokens, passes=clock.steps/len(dls.train), weights=sum(p.numel() for p in learn.model.parameters()))
 
-def features(body, tok, texts, max_len):
-    "The mean of the last hidden states of each text, its first `max_len` tokens"
-    import torch
-    from fastformers.models.core import HFModel
-    from fastformers.text.tokenizer import HFTokenizer
-    model,tok = HFModel(*body).eval(),HFTokenizer(tok, max_len)
-    with torch.no_grad(): return np.stack([model(o[None])[0].mean(0).numpy() for o in tok.encode_batch(texts)])
-
 def probe(body, tok, df, max_len=128):
     "Right or wrong for each validation row: logistic regression on frozen features, its strength chosen by cross-validation on the training rows"
+    from fastformers.interpret.probes import layer_means
+    from fastformers.models.core import HFModel
+    from fastformers.text.tokenizer import HFTokenizer
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    x,v = features(body, tok, df.text.tolist(), max_len),df.is_valid.to_numpy()
+    x,v = layer_means(HFModel(*body), HFTokenizer(tok, max_len), df.text.tolist())[-1],df.is_valid.to_numpy()
     clf = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=[1e-4,1e-3,1e-2,1e-1], cv=3, max_iter=200)).fit(x[~v], df.label[~v])
     hits = clf.predict(x[v])==df.label[v].to_numpy()
     return dict(validation=100*hits.mean(), hits=hits.astype(int).tolist())
