@@ -1,5 +1,5 @@
 "Whatever text comes, training goes on; what is no text or no label is refused in words that say what to do"
-import copy, os, subprocess, sys
+import os, subprocess, sys
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.data.packing import pack_tokens
@@ -155,20 +155,6 @@ def test_the_frame_is_left_as_it_was():
     pd.testing.assert_frame_equal(df, old)
 
 # ---- tokenizers and files
-
-doors = pytest.mark.parametrize('door', [classifier_dls,lm_dls], ids=lambda o: o.__name__)
-
-@doors
-def test_special_tokens_in_a_text_are_ordinary(door):
-    tok = tiny_tok('bert')
-    ids = door(frame().assign(text='[SEP] [MASK] [PAD] [CLS]'), tok, bs=8).train_ds[0][0].ids
-    assert not (ids[1:-1]==tok.mask_token_id).any() and not (ids[1:-1]==tok.sep_token_id).any()
-
-@doors
-def test_a_tokenizer_without_pad_token_pads(door):
-    tok = copy.deepcopy(tiny_tok('gpt2')); tok.pad_token = None
-    x = door(frame(), tok, bs=8, device='cpu').train.one_batch()[0]
-    assert not x.attention_mask.all() and x.attention_mask.any(1).all()
 
 def test_a_model_that_is_not_there_is_one_sentence():
     code = "from fastformers.text.tokenizer import load_tokenizer\ntry: load_tokenizer('nobody/no-such-model')\nexcept OSError as e: print(e)"
