@@ -33,10 +33,10 @@ def words_of(
 class WordTokenizer(HFTokenizer):
     "A text, or a list of words <-> `TensorTokens` where the first token of each word is `predicted`; the end is cut"
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
-    def encode_batch(self, texts, chunk=1000, progress=None):
+    def encode_batch(self, texts, progress=None):
         "Encode many texts, or lists of words, on all cores"
         rows = [words_of(o)[0] for o in texts]
-        parts = (rows[i:i+chunk] for i in range(0, len(rows), chunk))
+        parts = (rows[i:i+1000] for i in range(0, len(rows), 1000))
         return [o for part in parts for o in map(self._aligned, part, self._encodings(part))]
 
     def _encodings(self, rows): return self.rust.encode_batch([valid_text(' '.join(o)) for o in rows])
