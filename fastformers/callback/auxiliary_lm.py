@@ -11,7 +11,6 @@ __all__ = ['lm_on', 'AuxiliaryLM']
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #bab9acd9
 import logging
 from ..text.core import as_tokens
-
 from ..models.core import LanguageModel
 from ..models.load import fit_vocab, load_hf, quiet_hf
 from ..objectives.core import Objective

@@ -101,7 +101,6 @@ class TokenAccumulation(Callback):
         n_tokens:int=None, # tokens per optimizer step, without padding; or pass `n_acc`
         n_acc:int=None, # rows per optimizer step
     ):
-
         self.n_tokens,self.n_acc = n_tokens,n_acc
         self._reset()
 

@@ -29,7 +29,6 @@ from fastai.torch_core import get_random_states, set_random_states
 from ..files import atomic_dir, content_hash, to_json, write_text
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
-
 from .schedule import ScheduleRunner, acts_in_step, in_fit
 from .regularize import Regularizer
 from .compute import TokenAccumulation, cpu_bf16

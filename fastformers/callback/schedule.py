@@ -18,7 +18,6 @@ import math
 import numpy as np, pandas as pd
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
-
 from fastai.basics import Callback, CancelTrainException, L, Learner, patch
 
 # %% ../../nbs/callback/00_schedule.ipynb #9f754c8a

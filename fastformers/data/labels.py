@@ -14,7 +14,6 @@ import logging
 import numpy as np, pandas as pd
 import torch
 from collections import Counter
-
 from fastcore.foundation import L, first
 from ..files import did_you_mean
 import fastformers.inference.tags # registers its task

@@ -140,7 +140,7 @@ def write_bundle(
 
 # %% ../../nbs/inference/03_bundle.ipynb #c8f86193
 def _opened_by(bundle):
-    if bundle is None: return "`AutoModel` and its kin open it whole"
+    if bundle is None: return "transformers' Auto classes open it whole"
     if bundle.whole: return f"`pipeline` and `{bundle.task.hf_class}` open it too"
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'

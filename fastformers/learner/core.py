@@ -113,8 +113,8 @@ def lm_learner(
     if metrics is None: metrics = obj.metrics
     learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder()], loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
-        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings; train it alone first "
-                     "(`fine_tune_lm` does; in your own loop use `fit_schedule(lp_ft)`)")
+        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and should first "
+                     "train alone: `fine_tune_lm` does so; in your own loop use `fit_schedule(lp_ft)`")
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b

@@ -23,7 +23,6 @@ from transformers.pytorch_utils import Conv1D
 from ..files import atomic_file, content_hash
 from .families import block_modules, get_meta, layer_groups
 
-
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/models/04_adapters.ipynb #5b30cbdd
@@ -226,8 +225,6 @@ def save_adapters(
     tensors = {k:v.detach().cpu().contiguous() for k,v in _trained(model, head).items()}
     with atomic_file(path) as tmp: save_file(tensors, tmp, metadata={'fastformers':json.dumps(facts)})
     return Path(path)
-
-
 
 def load_adapters(
     model, # Without adapters, or with the same ones

@@ -90,8 +90,6 @@ def _spec(head, **args):
     plain = all(isinstance(v, (str,int,float,list,type(None))) for v in args.values())
     return {'class':type(head).__name__, **args} if known and plain else None
 
-
-
 def _get_pool(pool, at, nf):
     "`pool` as a function `f(h, mask)`: a name in `pools`, a function, a module, or a module class called with `nf`"
     if isinstance(pool, str):

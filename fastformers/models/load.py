@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 import torch, transformers
-
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 from transformers.utils import logging as hf_logging
 from .families import block_modules, get_meta
@@ -66,7 +65,6 @@ def _from_config(cls): return cls.from_config if hasattr(cls, 'from_config') els
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
     except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
-
 
 def _compile_blocks(hf, backend):
     config = torch._dynamo.config

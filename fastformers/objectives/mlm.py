@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 from ..text.tokenizer import ordinary_ids
-
 from .core import Objective, hash_to_unit, shift_right, splitmix64
 from .metrics import token_metrics
 

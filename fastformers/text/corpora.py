@@ -11,7 +11,6 @@ __all__ = ['docs_libs', 'docs_corpus', 'corpus_info']
 
 # %% ../../nbs/text/04_corpora.ipynb #00ef863f
 import ast, gc, gzip, hashlib, inspect, json, re, warnings
-
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
