@@ -74,7 +74,7 @@ def check_shapes(
     "Raise unless `theirs` and `ours` have the same names and shapes"
     for k in {**theirs, **ours}:
         there,here = (tuple(o[k].shape) if k in o else 'missing' for o in (theirs,ours))
-        if there!=here and not k.startswith('pooler.'):
+        if there!=here and 'pooler' not in k:
             raise ValueError(f"{source} has another architecture or vocabulary: {k} is {there} there, {here} here")
 
 # %% ../../nbs/callback/02_regularize.ipynb #fd59af07

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # so that every learner has `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastcore.basics import patch
-from fastcore.foundation import L, first
+from fastcore.foundation import L
 from fastcore.meta import delegates
 from fastai.callback.core import Callback
 from fastai.learner import Learner
@@ -23,6 +23,7 @@ from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
 from ..callback.freeze import FreezeGrads, FrozenEval
+from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
 from ..data.block import reads_pairs, tokenizer_of
 from ..files import atomic_dir, write_text
@@ -218,11 +219,7 @@ def _load_weights(mine, theirs, path):
     "Copy the loaded weights of the `HFModel` `theirs` into `mine`"
     hf,other = (o.hf if mine.is_lm else o.body for o in (mine,theirs))
     a,b = plain_state(hf),plain_state(other)
-    def shape(o): return 'missing' if o is None else tuple(o.shape)
-    bad = first(k for k in [*a,*b] if 'pooler' not in k and shape(a.get(k))!=shape(b.get(k)))
-    if bad:
-        raise ValueError(f"{path} holds another architecture or vocabulary: {bad} is {shape(b.get(bad))} there, "
-                         f"{shape(a.get(bad))} here; pass the path as `arch` instead")
+    check_shapes(b, a, path)
     hf.load_state_dict({k:b[k] for k in b if k in a and k not in theirs.loaded.new}, strict=False)
     mine.loaded = theirs.loaded
 
