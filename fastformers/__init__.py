@@ -26,6 +26,7 @@ Modules:
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
+- `fastformers.learner.counts`: Start the token embeddings of a language model from counts: `start_from_counts`
 - `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
 - `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file

@@ -112,7 +112,10 @@ class GeneralConfig(LMConfig):
     family:str = 'bert' # Architecture: bert, roberta, electra, ... for mlm; gpt2, llama, ... for clm
     layers:int = 6 # Layers of the network
     width:int = 256 # Its hidden size; attention heads have 64 dimensions
+    inner:int|None = None # Inner width of its feed-forward layers; blank: four times the hidden size
     positions:int = 512 # Longest row the network can read
+    # How its token embeddings start: counts (of neighbouring tokens in the texts, one minute for 20 million) or random
+    embeddings:Literal['counts','random'] = 'counts'
 
 @dataclass(frozen=True)
 class TaskConfig(TrainConfig):

@@ -29,6 +29,7 @@ from ..data.block import classifier_dls, lm_dls
 from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean
 from ..learner.core import classifier_learner, lm_learner
+from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
 from ..objectives.core import Objective, all_objectives, objective_of
 from ..objectives.clm import default_objective
@@ -131,19 +132,20 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
     dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
+    if getattr(c, 'embeddings', None)=='counts': learn.start_from_counts()
     return _train(learn, c, name, seed, path, resume)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
 def small_config(
     tok, # Its tokenizer
-    **kwargs # `family`, `layers`, `width` and `positions`, see `GeneralConfig`
+    **kwargs # `family`, `layers`, `width`, `inner` and `positions`, see `GeneralConfig`
 ) -> PretrainedConfig:
     "Config of a small network with the vocabulary of `tok`"
     c = GeneralConfig(**kwargs)
     special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id')}
     return AutoConfig.for_model(
-        c.family, vocab_size=len(tok), hidden_size=c.width, intermediate_size=4*c.width, num_hidden_layers=c.layers,
+        c.family, vocab_size=len(tok), hidden_size=c.width, intermediate_size=c.inner or 4*c.width, num_hidden_layers=c.layers,
         num_attention_heads=max(c.width//64,1), max_position_embeddings=c.positions, **special)
 
 def _new_tok(df, text_col, valid_col, c, resume):
