@@ -397,6 +397,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fastformers.cli.read_chunks': ('cli.html#read_chunks', 'fastformers/cli.py'),
                                  'fastformers.cli.read_table': ('cli.html#read_table', 'fastformers/cli.py'),
                                  'fastformers.cli.run': ('cli.html#run', 'fastformers/cli.py'),
+                                 'fastformers.cli.stage_settings': ('cli.html#stage_settings', 'fastformers/cli.py'),
                                  'fastformers.cli.texts_of': ('cli.html#texts_of', 'fastformers/cli.py'),
                                  'fastformers.cli.train': ('cli.html#train', 'fastformers/cli.py')},
             'fastformers.data.block': { 'fastformers.data.block.HFTextBlock': ('data/block.html#hftextblock', 'fastformers/data/block.py'),
