@@ -39,7 +39,7 @@ def read(path): return pd.read_csv(path, keep_default_na=False)
 
 def tfidf_error(train, valid):
     "Error of TF-IDF uni- and bigrams with logistic regression, in %"
-    from fastformers.ulmfit.curve import tfidf_hits
+    from fastformers.ulmfit.scores import tfidf_hits
     return 100*(1-tfidf_hits(train, valid).mean())
 
 def git(*args): return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()
@@ -80,7 +80,3 @@ def quiet():
     if ProgressCallback in defaults.callbacks: defaults.callbacks.remove(ProgressCallback)
 
 def stat(xs): return {'mean':round(float(np.mean(xs)),2), 'sd':round(float(np.std(xs, ddof=1)),2) if len(xs)>1 else None, 'each':[round(float(x),2) for x in xs]}
-
-def test_order(learn, test):
-    "The row numbers of `test` in the order in which a loader gives them"
-    return np.array(learn.dls.test_dl(test, with_labels=True).get_idxs())

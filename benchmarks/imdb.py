@@ -30,13 +30,13 @@ def main():
     recipe = read_recipe(here/'imdb.ini')
     start = time.time()
     report = ulmfit(df, unlabelled, test=test if args.final else None, recipe=recipe, path=args.out, seeds=seeds)
-    arms = {k:[s for s in report.stages if s.name==n] for k,n in (('with stage 2','classifier'), ('without','classifier without LM stages'))}
+    arms = {k:[s for s in report.stages if s.name==n] for k,n in (('with stage 2','classifier'), ('without','classifier from the general LM'))}
     lm = report.stages[0]
     tr,va = df[~df.is_valid],df[df.is_valid]
     figures = {'minutes':round((time.time()-start)/60,1), 'LM':{'before':lm.before,'after':lm.metrics,'minutes':round(lm.seconds/60,1), **lm.data}, 'gains':report.gains().to_dict('records'),
                'validation error %':{k:stat([100*(1-s.metrics['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(tr,va),2)}}
     if args.final:
-        clean = (~test.text.isin(df.text)).to_numpy()[test_order(report.learner, test)]
+        clean = (~test.text.isin(df.text)).to_numpy()
         figures['test'] = {'test error %':{k:stat([100*(1-s.test['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(tr,test),2)},
                            'without rows seen in training':{k:stat([100*(1-s.test_score[clean].mean()) for s in v]) for k,v in arms.items()}, 'such rows':int((~clean).sum())}
     save('imdb', args, {'recipe':recipe.to_ini(here), 'seeds':seeds}, figures, args.final)

@@ -31,7 +31,7 @@ def main():
     general = pretrain_lm(articles, out/'general', minutes=args.minutes, vocab_sz=8000, lr=1e-3, seed=seeds[0])
     fills = {o:[(c['token_str'], round(c['score'],3)) for c in general.learner.fill_mask(o, n=3)[0]] for o in ('La capital de Francia es [MASK].', 'El río [MASK] por la ciudad.')}
     report = ulmfit(df, test=test if args.final else None, arch=out/'general', recipe=recipe, path=out/'run', seeds=seeds)
-    scratch = [s for s in report.stages if s.name=='classifier without LM stages']
+    scratch = [s for s in report.stages if s.name=='classifier from the general LM']
     arms = {'three stages':[s for s in report.stages if s.name=='classifier'], 'without stage 2':scratch}
     # the same network with random weights: what did the 20 minutes buy?
     from transformers import AutoConfig

@@ -28,7 +28,7 @@ def main():
     start = time.time()
     report = ulmfit(df, test=test if args.final else None, recipe=recipe, path=args.out, seeds=seeds)
     arms = {'three stages':[s for s in report.stages if s.name=='classifier'],
-            'without the LM stage':[s for s in report.stages if s.name=='classifier without LM stages']}
+            'without the LM stage':[s for s in report.stages if s.name=='classifier from the general LM']}
     c = recipe.classifier
     arms['plain full fine-tuning'] = [fine_tune_classifier(df, recipe.model.arch, test=test if args.final else None, epochs=c.epochs, lr=c.lr, bs=c.bs, discr=1., schedule=full_tune,
                                                            max_len=recipe.classifier.max_len, seed=s, name='plain') for s in seeds]
@@ -36,9 +36,8 @@ def main():
     figures = {'minutes':round((time.time()-start)/60,1), 'gains':report.gains().to_dict('records'),
                'validation error %':{k:stat([100*(1-s.metrics['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(tr,va),2)}}
     if args.final:
-        order = test_order(report.learner, test)
         figures['test'] = {'test error %':{k:stat([100*(1-s.test['accuracy']) for s in v]) for k,v in arms.items()} | {'TF-IDF + logistic regression':round(tfidf_error(df,test),2)},
-                           'without rows seen in training':{k:stat([100*(1-s.test_score[clean[order]].mean()) for s in v]) for k,v in arms.items()}, 'such rows':int((~clean).sum())}
+                           'without rows seen in training':{k:stat([100*(1-s.test_score[clean].mean()) for s in v]) for k,v in arms.items()}, 'such rows':int((~clean).sum())}
     save('trec', args, {'recipe':recipe.to_ini(here), 'seeds':seeds}, figures, args.final)
 
 if __name__=='__main__': main()

@@ -65,7 +65,7 @@ def test_flags_are_settings_of_the_stage(here, tmp_path):
     assert list(recipe['hidden_states'])==[-2,-1] and recipe['adapters']=='bitfit'
 
 def test_run_leaves_a_report_and_the_recipe(here, tmp_path, capsys):
-    ini = f"[run]\noutput = {tmp_path/'run'}\ncompare = no\n[data]\nsource = {here/'reviews.csv'}\n[model]\narch = {here/'arch'}\n[lm]\nbs = 8\nseq_len = 32\n[classifier]\nepochs = 1\nbs = 8\n"
+    ini = f"[run]\noutput = {tmp_path/'run'}\ncompare =\n[data]\nsource = {here/'reviews.csv'}\n[model]\narch = {here/'arch'}\n[lm]\nbs = 8\nseq_len = 32\n[classifier]\nepochs = 1\nbs = 8\n"
     write_text(tmp_path/'mine.ini', ini)
     assert run('run', tmp_path/'mine.ini', '--seeds', '1,2')==0
     assert 'report.md' in capsys.readouterr().out and (tmp_path/'run/report.md').exists()

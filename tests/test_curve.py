@@ -3,9 +3,10 @@ from functools import partial
 import numpy as np, pandas as pd, pytest
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.ulmfit import curve as curves
-from fastformers.ulmfit.curve import LabelCurve, label_curve, nested_order, tfidf_hits
+from fastformers.ulmfit.curve import LabelCurve, label_curve, nested_order
 from fastformers.ulmfit.restarts import best_of
 from fastformers.ulmfit.recipe import Recipe
+from fastformers.ulmfit.scores import tfidf_hits
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
 df = pd.concat([tiny_df()]*2, ignore_index=True)

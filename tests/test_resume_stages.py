@@ -75,7 +75,7 @@ def test_a_run_killed_in_each_stage_ends_as_the_whole_one(start, tmp_path):
     r = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch=str(start), precision='fp32'), lm=dict(minutes=1., lr=3e-3, bs=4, seq_len=32),
                          classifier=dict(epochs=2., lr=3e-3, bs=8, schedule='gradual_unfreeze', max_len=24))
     (d/'a.ini').write_text(r.to_ini())
-    legs = [('whole',None,1.3), ('cut',['target_lm',7],1.3), ('cut',['classifier',5],2.), ('cut',['classifier',11],2.1), ('cut',['classifier_without_lm_seed2',10],2.2), ('cut',None,2.3)]
+    legs = [('whole',None,1.3), ('cut',['target_lm',7],1.3), ('cut',['classifier',5],2.), ('cut',['classifier',11],2.1), ('cut',['classifier_general_seed2',10],2.2), ('cut',None,2.3)]
     args = json.dumps([(d/'a.ini', d/o, kill, epochs) for o,kill,epochs in legs], default=str)
     res = subprocess.run([sys.executable, '-c', driver, args], cwd=repo, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS':'1'})
     assert res.returncode==0, res.stderr[-3000:]

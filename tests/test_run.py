@@ -29,10 +29,11 @@ def run(tmp_path_factory):
 
 def test_a_run_leaves_a_report_and_stages(run):
     d,report = run
-    assert {'report.md','report.png','report.json','run.json','target_lm','classifier','classifier_without_lm','classifier_seed2'} <= {o.name for o in (d/'out').iterdir()}
+    assert {'report.md','report.png','report.json','run.json','target_lm','classifier','classifier_general','classifier_seed2'} <= {o.name for o in (d/'out').iterdir()}
     facts = json.loads((d/'out'/'report.json').read_text())
-    assert len(facts['gains'])==3 and all(g['low']<=g['better_by']<=g['high'] for g in facts['gains'])
-    assert [o.seed for o in report.stages]==[1,1,1,2,2] and not (d/'out'/'checkpoints').exists()
+    assert [(g['what'], g['on']) for g in facts['gains']]==[(w,o) for o in ('validation','test') for w in ('target LM','against TF-IDF')]+[('target LM','validation')]
+    assert all(g['low']<=g['better_by']<=g['high'] for g in facts['gains']) and report.sentences()[0].startswith('Accuracy on ')
+    assert [o.seed for o in report.stages]==[1,1,1,2,2,1] and not (d/'out'/'checkpoints').exists()
 
 def test_stages_open_with_plain_transformers(run):
     out = run[0]/'out'
@@ -46,8 +47,9 @@ def test_the_saved_classifier_predicts_as_the_report_says(run):
     df = pd.concat([tiny_df(), odd], ignore_index=True)
     learn = classifier_learner(classifier_dls(df, str(d/'out'/'classifier'), max_len=128, bs=8, device='cpu'), d/'out'/'classifier')
     assert measure(learn)[0]['accuracy']==pytest.approx(report.stages[1].metrics['accuracy'], abs=1e-6)
-    held = df[df.is_valid]
-    assert np.mean([o['label']==l for o,l in zip(from_hf(d/'out'/'classifier')(held.text.tolist()), held.label)])==pytest.approx(report.stages[1].metrics['accuracy'], abs=1e-6)
+    predictor = from_hf(d/'out'/'classifier')
+    for rows,score in ((df[df.is_valid], report.stages[1].score), (tiny_df()[:10], report.stages[1].test_score)): # in the order of the rows
+        assert [o['label']==l for o,l in zip(predictor(rows.text.tolist()), rows.label)]==score.astype(bool).tolist()
 
 def test_a_finished_run_is_read_not_trained(run, monkeypatch):
     d,report = run
@@ -56,7 +58,7 @@ def test_a_finished_run_is_read_not_trained(run, monkeypatch):
     recipe = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch=str(d/'arch')), lm=dict(epochs=2, lr=3e-3, bs=8, seq_len=32),
                               classifier=dict(epochs=2, lr=3e-3, bs=8, schedule='gradual_unfreeze', max_len=128))
     again = ulmfit(pd.concat([tiny_df(), odd], ignore_index=True), test=tiny_df()[:10], recipe=recipe, path=d/'out', resume=True)
-    assert again.gains().equals(report.gains()) and again.table().equals(report.table())
+    assert again.gains().equals(report.gains()) and again.table().drop(columns='time').equals(report.table().drop(columns='time'))
     assert measure(again.learner)[0]==pytest.approx(again.stages[1].metrics, abs=1e-5)
 
 def test_the_language_model_never_sees_held_out_texts():
@@ -80,7 +82,7 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     "Each value differs from its default, and is read from the stages, their loaders and their models"
     df = tiny_df().rename(columns={'text':'review','label':'kind','is_valid':'held'})
     fine_tune_lm(df, tiny_arch('bert'), tmp_path/'start', tok=tiny_tok('bert'), text_col='review', valid_col='held', epochs=.1, bs=8, seq_len=32)
-    recipe = Recipe().replace(run=dict(compare=False, seeds=(7,)), data=dict(text_col='review', label_col='kind', valid_col='held'), model=dict(arch=str(tmp_path/'start')),
+    recipe = Recipe().replace(run=dict(compare=None, seeds=(7,)), data=dict(text_col='review', label_col='kind', valid_col='held'), model=dict(arch=str(tmp_path/'start')),
         lm=dict(objective='whole_word_mlm', mask_rate=.3, epochs=.5, lr=1e-3, schedule='head_only', bs=5, seq_len=24, packing='full-sentences', valid_pct=.3, anneal='linear_warmup'),
         classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5, hidden_states='mix', adapters='bitfit', aux_lm=.25, max_len=11, pool='mean', truncation='tail'))
     report = ulmfit(df, recipe=recipe, path=tmp_path/'run')
@@ -95,10 +97,24 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] and len(learn.dls.valid_ds)==int(df.held.sum())
     assert 'start (target LM)'==report.stages[0].parent and 'hidden_states mix' in (tmp_path/'run'/'report.md').read_text()
 
+def test_what_a_run_is_compared_with(tmp_path, run):
+    "Each arm of the comparison has its directory, its parent and its gain; TF-IDF is for one class a row"
+    recipe = Recipe().replace(run=dict(compare=('random','general','tfidf')), lm=dict(epochs=.5, bs=8, seq_len=16), classifier=dict(epochs=.5, bs=8, max_len=16))
+    fit = lambda df,**kwargs: ulmfit(df, arch=str(run[0]/'arch'), recipe=recipe.replace(**kwargs), path=tmp_path/'run')
+    report = fit(tiny_df())
+    assert [o.name for o in report.stages]==['target LM','classifier','classifier from the general LM','classifier from random weights','TF-IDF']
+    assert report.gains().what.tolist()==['general LM','target LM','against TF-IDF','target LM']
+    assert {'classifier','classifier_general','classifier_random'} <= {o.name for o in (tmp_path/'run').iterdir()} and report.learner is report.stages[1].learner
+    assert report.stages[3].parent!=report.stages[2].parent and [*report.table().loc['TF-IDF',['from','tokens','epochs','lr']]]==['']*4
+    flat = fit(tiny_df(), lm=dict(objective='none'))
+    assert [o.name for o in flat.stages]==['classifier','classifier from random weights','TF-IDF'] and flat.gains().what.tolist()==['general LM','against TF-IDF']
+    several = fit(tiny_df().assign(label=lambda o: o.label+'; '+o.label.str[:1]), lm=dict(objective='none'))
+    assert [o.name for o in several.stages]==['classifier','classifier from random weights']
+
 def test_the_head_of_hugging_face(tmp_path, run):
     recipe = Recipe().replace(lm=dict(objective='none'), classifier=dict(epochs=.2, bs=8, head='hf', max_len=16))
     ulmfit(tiny_df(), arch=str(run[0]/'arch'), recipe=recipe, path=tmp_path/'run')
-    _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier_without_lm', output_loading_info=True)
+    _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier', output_loading_info=True)
     assert not info['missing_keys']
 
 @pytest.mark.parametrize('settings,words', [(dict(hidden_states=(-1,9)), 'out of range'), (dict(adapters='loar'), 'lora'), (dict(schedule='gradual'), 'gradual_unfreeze'),

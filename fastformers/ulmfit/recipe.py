@@ -30,7 +30,11 @@ class RunConfig:
     # Random seeds of weights, order and masks; one classifier is trained per seed
     seeds:tuple[int,...] = (42,)
     output:str = 'runs/mine' # Directory of the results
-    compare:bool = True # Also train the classifier without the LM stages, to see what they gained
+    # Also score, on the same rows: random (the classifier from random weights), general (from the general LM, without
+    # stage 2), tfidf (TF-IDF and logistic regression, seconds); blank: nothing
+    compare:tuple[Literal['random','general','tfidf'],...]|None = ('general','tfidf')
+
+    def __post_init__(self): parse(RunConfig.__annotations__['compare'], ','.join(self.compare or ()), '[run] compare: ')
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -156,7 +160,8 @@ _words = {int:'a whole number', float:'a number', bool:'yes or no', str:'a text'
 def allowed(t):
     "The allowed values of the type `t`, in words"
     args = get_args(t)
-    if get_origin(t) is tuple: return f"{allowed(args[0]).removeprefix('a ')}s separated by commas"
+    if get_origin(t) is tuple:
+        return allowed(args[0]).removeprefix('a ')+'s'*(not get_args(args[0]))+' separated by commas'
     return ' or '.join(str(o) if get_origin(t) is Literal else allowed(o) for o in args) if args else _words[t]
 
 def parse(t, text, what=''):
@@ -167,7 +172,7 @@ def parse(t, text, what=''):
 def _parse(t, s):
     args = get_args(t)
     if get_origin(t) is Literal: return {str(o):o for o in args}[s]
-    if get_origin(t) is tuple: return tuple(_parse(args[0], o) for o in s.split(','))
+    if get_origin(t) is tuple: return tuple(_parse(args[0], o.strip()) for o in s.split(','))
     if t is NoneType: return {'':None}[s]
     if t is bool: return ConfigParser.BOOLEAN_STATES[s.lower()]
     if not args and s: return t(s)
@@ -287,5 +292,6 @@ def read_data(
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "The recipe of `fastformers demo`: documentation of Python libraries, a small encoder, a few minutes"
-    return Recipe().replace(run=dict(output='runs/demo'), lm=dict(minutes=2.5, valid_pct=.1), classifier=dict(max_len=128),
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
+                            lm=dict(minutes=2.5, valid_pct=.1), classifier=dict(max_len=128),
                             data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))

@@ -44,10 +44,11 @@ def mean_std(dicts, k):
 def _row(stages):
     "The row of a table for the `stages` of one name, one for each seed"
     s,before,after,test = stages[0],*([getattr(o,k) for o in stages] for k in ('before','metrics','test'))
+    trained = s.lr>0 # TF-IDF has no epochs
     def values(*args): return ' ± '.join(filter(None, map(fmt, mean_std(*args))))
     def sizes(unit): return ' + '.join(f'{v:,}' for k,v in s.data.items() if k.endswith(unit))
-    row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'), 'epochs':f'{s.schedule.total:.3g}',
-           'lr':f'{s.lr:.2g}', 'time':fmt_time(np.mean([o.seconds for o in stages]))}
+    row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'), 'epochs':f'{s.schedule.total:.3g}'*trained,
+           'lr':f'{s.lr:.2g}'*trained, 'time':fmt_time(np.mean([o.seconds for o in stages]))}
     if s.settings: row['settings'] = ', '.join(f'{k} {v}' for k,v in s.settings.items())
     for k in after[0]: row[k] = ' → '.join(filter(None, [fmt(mean_std(before, k)[0]), values(after, k)]))
     if s.majority: row['largest class'] = fmt(s.majority)
@@ -63,7 +64,7 @@ def stage_table(
 @dataclass
 class Stage:
     "Record of one stage; `score` and `weight` hold one number per validation row, for paired tests between stages"
-    name:str # 'general LM', 'target LM', 'classifier', ...
+    name:str # 'general LM', 'target LM', 'classifier', ..., 'TF-IDF'
     seed:int = 42
     parent:str = '' # Checkpoint or stage that it started from
     data:dict = field(default_factory=dict) # Number of rows and tokens in training and validation
@@ -93,7 +94,7 @@ class Stage:
     def to_dict(self):
         "A summary for JSON, without the scores of single rows"
         left_out = 'losses schedule score weight score_before test_score'.split()
-        return {k:v for k,v in self._facts().items() if k not in left_out} | {'epochs':self.schedule.total}
+        return {k:v for k,v in self._facts().items() if k not in left_out} | {'epochs':self.schedule.total*(self.lr>0)}
 
     def save(self, path):
         "Write all fields but the learner to the file `path`"
