@@ -96,8 +96,10 @@ def train(args, stage, data, section, **kwargs):
     kept = path.with_name(path.name+'.checkpoints')
     check_begun(args, kept, (path/'stage.json').exists())
     from fastformers.callback.progress import terminal_progress
+    from fastformers.hub import default_arch
     from fastformers.ulmfit import stage as stages
     given = changes(args)
+    if section!='general': kwargs['arch'] = default_arch
     if args.recipe: kwargs |= stage_settings(args.recipe, section)
     kwargs |= given.get('model', {}) | given.get(section, {})
     with terminal_progress(): res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
@@ -112,7 +114,7 @@ def pretrain(args):
 
 def adapt(args):
     "Continue to train a language model on your own texts"
-    train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm', arch='minilm')
+    train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm')
     print(f"\nNext: fastformers classify LABELLED --arch {shlex.quote(args.output)} --output DIR")
 
 def classify(args):
@@ -120,7 +122,7 @@ def classify(args):
     d = args.data
     df = read_table(args.table, d, labels=True)
     test = read_table(args.test, d, labels=True) if args.test else None
-    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, arch='minilm', valid_col=d.valid_col,
+    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, valid_col=d.valid_col,
                   text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col))
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
@@ -145,7 +147,7 @@ def run(args):
     print(f"{report.summary()}\n\nThe report is {path/'report.md'}.")
 
 def demo(args):
-    "Run the built-in recipe: documentation of Python libraries, minilm, some minutes"
+    "Run the built-in recipe: documentation of Python libraries, wiki-mini, some minutes"
     args.recipe = None
     run(args)
 

@@ -159,7 +159,7 @@ def test_the_frame_is_left_as_it_was():
 def test_a_model_that_is_not_there_is_one_sentence():
     code = "from fastformers.text.tokenizer import load_tokenizer\ntry: load_tokenizer('nobody/no-such-model')\nexcept OSError as e: print(e)"
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], env={**os.environ, 'HF_HUB_OFFLINE':'1'}, capture_output=True, text=True, timeout=120)
-    assert "No tokenizer for 'nobody/no-such-model': not a directory, not a shipped name (minilm), not found" in r.stdout, r.stderr[-500:]
+    assert "No tokenizer for 'nobody/no-such-model': not a directory, not a shipped name (wiki-mini, minilm), not found" in r.stdout, r.stderr[-500:]
 
 def test_a_folder_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path):
     (tmp_path/'file').write_text('not a folder')

@@ -127,3 +127,16 @@ def test_nobody_is_asked_whether_code_of_others_may_run(tmp_path, monkeypatch):
     for f in (load_tokenizer, load_config, load_body, partial(load_hf, AutoModelForMaskedLM), partial(from_hf, device='cpu')):
         with pytest.raises((OSError,ValueError)): f(str(tmp_path))
     assert not (tmp_path/'was-run').exists()
+
+def test_the_shipped_language_model_is_small_whole_and_needs_no_network():
+    path = Path(resolve_arch('wiki-mini'))
+    assert {'config.json','model.safetensors','tokenizer.json','tokenizer_config.json','stage.json','README.md','NOTICE'} == {o.name for o in path.iterdir()}
+    assert sum(o.stat().st_size for o in path.iterdir())<16e6
+    for text in ('CC BY-SA 3.0','Wikipedia'): assert text in (path/'NOTICE').read_text() and text in (path/'README.md').read_text()
+    hf,report = load_hf(AutoModelForMaskedLM, 'wiki-mini')
+    assert not report.new and hf.dtype==torch.float32 and hf.config.max_position_embeddings>=512
+    tok = load_tokenizer('wiki-mini')
+    x = tok('The capital of France is the [MASK] of Paris.', return_tensors='pt')
+    at = (x['input_ids'][0]==tok.mask_token_id).nonzero()[0,0]
+    with torch.no_grad(): best = hf(**x).logits[0,at].topk(20).indices
+    assert 'city' in tok.convert_ids_to_tokens(best)

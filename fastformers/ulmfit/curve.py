@@ -14,6 +14,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
+from ..hub import default_arch
 from ..data.labels import class_names, find_task, split_rows
 from .recipe import as_recipe, split_columns
 from .report import paired_bootstrap
@@ -87,7 +88,7 @@ def label_curve(
     "Accuracy of classifiers of several numbers of labels, with and without stage 2, beside TF-IDF, on the same held-out rows"
     r = as_recipe(recipe)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),label_col or r.data.label_col
-    arch,seeds,task = arch or r.model.arch or 'minilm',list(seeds),find_task(df, label_col)
+    arch,seeds,task = arch or r.model.arch or default_arch,list(seeds),find_task(df, label_col)
     if task.several or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
     splits = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, class_names(df, label_col))
     train,valid = splits

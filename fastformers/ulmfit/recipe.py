@@ -58,8 +58,8 @@ class DataConfig:
 @dataclass(frozen=True)
 class ModelConfig:
     "Section [model]: the network, and how it computes"
-    # Hugging Face hub id, directory of a checkpoint, or minilm, a small English encoder from a Python package;
-    # blank: the network that [general] trains, or minilm
+    # Hugging Face hub id, directory of a checkpoint, or a shipped name: wiki-mini, minilm;
+    # blank: the network that [general] trains, or wiki-mini, a small English language model
     arch:str|None = None
     # bf16 or fp16 mixed precision, or fp32; auto: bf16 on a CPU if a short test finds it faster, bf16 or fp16 on a GPU
     precision:Literal['auto','bf16','fp16','fp32'] = 'auto'
@@ -291,7 +291,7 @@ def read_data(
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
-    "The recipe of `fastformers demo`: documentation of Python libraries, a small encoder, a few minutes"
+    "The recipe of `fastformers demo`: documentation of Python libraries, a small language model, a few minutes"
     return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
                             lm=dict(minutes=2.5, valid_pct=.1), classifier=dict(max_len=128),
                             data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))

@@ -17,6 +17,7 @@ from fastcore.foundation import L
 from ..callback.resume import differences
 from ..data.block import classifier_dls
 from ..data.labels import as_frame, class_names, find_task, split_rows
+from ..hub import default_arch
 from ..files import content_hash, to_json, write_text
 from ..learner.core import classifier_learner
 from ..models.load import load_config
@@ -164,7 +165,7 @@ def ulmfit(
     text_col,label_col = split_columns(df, text_col or r.data.text_col),split_columns(df, label_col or r.data.label_col)
     for o in (df, test):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
-    seeds,arch = list(seeds or r.run.seeds),arch or r.model.arch or (None if r.general else 'minilm')
+    seeds,arch = list(seeds or r.run.seeds),arch or r.model.arch or (None if r.general else default_arch)
     task = find_task(df, label_col, r.classifier.task)
     names = class_names(df, label_col, task)
     train,valid = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, names)

@@ -1,0 +1,104 @@
+"""What do the stages buy? The same classifier from six starting points, with few labels and with many
+
+    FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR                          # validation reviews of other films
+    FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR --arms wiki,both --sizes 100 --seeds 42
+    FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR --final                  # and a fixed balanced sample of 2,500 test reviews
+
+The starting points: `random` weights; `wiki`, the general language model wiki-mini; `target`, the same network trained on the target texts alone, for as many tokens as the next has read in all; `both`, wiki-mini trained further on
+the target texts; `minilm`, a sentence encoder without an LM head; `minilm-both`, trained further; beside TF-IDF + logistic regression on whole texts. `--work` keeps language models, their checkpoints and finished rows: the same
+command goes on after it was stopped. Reviews of `unsup` that are also test or validation texts, and those of validation films, are left out.
+"""
+from classify import Rows, last_only
+from common import *
+
+arms = 'random','wiki','target','both','minilm','minilm-both'
+lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0., epochs=1.)
+general_tokens = 7.4e6 # that wiki-mini has read
+sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3),
+        'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3),
+        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3)}
+
+def sample(df, n, seed):
+    "`n` rows, as many of each class as there are, at most alike"
+    o = df.sample(frac=1, random_state=seed)
+    return o.assign(k=o.groupby('label').cumcount()).sort_values('k', kind='stable')[:n].drop(columns='k').sample(frac=1, random_state=seed)
+
+def imdb():
+    "(training reviews, validation reviews of other films, test reviews, unlabelled texts)"
+    train,test,unsup = map(read, data_files('imdb/train.csv.gz', 'imdb/test.csv.gz', 'imdb/unsup.csv.gz'))
+    films = pd.Series(sorted(train.movie.unique())).sample(frac=.2, random_state=0)
+    valid,train = sample(train[train.movie.isin(films)], 1000, 0),train[~train.movie.isin(films)]
+    held = set(test.text) | set(valid.text)
+    unsup = unsup[~unsup.text.isin(held) & ~unsup.movie.isin(films)]
+    return train, valid, sample(test, 2500, 0), unsup.text.tolist()
+
+def trec():
+    train,test = map(read, data_files('trec/train.csv', 'trec/test.csv'))
+    train = train[~train.text.isin(test.text)].drop_duplicates('text').sample(frac=1, random_state=0)
+    return train[500:], train[:500], test, train.text[500:].tolist()
+
+def docs():
+    from fastformers.text.corpora import docs_corpus
+    df = docs_corpus(6000, seed=0)
+    few = df[df.is_valid].sample(frac=1, random_state=0)
+    train = df[~df.is_valid]
+    return train, few[:500], few[500:], train.text.tolist()
+
+def language_models(work, texts, arm):
+    "The starting point `arm` of a classifier; a language model is trained if it is not there"
+    from fastformers.models.load import load_config
+    from fastformers.text.tokenizer import load_tokenizer
+    from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
+    if arm in ('wiki','random','minilm'): return 'minilm' if arm=='minilm' else 'wiki-mini'
+    path = work/arm
+    if (path/'stage.json').exists(): return path
+    if arm!='target': fine_tune_lm(texts, arm.removesuffix('-both') if arm!='both' else 'wiki-mini', path, resume=work/f'{arm}.checkpoints', **lm)
+    else:
+        tok = load_tokenizer('wiki-mini')
+        n = sum(map(len, tok(texts)['input_ids']))
+        pretrain_lm(texts, path, tok, load_config('wiki-mini'), resume=work/f'{arm}.checkpoints', mask_rate=.3, lr=2e-3, **{**lm, 'epochs':lm['epochs']+general_tokens/n})
+    return path
+
+def classify(arch, c, df, test, n, seed, pretrained):
+    "Validation error in %, with `test` also its"
+    from fastai.torch_core import set_seed
+    from fastformers.data.block import classifier_dls
+    from fastformers.learner.core import classifier_learner
+    set_seed(seed)
+    dls = classifier_dls(df, arch, bs=16, seed=seed, max_len=c['max_len'], device='cpu')
+    learn = classifier_learner(dls, arch, pretrained=pretrained, cbs=last_only())
+    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], c['lr'] if 'minilm' not in str(arch) else 2e-4)
+    def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
+    return {'validation':error(dls.valid), **({} if test is None else {'test':error(dls.test_dl(test, with_labels=True))})}
+
+def main():
+    p = parser(__doc__.split('\n')[0])
+    p.add_argument('set', choices=sets)
+    p.add_argument('--work', type=Path, default=Path('runs/stage2'), help='directory of what is under way')
+    p.add_argument('--arms', default=','.join(arms))
+    p.add_argument('--sizes', help='numbers of labels, instead of those of the set')
+    p.set_defaults(seeds='42,43,44,45,46')
+    args = p.parse_args()
+    import torch
+    torch.set_num_threads(1)
+    quiet()
+    c,work = sets[args.set],args.work/args.set
+    train,valid,test,texts = globals()[args.set]()
+    sizes,seeds = [int(o) for o in args.sizes.split(',')] if args.sizes else c['sizes'],[int(o) for o in args.seeds.split(',')]
+    rows = Rows(work, lm=lm, settings=c)
+    for arm in args.arms.split(','):
+        arch = language_models(work, texts, arm)
+        for n in sizes:
+            for seed in seeds:
+                few = sample(train, n, seed)
+                df = pd.concat([few.assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)[['text','label','is_valid']]
+                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm!='random'), 'test' if args.final else 'validation', arm=arm, n=n, seed=seed)
+    figures = {}
+    for part,held in {'validation':valid, **({'test':test} if args.final else {})}.items():
+        o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r])
+        figures[part] = {f'{n} labels, {arm}':stat(g[part]) for (n,arm),g in o.groupby(['n','arm'], sort=False)} | \
+                        {f'{n} labels, TF-IDF':stat([tfidf_error(sample(train, n, s), held) for s in seeds]) for n in sizes}
+        print(f'\nerror %, {part}', *(f"  {k:26} {v['mean']} ± {v['sd']}" for k,v in figures[part].items()), sep='\n')
+    save(f'stage2_{args.set}', args, dict(lm=lm, settings=c, seeds=seeds), {'validation error %':figures['validation'], **({'test':{'test error %':figures['test']}} if args.final else {})}, args.final)
+
+if __name__=='__main__': main()
