@@ -87,11 +87,12 @@ def check_begun(args, kept, finished):
 def stage_settings(path, section):
     "The settings of [model] and of a `section` in the recipe at `path`"
     recipe = read_recipe(path)
-    if getattr(recipe, section) is None: raise ValueError(f"{path} has no section [{section}]")
+    if getattr(recipe, section) is None: raise ValueError(f"{path} has no section [{section}]; add one, or leave out --recipe")
     return {k:v for k,v in vars(recipe.model).items() if v is not None} | vars(getattr(recipe, section))
 
 def train(args, stage, data, section, **kwargs):
     "Call the function `stage` of `ulmfit.stage` with the flags of a `section`; print its record"
+    if args.recipe: kwargs |= stage_settings(args.recipe, section)
     path = check_dir(args.output)
     kept = path.with_name(path.name+'.checkpoints')
     check_begun(args, kept, (path/'stage.json').exists())
@@ -99,8 +100,7 @@ def train(args, stage, data, section, **kwargs):
     from fastformers.hub import default_arch
     from fastformers.ulmfit import stage as stages
     given = changes(args)
-    if section!='general': kwargs['arch'] = default_arch
-    if args.recipe: kwargs |= stage_settings(args.recipe, section)
+    if section!='general': kwargs.setdefault('arch', default_arch)
     kwargs |= given.get('model', {}) | given.get(section, {})
     with terminal_progress(): res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
     shutil.rmtree(kept)
