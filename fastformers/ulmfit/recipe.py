@@ -59,7 +59,7 @@ class DataConfig:
 class ModelConfig:
     "Section [model]: the network, and how it computes"
     # Hugging Face hub id, directory of a checkpoint, or a shipped name: wiki-mini, minilm;
-    # blank: the network that [general] trains, or wiki-mini, a small English language model
+    # blank: the network that [general] trains, or minilm
     arch:str|None = None
     # bf16 or fp16 mixed precision, or fp32; auto: bf16 on a CPU if a short test finds it faster, bf16 or fp16 on a GPU
     precision:Literal['auto','bf16','fp16','fp32'] = 'auto'
@@ -292,6 +292,6 @@ def read_data(
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "The recipe of `fastformers demo`: documentation of Python libraries, a small language model, a few minutes"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')), model=dict(arch='wiki-mini'),
                             lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3), classifier=dict(max_len=128, lr=3e-3, bs=16),
                             data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))
