@@ -3,7 +3,7 @@
     FASTFORMERS_DATA=... python benchmarks/head_norm.py --work DIR                   # hours on one core; validation rows only
     FASTFORMERS_DATA=... python benchmarks/head_norm.py --work DIR --sets docs --archs wiki-mini
 
-The sets and settings are those of stage2.py, with reviews cut at 256 tokens. `--work` keeps finished rows: the same command goes on after it was stopped.
+The sets are those of stage2.py; half of its epochs, reviews cut at 256 tokens. `--work` keeps finished rows: the same command goes on after it was stopped.
 """
 from classify import Rows, last_only
 from common import *

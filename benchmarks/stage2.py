@@ -13,7 +13,6 @@ from common import *
 
 arms = 'random','wiki','target','both','minilm','minilm-both'
 lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0., epochs=1.)
-general_tokens = 7.4e6 # that wiki-mini has read
 sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3),
         'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3),
         'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3)}
@@ -44,8 +43,10 @@ def docs():
     train = df[~df.is_valid]
     return train, few[:500], few[500:], train.text.tolist()
 
-def language_models(work, texts, arm):
+def start_of(work, texts, arm):
     "The starting point `arm` of a classifier; a language model is trained if it is not there"
+    from fastformers.hub import resolve_arch
+    from fastformers.inference.stage_json import read_stage
     from fastformers.models.load import load_config
     from fastformers.text.tokenizer import load_tokenizer
     from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
@@ -55,8 +56,9 @@ def language_models(work, texts, arm):
     if arm!='target': fine_tune_lm(texts, arm.removesuffix('-both') if arm!='both' else 'wiki-mini', path, resume=work/f'{arm}.checkpoints', **lm)
     else:
         tok = load_tokenizer('wiki-mini')
-        n = sum(map(len, tok(texts)['input_ids']))
-        pretrain_lm(texts, path, tok, load_config('wiki-mini'), resume=work/f'{arm}.checkpoints', mask_rate=.3, lr=2e-3, **{**lm, 'epochs':lm['epochs']+general_tokens/n})
+        n,general = sum(map(len, tok(texts)['input_ids'])),read_stage(resolve_arch('wiki-mini'))
+        read = general['sizes']['training tokens']*sum(general['recipe']['schedule']['epochs'])
+        pretrain_lm(texts, path, tok, load_config('wiki-mini'), resume=work/f'{arm}.checkpoints', mask_rate=.3, lr=2e-3, **{**lm, 'epochs':lm['epochs']+read/n})
     return path
 
 def classify(arch, c, df, test, n, seed, pretrained):
@@ -87,7 +89,7 @@ def main():
     sizes,seeds = [int(o) for o in args.sizes.split(',')] if args.sizes else c['sizes'],[int(o) for o in args.seeds.split(',')]
     rows = Rows(work, lm=lm, settings=c)
     for arm in args.arms.split(','):
-        arch = language_models(work, texts, arm)
+        arch = start_of(work, texts, arm)
         for n in sizes:
             for seed in seeds:
                 few = sample(train, n, seed)
