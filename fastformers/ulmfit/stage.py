@@ -132,7 +132,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
     dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
-    if getattr(c, 'embeddings', None)=='counts': learn.start_from_counts()
+    if isinstance(c, GeneralConfig) and c.embeddings=='counts': learn.start_from_counts()
     return _train(learn, c, name, seed, path, resume)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
