@@ -40,7 +40,7 @@ Modules:
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
-- `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments and predicted positions in one tensor
+- `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files

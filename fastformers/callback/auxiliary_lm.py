@@ -11,7 +11,7 @@ __all__ = ['lm_on', 'AuxiliaryLM']
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #bab9acd9
 import logging
 from ..text.core import as_tokens
-from ..models.core import LanguageModel
+from ..models.core import LanguageModel, split_sequences
 from ..models.load import fit_vocab, load_hf, quiet_hf
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
@@ -66,7 +66,8 @@ class AuxiliaryLM(Regularizer):
 
     def penalty(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text
-        x,*y = self.objective((as_tokens(self.xb[0]),), split_idx=0)
+        x,*_ = split_sequences(as_tokens(self.xb[0])) # of texts in windows
+        x,*y = self.objective((x,), split_idx=0)
         loss = self.objective.loss_func(self.model.lm(x), *y)
         self.lm_loss = loss.detach()
         return self.weight*loss

@@ -23,7 +23,7 @@ from .labels import as_frame, check_classes, find_task, held_out
 from .labels import read_labels, split_rows, texts_of, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, pair_tokens, separates_pairs
+from ..text.tokenizer import HFTokenizer, pair_tokens, reads, separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
@@ -62,19 +62,18 @@ def tokenizer_of(dls):
         raise TypeError("expected dls of `lm_dls`, `classifier_dls` or `HFTextBlock`; these hold no tokenized texts")
     return tok
 
-def _tok(tok, max_len=None, truncation=None, cls=HFTokenizer):
-    """`tok` as a `cls` that keeps at most `max_len` tokens; default: the `max_len` of an `HFTokenizer`,
-    else `model_max_length` of the tokenizer, at most 512"""
-    old = tok if isinstance(tok, HFTokenizer) else None
-    if type(old) is cls and max_len is None and truncation is None: return old
-    new = cls(tok.tok if old else tok)
-    limit = min(new.tok.model_max_length, 512) if old is None or old.max_len is None else old.max_len
-    return cls(new.tok, limit if max_len is None else max_len, truncation or (old.truncation if old else 'head'))
+def _tok(tok, cls=HFTokenizer, **settings):
+    "`tok` as a `cls` with `settings`; those that are None are `tok`'s own, `max_len` at last `model_max_length`, at most 512"
+    old,given = isinstance(tok, HFTokenizer),{k:v for k,v in settings.items() if v is not None}
+    if type(tok) is cls and not given: return tok
+    new = tok if old else cls(tok)
+    given = {**reads(new), **given}
+    return cls(new.tok, **given | {'max_len':given['max_len'] or min(new.tok.model_max_length, 512)})
 
-def _say(task, sizes, n_tokens, unknown, cut, max_len):
+def _say(task, sizes, n_tokens, unknown, cut, limit):
     "Log one line about the data: rows, tokens, share of `unknown` tokens, share of texts that are `cut`"
     line = (f"{task}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
-            f"{unknown:.1%} unknown, {cut:.0%} of the texts cut at {max_len} tokens")
+            f"{unknown:.1%} unknown, {cut:.0%} of the texts cut at {limit} tokens")
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
@@ -146,14 +145,16 @@ def classifier_dls(
     task=None, # 'single', 'multi', 'regression', 'tags', or a `Task`; default: by the values in `label_col`
     max_len=None, # Longest text in tokens; default: `model_max_length` of the tokenizer, at most 512
     truncation=None, # Which part of a longer text is kept, see `HFTokenizer`; default: 'head'
+    windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
+    overlap=None, # Tokens that a window shares with the one before; default: 0
     device=None # Default: GPU if there is one
 ) -> DataLoaders:
     "Data for a classifier or regressor: texts tokenized once, labels read by their `Task`"
-    df,tok = as_frame(df),_tok(tok, max_len, truncation)
+    df,tok = as_frame(df),_tok(tok, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap)
     check_columns(df, text_col=text_col, label_col=label_col)
     if len(listed(text_col))==2 and not separates_pairs(tok.tok):
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
-        tok = HFTokenizer(pair_tokens(tok.tok), tok.max_len, tok.truncation)
+        tok = HFTokenizer(pair_tokens(tok.tok), **reads(tok))
     task = find_task(df, label_col, task)
     texts,labels = texts_of(df, text_col, task),read_labels(df, label_col, task)
     splits = split_rows(df, valid_col, valid_pct, text_col, [*map(task.names, labels)] if task.classes else None)
@@ -162,10 +163,10 @@ def classifier_dls(
     warn_leak(texts, splits)
     tok = task.tokenizer(tok)
     ids = tok.encode_batch(texts)
-    cut = np.mean([len(o)==tok.max_len for o in ids])
+    cut = np.mean([len(o)==tok.limit for o in ids])
     flat = torch.cat([o.ids for o in ids]).numpy()
     unknown = np.mean(flat==tok.tok.unk_token_id)
-    _say(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.max_len)
+    _say(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.limit)
     items = [Item(ids=i, label=l) for i,l in zip(ids, labels)]
     tfms = [[ReadText(text_col), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
     return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
@@ -211,9 +212,11 @@ def HFTextBlock(
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     max_len=None, # Longest text in tokens; default: `model_max_length` of the tokenizer, at most 512
     truncation=None, # Which part of a longer text is kept; default: 'head'
+    windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
+    overlap=None, # Tokens that a window shares with the one before; default: 0
     **kwargs # Arguments of `TokensDL`: `max_tokens`, `seed`
 ) -> TransformBlock:
     "A fastai block for texts, or pairs of texts, tokenized by `tok`"
-    tfm = _tok(tok, max_len, truncation, _EncodeOnce)
+    tfm = _tok(tok, _EncodeOnce, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap)
     dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0, **kwargs}
     return TransformBlock(type_tfms=tfm, dl_type=TokensDL, dls_kwargs=dls_kwargs)

@@ -19,6 +19,7 @@ from .tasks import Task
 from ..models.load import ADAPTERS
 from ..models.core import HFClassifier
 from ..models.load import load_config, load_hf
+from ..text.tokenizer import reads
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class Bundle:
     head:dict # The result of `model.head_spec()`
     max_len:int|None = None # Longest text in tokens
     truncation:str = 'head' # Which part of a longer text is kept
+    windows:int = 1 # In how many windows of `max_len` tokens a longer text is read
+    overlap:int = 0 # Tokens that a window shares with the one before
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
     units:list|None = None # [means, standard deviations] of targets that are numbers
     adapters:dict|None = None # The method, its settings, and the hash of the file of the adapters
@@ -117,7 +120,7 @@ def save_tokenizer(tok, path):
 def write_bundle(
     path, # A directory that exists
     model, # A `TextClassifier` or `HFClassifier`
-    tok, # Its `HFTokenizer`, with the `max_len` and `truncation` of the training data
+    tok, # Its `HFTokenizer`, with the settings of the training data
     task, # Its `Task`
     pairs=None, # Was it trained on pairs of texts?
     **facts # `base`, `rows` and `scores` of the `Bundle`
@@ -134,7 +137,7 @@ def write_bundle(
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     units = model.units and [*model.units]
-    bundle = Bundle(task, head, tok.max_len, tok.truncation, pairs, units, adapters, **facts)
+    bundle = Bundle(task, head, pairs=pairs, units=units, adapters=adapters, **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle
 
@@ -161,7 +164,7 @@ def model_card(
     if bundle is not None:
         title,labels = 'Text classifier',', '.join(f'`{o}`' for o in bundle.task.labels[:20])
         rows |= {'Predicts':f"{bundle.task}: {labels}", 'Rows':_shown(bundle.rows),
-            'On validation rows':_shown(bundle.scores), 'Longest text':f'{bundle.max_len} tokens'}
+            'On validation rows':_shown(bundle.scores), 'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
         load = "from fastformers.inference.predictor import from_hf\nfrom_hf('.')(['a text', 'another'])"
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)
     yaml = 'license: # fill in\ntags: [fastformers]'

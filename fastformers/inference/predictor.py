@@ -21,7 +21,7 @@ from ..models.core import TextClassifier
 from ..models.families import max_length
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head
-from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer
+from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, reads
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 class Asked:
@@ -71,7 +71,7 @@ class Predictor(Asked):
         model.config.use_cache = False # a decoder caches keys and values for generation, which is not needed here
 
     def __repr__(self):
-        labels,limit = ', '.join(map(str, self.task.labels)),self.tok.max_len
+        labels,limit = ', '.join(map(str, self.task.labels)),self.tok.limit
         return (f"Predictor({self.task}: {labels}; {self.model.config.model_type} on {self.device}, "
             f"texts of {f'up to {limit}' if limit else 'any number of'} tokens)")
 
@@ -130,7 +130,7 @@ def from_hf(
     bundle = read_bundle(path) or _plain_bundle(path)
     model = _model(path, bundle, head)
     limit = min((o for o in (bundle.max_len, max_length(model.body)) if o), default=None)
-    tok = HFTokenizer(load_tokenizer(path), limit, bundle.truncation)
+    tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':limit})
     return Predictor(model, tok, bundle.task, bundle.pairs, device)
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca

@@ -85,13 +85,14 @@ def _learner(
     opts = dict(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
                 gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
     model = build(arch, pretrained, drop_mult=drop_mult, **{k:v for k,v in opts.items() if v})
-    tok,n = tokenizer_of(dls).tok,max_length(model.body)
+    tfm,n = tokenizer_of(dls),max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
+    if tfm.windows>1: longest = min(longest, tfm.max_len)
     if n and longest>n:
         raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
                          f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
-    _check_tok(tok, model, arch)
-    model.fit_vocab(len(tok))
+    _check_tok(tfm.tok, model, arch)
+    model.fit_vocab(len(tfm.tok))
     if model.adapters: _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
     own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device), FreezeGrads(), FrozenEval()]
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
@@ -162,10 +163,13 @@ def classifier_learner(
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states=-1,
+    grad_windows=None, # Of a text in windows only the last so many get gradients, which bounds the memory; None: all
     **kwargs
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     task = task_of(dls)
+    if head=='hf' and tokenizer_of(dls).windows>1:
+        raise ValueError("Hugging Face's own head reads one window; leave out head='hf', or build the dls without `windows`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
@@ -176,6 +180,7 @@ def classifier_learner(
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
     if lr is None and learn.model.adapters: learn.lr = 2e-3
     if task.classes: learn.model.labels = [str(o) for o in task.labels]
+    learn.model.grad_windows = grad_windows
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #26016744

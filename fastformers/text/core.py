@@ -1,7 +1,7 @@
-"""`TensorTokens`: token ids with their padding, segments and predicted positions in one tensor
+"""`TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 
 A Hugging Face model expects a dictionary: ids, attention mask, segment ids. fastai expects one typed tensor: a dictionary or a tuple as input breaks
-`predict` and every `show_*` method. So the input here is one int64 tensor, `TensorTokens`: the low bits of each element hold the token's id, the higher bits its flags (padding, segment, predicted).
+`predict` and every `show_*` method. So the input here is one int64 tensor, `TensorTokens`: the low bits of each element hold the token's id, the higher bits its flags (padding, segment, predicted, start of a sequence).
 Padding is read from its flag, never from the value of an id. So a pad id that equals the end-of-text id, id 0 as an ordinary word, and packed rows need no special code.
 
 `HFTokenizer` in `text.tokenizer` makes these tensors; `data.show` displays them in fastai. This module does not import fastai, so that prediction starts fast."""
@@ -19,22 +19,23 @@ from ..files import content_hash
 
 # %% ../../nbs/text/00_core.ipynb #eda3befb
 _ID, _SEG = (1<<32)-1, 15
-_PAD, _SEG_AT, _PRED = 1<<32, 33, 1<<37
+_PAD, _SEG_AT, _PRED, _START = 1<<32, 33, 1<<37, 1<<38
 
 def _int(o, like=None):
     device = None if like is None else like.device
     return torch.as_tensor(o, dtype=torch.int64, device=device).as_subclass(Tensor)
 
 class TensorTokens(Tensor):
-    "Token `ids` `(..., sl)` with `attention_mask`, `segment_ids` and `predicted` flags, in one int64 tensor"
+    "Token `ids` `(..., sl)` with `attention_mask`, `segment_ids`, `predicted` and `starts` flags, in one int64 tensor"
     def __new__(cls,
         ids, # Token ids >= 0, any shape, usually `(sl,)` or `(bs, sl)`
         attention_mask=None, # 1 or True for a real token, 0 for padding; default all real
         segment_ids=None, # 0 to 15 (BERT's `token_type_ids`); default all 0
-        predicted=None # True where the model predicts a token; default none
+        predicted=None, # True where the model predicts a token; default none
+        starts=None # True where the second, third, ... sequence of a row begins; default: a row is one sequence
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
-        return _flag(_int(ids), attention_mask, segment_ids, predicted).as_subclass(cls)
+        return _flag(_int(ids), attention_mask, segment_ids, predicted, starts).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
 
@@ -55,15 +56,19 @@ class TensorTokens(Tensor):
         "True where the model predicts a token"
         return (self.as_subclass(Tensor) & _PRED) != 0
     @property
+    def starts(self):
+        "True where a further sequence of a row begins; a network reads each sequence by itself"
+        return (self.as_subclass(Tensor) & _START) != 0
+    @property
     def real(self):
         "`attention_mask` as booleans: True on real tokens"
         return (self.as_subclass(Tensor) & _PAD) == 0
 
-    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None):
+    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, starts=None):
         "A copy of these tokens with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
-        return _flag(x, attention_mask, segment_ids, predicted).as_subclass(type(self))
+        return _flag(x, attention_mask, segment_ids, predicted, starts).as_subclass(type(self))
 
 def as_tokens(x):
     "The int64 tensor `x` as `TensorTokens`; fastai's training loop strips the type of a batch but keeps the bits"
@@ -72,11 +77,12 @@ def as_tokens(x):
     return x.as_subclass(TensorTokens)
 
 
-def _flag(x, attention_mask=None, segment_ids=None, predicted=None):
+def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None):
     "`x` with the given flags set and the other bits unchanged"
     if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
     if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
     if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
+    if starts         is not None: x = (x & ~_START)          | ((_int(starts, x)!=0).long() << 38)
     return x
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc

@@ -132,6 +132,9 @@ class TaskConfig(TrainConfig):
     # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
     max_len:int|None = None
     truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
+    windows:int = 1 # A longer text is read in up to so many windows of max_len tokens
+    overlap:int = 0 # Tokens that a window shares with the one before
+    grad_windows:int|None = None # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
     head:str|None = None # hf: Hugging Face's own head, which its pipeline opens; blank: ULMFiT's
     pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,

@@ -23,7 +23,7 @@ from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
 from ..text.readers import check_columns
-from ..text.tokenizer import texts_in
+from ..text.tokenizer import reads, texts_in
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
 from .report import Report
@@ -83,7 +83,7 @@ class _Run:
     def dls(self, arch):
         "Data of the classifier"
         c = self.r.classifier
-        return classifier_dls(self.df, arch, **self.cols, task=c.task, max_len=c.max_len, truncation=c.truncation)
+        return classifier_dls(self.df, arch, **self.cols, task=c.task, **reads(c))
 
     def check(self):
         "Build data and learner of the classifier, to find mistakes before training"

@@ -34,7 +34,7 @@ from ..models.adapters import adapter_methods
 from ..objectives.core import Objective, all_objectives, objective_of
 from ..objectives.clm import default_objective
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, load_tokenizer
+from ..text.tokenizer import HFTokenizer, load_tokenizer, reads
 from ..text.train_tokenizer import train_tokenizer
 from .recipe import GeneralConfig, LMConfig, TaskConfig, settings
 from .record import Stage, fmt, fmt_time
@@ -214,7 +214,7 @@ def task_learner(
     adapt = adapter_methods.get(c.adapters, c.adapters)
     aux = [] if c.aux_lm is None else [AuxiliaryLM(c.aux_lm)]
     learn = classifier_learner(dls, arch, head=c.head, pool=c.pool, hidden_states=c.hidden_states,
-                               drop_mult=c.drop_mult, cbs=[*aux, *L(cbs)], **kwargs)
+                               drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=[*aux, *L(cbs)], **kwargs)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn
 
@@ -251,7 +251,7 @@ def fine_tune_classifier(
     if path is not None: check_dir(path)
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, c.valid_pct, c.bs,
-                         seed=seed, task=c.task, max_len=c.max_len, truncation=c.truncation)
+                         seed=seed, task=c.task, **reads(c))
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], precision=precision,
                          gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
