@@ -6,7 +6,7 @@ The whole is a pretrained body, masked LM on the domain's texts (TREC: the train
 paper is for four groups; 1.4^7 is about 2.6^2.5), slanted triangular rates, concat pooling. Each row but the first takes one of them away, the last but one all but pretraining, at a rate for everything at once, the last pretraining too.
 """
 import numpy as np, pandas as pd
-import imdb, trec_adapt
+import stage2, trec_adapt
 from classify import Rows, train
 from common import *
 
@@ -31,8 +31,9 @@ def trec():
     return few, few.text[~few.is_valid].tolist(), dict(epochs=4, seq_len=64)
 
 def reviews():
-    df,unsup,_ = imdb.load()
-    return df, [' '.join(o.split()[:95]) for o in unsup], dict(epochs=1, seq_len=128)
+    train,valid,_,unsup = stage2.imdb()
+    df = pd.concat([stage2.sample(train, 1000, 0).assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)
+    return df, [' '.join(o.split()[:95]) for o in pd.Series(unsup).sample(10_000, random_state=0)], dict(epochs=1, seq_len=128)
 
 def main():
     p = parser(__doc__.split('\n')[0])

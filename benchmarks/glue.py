@@ -14,35 +14,40 @@ from classify import Rows, last_only
 from common import *
 
 lrs,epochs,bs,max_len = (5e-5,1e-4,2e-4),3,16,128
-sets = { # training file, test file, texts, label, score
-    'agnews':('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 'text', 'label', 'accuracy'),
-    'sst2':('sst2/train.csv.gz', 'sst2/dev.csv', 'text', 'label', 'accuracy'), # GLUE's own test rows have no labels
-    'cola':('cola/train.csv', 'cola/dev_in_domain.csv', 'text', 'label', "Matthews' r"),
-    'mrpc':('mrpc/train.csv', 'mrpc/test.csv', ['text_a','text_b'], 'label', 'accuracy'),
-    'rte':('rte/train.csv', 'rte/test.csv', ['text_a','text_b'], 'label', 'accuracy'),
-    'stsb':('stsb/train.csv', 'stsb/test.csv', ['text_a','text_b'], 'score', "Pearson's r"),
-    'sick':('sick/train.csv', 'sick/test.csv', ['text_a','text_b'], 'label', 'accuracy'),
-    'goemotions':('goemotions/train.csv.gz', 'goemotions/test.csv', 'text', 'labels', 'LRAP'),
+sets = { # training file, test file, score
+    'agnews':('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 'accuracy'),
+    'sst2':('sst2/train.csv.gz', 'sst2/dev.csv', 'accuracy'), # GLUE's own test rows have no labels
+    'cola':('cola/train.csv', 'cola/dev_in_domain.csv', "Matthews' r"),
+    'mrpc':('mrpc/train.csv', 'mrpc/test.csv', 'accuracy'),
+    'rte':('rte/train.csv', 'rte/test.csv', 'accuracy'),
+    'stsb':('stsb/train.csv', 'stsb/test.csv', "Pearson's r"),
+    'sick':('sick/train.csv', 'sick/test.csv', 'accuracy'),
+    'goemotions':('goemotions/train.csv.gz', 'goemotions/test.csv', 'LRAP'),
 }
-origin.update({f:f'{f.split("/")[0]}, as CSV; see the citations in this folder' for a,b,*_ in sets.values() for f in (a,b)})
+origin.update({f:f'{f.split("/")[0]}, as CSV; see the citations in this folder' for a,b,_ in sets.values() for f in (a,b)})
 
 def load(name, full):
     "(training rows with validation rows among them, test rows)"
-    train_csv,test_csv,_,label,_ = sets[name]
-    df,test = [read(o) for o in data_files(train_csv, test_csv)]
-    for o in (df,test):
-        if name=='stsb': o[label] = o[label].astype(float)
+    from fastformers.data.glue import glue, glue_tasks
+    files = data_files(*sets[name][:2])
+    if name in glue_tasks:
+        g = glue(name, files[0].parent)
+        valid = g.df.get('is_valid', pd.Series(False, g.df.index)).astype(bool)
+        df,test = (o.drop(columns='is_valid', errors='ignore') for o in (g.df[~valid], g.df[valid] if g.test is None else g.test))
+    else: df,test = (read(o).rename(columns={'labels':'label'}) for o in files)
     if not full: df,test = df.sample(min(1700, len(df)), random_state=0),test.sample(min(1000, len(test)), random_state=0)
     df = df.reset_index(drop=True)
     if name=='goemotions': # labels that are there to be learnt
-        known = set(';'.join(df.labels).split(';'))
-        test = test[[set(o.split(';'))<=known for o in test.labels]]
+        known = set(';'.join(df.label).split(';'))
+        test = test[[set(o.split(';'))<=known for o in test.label]]
     return df.assign(is_valid=df.index>=len(df)-min(500, len(df)//3)), test.reset_index(drop=True)
+
+def columns(df): return 'text' if 'text' in df else ['text_a','text_b']
 
 def score(name, pred, y):
     "`pred` `(rows, outputs)` and `y`, class numbers, numbers or 0 and 1 `(rows, labels)`, as a score in %"
     from sklearn.metrics import label_ranking_average_precision_score, matthews_corrcoef
-    what = sets[name][4]
+    what = sets[name][2]
     if what=='accuracy': return 100*(pred.argmax(1)==y).mean()
     if what=="Matthews' r": return 100*matthews_corrcoef(y, pred.argmax(1))
     if what=="Pearson's r": return 100*np.corrcoef(pred.reshape(-1), y.reshape(-1))[0,1]
@@ -50,8 +55,7 @@ def score(name, pred, y):
 
 def ours(name, df, test, seed, lr):
     from fastformers.ulmfit.stage import fine_tune_classifier
-    _,_,texts,label,_ = sets[name]
-    learn = fine_tune_classifier(df, 'minilm', text_col=texts, label_col=label, valid_col='is_valid', max_len=max_len, bs=bs, epochs=epochs, lr=lr, seed=seed, cbs=last_only()).learner
+    learn = fine_tune_classifier(df, 'minilm', text_col=columns(df), valid_col='is_valid', max_len=max_len, bs=bs, epochs=epochs, lr=lr, seed=seed, cbs=last_only()).learner
     def of(dl):
         with learn.no_bar(): pred,y = learn.get_preds(dl=dl)
         return score(name, pred.float().numpy(), y.numpy())
@@ -62,9 +66,9 @@ def trainer(name, df, test, seed, lr):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.hub import resolve_arch
     from fastformers.callback.compute import bf16_speedup
-    _,_,texts,label,what = sets[name]
+    texts,what = columns(df),sets[name][2]
     path = str(resolve_arch('minilm'))
-    tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df[label] for l in str(o).split(';')})
+    tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df.label for l in str(o).split(';')})
     kind = 'regression' if what=="Pearson's r" else 'multi_label_classification' if what=='LRAP' else 'single_label_classification'
     def target(o):
         if kind=='regression': return float(o)
@@ -72,7 +76,7 @@ def trainer(name, df, test, seed, lr):
     def rows(part):
         cols = [part[c].tolist() for c in ([texts] if isinstance(texts, str) else texts)]
         enc = tok(*cols, truncation=True, max_length=max_len)
-        return [{**{k:enc[k][i] for k in enc}, 'labels':target(o)} for i,o in enumerate(part[label])]
+        return [{**{k:enc[k][i] for k in enc}, 'labels':target(o)} for i,o in enumerate(part.label)]
     set_seed(seed)
     model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=1 if kind=='regression' else len(names), problem_type=kind)
     with tempfile.TemporaryDirectory() as tmp:
@@ -108,10 +112,10 @@ def main():
         best = {who:max(lrs, key=lambda lr: row(who, lr, seeds[0])['validation']) for who in ('ours','trainer')}
         got = {who:[row(who, best[who], s, args.final) for s in seeds] for who in best}
         res[name] = {part:{who:stat([o[part] for o in v]) for who,v in got.items()} | interval(*([o[part] for o in got[who]] for who in ('ours','trainer')))
-                     for part in ('validation','test')[:1+args.final]} | {'rates':best, 'score':sets[name][4], 'rows':[int((~df.is_valid).sum()), int(df.is_valid.sum()), len(test)]}
+                     for part in ('validation','test')[:1+args.final]} | {'rates':best, 'score':sets[name][2], 'rows':[int((~df.is_valid).sum()), int(df.is_valid.sum()), len(test)]}
         for part in ('validation','test')[:1+args.final]:
             o = res[name][part]
-            print(f"{name:11} {part:10} {sets[name][4]:12} ours {o['ours']['mean']:6.2f} ± {o['ours']['sd']}, Trainer {o['trainer']['mean']:6.2f} ± {o['trainer']['sd']}; difference {o['difference']:+.2f} ({o['low']:+.2f} to {o['high']:+.2f})", flush=True)
+            print(f"{name:11} {part:10} {sets[name][2]:12} ours {o['ours']['mean']:6.2f} ± {o['ours']['sd']}, Trainer {o['trainer']['mean']:6.2f} ± {o['trainer']['sd']}; difference {o['difference']:+.2f} ({o['low']:+.2f} to {o['high']:+.2f})", flush=True)
     figures = {'scores %':{k:{a:b for a,b in o.items() if a!='test'} for k,o in res.items()}, **({'test':{'test scores %':{f'{k}, {who}':o['test'][who] for k,o in res.items() for who in ('ours','trainer')},
                                                                                                           'difference':{k:{a:o['test'][a] for a in ('difference','low','high')} for k,o in res.items()}}} if args.final else {})}
     few = '' if set(chosen)==set(sets) else '_'+'_'.join(chosen)

@@ -1,21 +1,23 @@
-"""What do the stages buy? The same classifier from six starting points, with few labels and with many
+"""What do the stages buy? The same classifier from several starting points, with few labels and with many
 
     FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR                          # validation reviews of other films
     FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR --arms wiki,both --sizes 100 --seeds 42
     FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR --final                  # and a fixed balanced sample of 2,500 test reviews
 
-The starting points: `random` weights; `wiki`, the general language model wiki-mini; `target`, the same network trained on the target texts alone, for as many tokens as the next has read in all; `both`, wiki-mini trained further on
-the target texts; `minilm`, a sentence encoder without an LM head; `minilm-both`, trained further; beside TF-IDF + logistic regression on whole texts. `--work` keeps language models, their checkpoints and finished rows: the same
-command goes on after it was stopped. Reviews of `unsup` that are also test or validation texts, and those of validation films, are left out.
+The starting points: `random` weights; `wiki`, the general language model (wiki-mini, for Spanish one trained on its Wikipedia by the same recipe); `both`, this model trained further on the target texts; `target`, the same network
+trained on the target texts alone, as long as `both` there; `target-long`, for as many tokens as `both` has read in all; `minilm`, a sentence encoder without an LM head; `minilm-both`, trained further; `awd-lstm`, fastai's, from
+scratch; beside TF-IDF + logistic regression on whole texts. `--work` keeps language models and their checkpoints, results/stage2_rows finished rows: the same command goes on after it was stopped. Reviews of `unsup` that are also
+test or validation texts, and those of validation films, are left out.
 """
 from classify import Rows, last_only
 from common import *
 
-arms = 'random','wiki','target','both','minilm','minilm-both'
-lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0., epochs=1.)
-sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3),
-        'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3),
-        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3)}
+arms = 'random','wiki','both','target','minilm','minilm-both','awd-lstm'
+lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0.)
+sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3, passes=1.),
+        'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3, passes=4.),
+        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3, passes=2.),
+        'spanish':dict(sizes=(100,600), epochs={100:15, 600:8}, max_len=512, lr=1e-3, passes=4., general='wiki_es')}
 
 def sample(df, n, seed):
     "`n` rows, as many of each class as there are, at most alike"
@@ -43,40 +45,66 @@ def docs():
     train = df[~df.is_valid]
     return train, few[:500], few[500:], train.text.tolist()
 
-def start_of(work, texts, arm):
-    "The starting point `arm` of a classifier; a language model is trained if it is not there"
+def spanish():
+    train,dev,test = map(read, data_files('fakenews_es/train.csv.gz', 'fakenews_es/dev.csv.gz', 'fakenews_es/test.csv.gz'))
+    train = train[~train.text.isin(dev.text)] # 4 texts are in both; the test articles are of another period, with other topics
+    return train, dev, test, train.text.tolist()
+
+def tokens_read(path):
+    "Millions of tokens that a language model has read, with the models it began from"
     from fastformers.hub import resolve_arch
     from fastformers.inference.stage_json import read_stage
-    from fastformers.models.load import load_config
-    from fastformers.text.tokenizer import load_tokenizer
-    from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
-    if arm in ('wiki','random','minilm'): return 'minilm' if arm=='minilm' else 'wiki-mini'
-    path = work/arm
-    if (path/'stage.json').exists(): return path
-    if arm!='target': fine_tune_lm(texts, arm.removesuffix('-both') if arm!='both' else 'wiki-mini', path, resume=work/f'{arm}.checkpoints', **lm)
-    else:
-        tok = load_tokenizer('wiki-mini')
-        n,general = sum(map(len, tok(texts)['input_ids'])),read_stage(resolve_arch('wiki-mini'))
-        read = general['sizes']['training tokens']*sum(general['recipe']['schedule']['epochs'])
-        pretrain_lm(texts, path, tok, load_config('wiki-mini'), resume=work/f'{arm}.checkpoints', mask_rate=.3, lr=2e-3, **{**lm, 'epochs':lm['epochs']+read/n})
-    return path
+    def n(o): return o['sizes']['training tokens']*sum(o['recipe']['schedule']['epochs'])+(n(o['parent']) if isinstance(o['parent'], dict) else 0)
+    return n(read_stage(resolve_arch(path)))/1e6
 
-def classify(arch, c, df, test, n, seed, pretrained):
-    "Validation error in %, with `test` also its"
+def start_of(work, c, texts, arm):
+    "The starting point `arm` of a classifier; a language model is trained if it is not there"
+    from fastformers.models.load import load_config
+    from fastformers.text.readers import read_texts
+    from fastformers.text.tokenizer import load_tokenizer
+    from fastformers.ulmfit.recipe import read_recipe
+    from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
+    def made(name, f, *args, **kwargs):
+        if not (work/name/'stage.json').exists(): f(*args, path=work/name, resume=work/f'{name}.checkpoints', **kwargs)
+        return work/name
+    def general():
+        if 'general' not in c: return 'wiki-mini'
+        recipe = vars(read_recipe(here.parent/'recipes'/'wiki-mini.ini').general)
+        return made('wiki', pretrain_lm, read_texts(*data_files(f"{c['general']}/train.txt.gz")), **recipe | {'epochs':1.})
+    if arm in ('minilm','awd-lstm'): return arm
+    if arm in ('random','wiki'): return general()
+    if arm.endswith('both'): return made(arm, fine_tune_lm, texts, 'minilm' if arm=='minilm-both' else general(), epochs=c['passes'], mask_rate=.15, **lm)
+    tok = load_tokenizer(general())
+    passes = c['passes']+(1e6*tokens_read(general())/sum(map(len, tok(texts)['input_ids'])) if arm=='target-long' else 0)
+    return made(arm, pretrain_lm, texts, tok=tok, config=load_config(general()), mask_rate=.15, lr=2e-3, packing='doc-sentences', epochs=passes, **lm)
+
+def awd_lstm(c, df, n, seed):
+    "fastai's classifier from scratch"
+    from fastai.text.all import AWD_LSTM, TextDataLoaders, accuracy, text_classifier_learner
+    from fastai.torch_core import set_seed
+    set_seed(seed)
+    dls = TextDataLoaders.from_df(df, text_col='text', label_col='label', valid_col='is_valid', seq_len=72, bs=16, device='cpu')
+    return text_classifier_learner(dls, AWD_LSTM, pretrained=False, metrics=accuracy, max_len=c['max_len'], cbs=last_only()), 2e-3
+
+def transformer(arch, c, df, n, seed, pretrained):
     from fastai.torch_core import set_seed
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=16, seed=seed, max_len=c['max_len'], device='cpu')
-    learn = classifier_learner(dls, arch, pretrained=pretrained, cbs=last_only())
-    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], c['lr'] if 'minilm' not in str(arch) else 2e-4)
+    return classifier_learner(dls, arch, pretrained=pretrained, cbs=last_only()), 2e-4 if 'minilm' in str(arch) else c['lr']
+
+def classify(arch, c, df, test, n, seed, pretrained):
+    "Validation error in %, with `test` also its"
+    learn,lr = awd_lstm(c, df, n, seed) if arch=='awd-lstm' else transformer(arch, c, df, n, seed, pretrained)
+    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], lr)
     def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
     return {'validation':error(dls.valid), **({} if test is None else {'test':error(dls.test_dl(test, with_labels=True))})}
 
 def main():
     p = parser(__doc__.split('\n')[0])
     p.add_argument('set', choices=sets)
-    p.add_argument('--work', type=Path, default=Path('runs/stage2'), help='directory of what is under way')
+    p.add_argument('--work', type=Path, default=Path('runs/stage2'), help='directory of language models')
     p.add_argument('--arms', default=','.join(arms))
     p.add_argument('--sizes', help='numbers of labels, instead of those of the set')
     p.set_defaults(seeds='42,43,44,45,46')
@@ -87,18 +115,19 @@ def main():
     c,work = sets[args.set],args.work/args.set
     train,valid,test,texts = globals()[args.set]()
     sizes,seeds = [int(o) for o in args.sizes.split(',')] if args.sizes else c['sizes'],[int(o) for o in args.seeds.split(',')]
-    rows = Rows(work, lm=lm, settings=c)
+    rows = Rows(results/'stage2_rows'/args.set, lm=lm, settings=c)
     for arm in args.arms.split(','):
-        arch = start_of(work, texts, arm)
+        arch = start_of(work, c, texts, arm)
+        millions = 0 if arm in ('random','minilm','awd-lstm') else round(tokens_read(arch), 1)
         for n in sizes:
             for seed in seeds:
                 few = sample(train, n, seed)
                 df = pd.concat([few.assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)[['text','label','is_valid']]
-                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm!='random'), 'test' if args.final else 'validation', arm=arm, n=n, seed=seed)
+                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm!='random'), 'test' if args.final else 'validation', arm=arm, read=millions, n=n, seed=seed)
     figures = {}
     for part,held in {'validation':valid, **({'test':test} if args.final else {})}.items():
         o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r])
-        figures[part] = {f'{n} labels, {arm}':stat(g[part]) for (n,arm),g in o.groupby(['n','arm'], sort=False)} | \
+        figures[part] = {f'{n} labels, {arm}'+(f' ({read:g}M tokens)' if read else ''):stat(g[part]) for (n,arm,read),g in o.groupby(['n','arm','read'], sort=False)} | \
                         {f'{n} labels, TF-IDF':stat([tfidf_error(sample(train, n, s), held) for s in seeds]) for n in sizes}
         print(f'\nerror %, {part}', *(f"  {k:26} {v['mean']} ± {v['sd']}" for k,v in figures[part].items()), sep='\n')
     save(f'stage2_{args.set}', args, dict(lm=lm, settings=c, seeds=seeds), {'validation error %':figures['validation'], **({'test':{'test error %':figures['test']}} if args.final else {})}, args.final)
