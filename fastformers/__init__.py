@@ -20,6 +20,7 @@ Modules:
 - `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
 - `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
+- `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.inference.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
@@ -28,7 +29,7 @@ Modules:
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.counts`: Start the token embeddings of a language model from counts: `start_from_counts`
-- `fastformers.learner.generation`: Fill masks and generate text with a language model: `fill_mask`, `generate`
+- `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction

@@ -9,7 +9,7 @@ Import other names from their modules. Scripts and libraries should import from 
 __all__ = []
 
 # %% ../nbs/11_all.ipynb #9d70e8c8
-import fastformers.learner.generation as _generation # `fill_mask` and `generate` of a `Learner`
+import fastformers.learner.generation as _generation # `fill_mask`, `generate`, `score`, `choose` of a `Learner`
 import fastformers.data.show as _show # `show_batch`, `show_results`
 from .hub import resolve_arch
 from .text.core import TensorTokens
@@ -32,6 +32,7 @@ from .objectives.clm import CLM
 from .objectives.rtd import RTD
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
+from .inference.lm_predictor import lm_from_hf, LMPredictor, minimal_pairs
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
