@@ -1,7 +1,6 @@
 """Make the package data `fastformers/wiki-mini` from a trained directory: `FASTFORMERS_DATA=... python tools/wiki_mini.py DIR`
 
-DIR is what `fastformers pretrain $FASTFORMERS_DATA/wiki_en/train.txt.gz --recipe recipes/wiki-mini.ini --output DIR` wrote. Weights become float16. The model card gets the figures
-of DIR's record, and loss, accuracy and bits per byte of masked tokens on the test articles of Wikipedia, which nothing was chosen by."""
+DIR is what the last command in `recipes/wiki-mini.ini` wrote. Weights become float16. The model card gets the figures of DIR's `stage.json`, which holds those of the legs before it, and loss, accuracy and bits per byte of masked tokens on the test articles of Wikipedia, which nothing was chosen by."""
 import json, math, os, sys
 from pathlib import Path
 import pandas as pd
@@ -9,7 +8,8 @@ from fastformers.files import atomic_dir, write_text
 from fastformers.models.load import load_hf, quiet_hf
 from fastformers.text.readers import read_texts
 from fastformers.text.tokenizer import load_tokenizer
-from fastformers.ulmfit.record import Stage, fmt_time
+from fastformers.inference.stage_json import read_stage
+from fastformers.ulmfit.record import fmt_time
 from fastformers.ulmfit.scores import measure
 from transformers import AutoModelForMaskedLM
 
@@ -27,7 +27,13 @@ def test_figures(path, data):
     learn = lm_learner(lm_dls(rows, path, seq_len=256, bs=16, packing='full-sentences', device='cpu'), path, precision='fp32')
     return measure(learn)[0]
 
-def card(stage, config, figures, n_weights):
+def leg(o):
+    "A row of the card for the stage `o`, a dict of stage.json"
+    r,n = o['recipe'],o['sizes']['training tokens']*sum(o['recipe']['schedule']['epochs'])/1e6
+    return (f"{n:.1f} million tokens in rows of at most {r['seq_len']}, masked at {r['mask_rate']:.0%}, rate {o['lr']:g}, {fmt_time(o['seconds'])} of a processor core: "
+            f"validation loss {o['before']['loss']:.2f} to {o['metrics']['loss']:.2f}")
+
+def card(legs, config, figures, n_weights):
     return f"""---
 language: en
 license: cc-by-sa-3.0
@@ -42,12 +48,10 @@ A small masked language model of English, to start from where no model hub is at
 | | |
 |---|---|
 | Network | {config.model_type}, {config.num_hidden_layers} layers x {config.hidden_size}, {n_weights/1e6:.1f} million weights, float16 |
-| Tokenizer | WordPiece, {config.vocab_size:,} tokens, lower case, trained on the same articles |
-| Data | 4,572 articles of the English Wikipedia, 14.4 million words, {stage.data['training tokens']:,} tokens; its early articles on core topics |
-| Training | {stage.schedule.total*stage.data['training tokens']/1e6:.1f} million tokens in rows of at most 256, masked at {stage.settings.get('mask_rate', .15):.0%}; embeddings started from counts; {fmt_time(stage.seconds)} of a processor core |
+| Tokenizer | WordPiece, {config.vocab_size:,} tokens, lower case, trained on the same articles; after the first leg, 20 marks such as `?` and `_`, which these hardly use, took the place of entries that no text used |
+| Data | 4,572 articles of the English Wikipedia, 14.4 million words, {legs[0]['sizes']['training tokens']:,} tokens; its early articles on core topics |
+| Training | embeddings started from counts; {'; then '.join(map(leg, legs))} |
 | On 61 test articles | masked tokens at 15 %: loss {figures['loss']:.3f} nats, accuracy {figures['accuracy']:.1%}, {figures['nll_per_byte']/math.log(2):.2f} bits per byte |
-
-Validation loss at the recipe's own mask rate: {stage.before['loss']:.2f} before training (embeddings from counts), {stage.metrics['loss']:.2f} after.
 
 ## Limits
 
@@ -56,7 +60,8 @@ It has read little, and of one kind of text. It knows words, grammar and topics;
 {notice}"""
 
 def main(src, out=root/'fastformers'/'wiki-mini'):
-    stage = Stage.load(src/'record.json')
+    legs = [read_stage(src)]
+    while isinstance(legs[0]['parent'], dict): legs.insert(0, legs[0]['parent'])
     with quiet_hf(): hf,_ = load_hf(AutoModelForMaskedLM, src)
     tok = load_tokenizer(src)
     with atomic_dir(out) as tmp:
@@ -64,7 +69,7 @@ def main(src, out=root/'fastformers'/'wiki-mini'):
         tok.save_pretrained(tmp)
         write_text(tmp/'stage.json', (src/'stage.json').read_text('utf-8'))
         figures = test_figures(tmp, Path(os.environ['FASTFORMERS_DATA'])/'wiki_en')
-        write_text(tmp/'README.md', card(stage, hf.config, figures, sum(p.numel() for p in hf.parameters())))
+        write_text(tmp/'README.md', card(legs, hf.config, figures, sum(p.numel() for p in hf.parameters())))
         write_text(tmp/'NOTICE', notice)
     print(json.dumps(figures), {o.name:o.stat().st_size for o in sorted(out.iterdir())}, sum(o.stat().st_size for o in out.iterdir())/1e6, 'MB')
 
