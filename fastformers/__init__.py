@@ -4,6 +4,7 @@ Modules:
 
 - `fastformers.all`: The names you need in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
+- `fastformers.callback.auxiliary_tasks`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
 - `fastformers.callback.lr_find`: Suggest a learning rate from several short runs, and the number of epochs for a time budget: `lr_sweep`, `epochs_for`
@@ -55,6 +56,7 @@ Modules:
 - `fastformers.ulmfit.restarts`: Repeat a fit with several seeds and keep the best: `best_of`
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
 - `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `measure`, `class_scores`, `tfidf_hits`
-- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
+- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
+- `fastformers.ulmfit.transfer`: Does training on another labelled set first help? `transfer_table`"""
 
 __version__ = "0.1.0"

@@ -36,12 +36,14 @@ from .inference.lm_predictor import lm_from_hf, LMPredictor, minimal_pairs
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
+from .data.glue import glue
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
 from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule, discriminative_lrs
 from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
 from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
 from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
 from .callback.auxiliary_lm import AuxiliaryLM
+from .callback.auxiliary_tasks import AuxiliaryTasks
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .callback.lr_find import lr_sweep, epochs_for
@@ -57,6 +59,7 @@ from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.curve import label_curve
 from .ulmfit.restarts import best_of
+from .ulmfit.transfer import transfer_table
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]

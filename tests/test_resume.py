@@ -7,6 +7,7 @@ from fastai.callback.schedule import fit_one_cycle, lr_find
 from fastai.torch_core import set_seed
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.callback.auxiliary_tasks import AuxiliaryTasks
 from fastformers.callback.resume import Resume
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
@@ -214,6 +215,14 @@ def test_callbacks_with_state(tmp_path):
     other = Count()
     fit(learner(tmp_path/'b'), cbs=[other])
     assert count.n==other.n and torch.equal(count.last, other.last)
+
+def test_auxiliary_tasks_continue_with_their_next_batch(tmp_path):
+    def new(d):
+        set_seed(1)
+        dls,others = (classifier_dls(tiny_df(), tiny_tok(), bs=bs) for bs in (8,12))
+        return classifier_learner(dls, tiny_arch('bert', num_hidden_layers=1), cbs=[AuxiliaryTasks({'again':others}), Resume(tmp_path/d, every=2)])
+    fit(new('a'), Stop(9))
+    same(fit(new('a')), fit(new('b')))
 
 def test_lookahead_is_refused(tmp_path):
     learn = learner(tmp_path)
