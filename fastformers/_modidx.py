@@ -1277,6 +1277,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.models.load.load_hf': ('models/load.html#load_hf', 'fastformers/models/load.py'),
                                          'fastformers.models.load.quiet_hf': ('models/load.html#quiet_hf', 'fastformers/models/load.py')},
             'fastformers.objectives.clm': { 'fastformers.objectives.clm.CLM': ('objectives/clm.html#clm', 'fastformers/objectives/clm.py'),
+                                            'fastformers.objectives.clm.CLM.__init__': ( 'objectives/clm.html#clm.__init__',
+                                                                                         'fastformers/objectives/clm.py'),
                                             'fastformers.objectives.clm.CLM.decodes': ( 'objectives/clm.html#clm.decodes',
                                                                                         'fastformers/objectives/clm.py'),
                                             'fastformers.objectives.clm.CLM.encodes': ( 'objectives/clm.html#clm.encodes',

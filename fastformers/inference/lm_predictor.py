@@ -116,17 +116,20 @@ def minimal_pairs(
 # %% ../../nbs/inference/05_lm_predictor.ipynb #50953b6b
 @patch
 def generate(self:LMPredictor,
-    text, # The beginning, which may be empty; or several
+    text, # The beginning, which may be empty; or several; or several pairs of a text and the beginning of the reply
     max_new_tokens=30, # Most tokens to add
     stream=False, # Print the text while it grows? For a single text
     bs=64, # Most texts in a batch
     **kwargs # Go to the model's own `generate`
-): # `text` and its continuation; of several texts a list; with `num_return_sequences` a list for each text
+): # `text` and its continuation, of a pair the continuation; of several a list; with `num_return_sequences` a list for each
     "Continue a text, or each of several, with a causal language model"
     self.check('generate', causal=True)
     xs,eos,device = self.tok.encode_batch(as_texts(text)),self.tok.tok.eos_token_id,self.model.hf.device
-    for i,x in enumerate(xs): # a template that ends a text would end it here
-        while len(x)>1 and x.ids[-1]==eos: x = xs[i] = x[:-1]
+    end,pairs = self.tok('a').ids[-1].item(),bool(xs) and not isinstance(as_texts(text)[0], str)
+    ends = {eos, end}-{*self.ordinary.tolist(), None} # a template that ends a text would end it here
+    for i,x in enumerate(xs):
+        while len(x)>1 and x.ids[-1].item() in ends: x = xs[i] = x[:-1]
+    if end in ends: kwargs.setdefault('eos_token_id', [*ends])
     if stream: kwargs['streamer'] = TextStreamer(self.tok.tok, skip_special_tokens=True)
     res,blank = [None]*len(xs),self.tok.blank
     for at,x in self.tok.batches(xs, bs):
@@ -134,7 +137,7 @@ def generate(self:LMPredictor,
         with evaluating(self.model), quiet_hf():
             out = self.model.hf.generate(x.ids.masked_fill(~x.real, blank), attention_mask=x.attention_mask,
                                          pad_token_id=blank, max_new_tokens=max_new_tokens, **kwargs)
-        out = self.tok.tok.batch_decode(out, skip_special_tokens=True)
+        out = self.tok.tok.batch_decode(out[:,x.shape[1]*pairs:], skip_special_tokens=True)
         n = len(out)//len(at)
         for j,i in enumerate(at): res[i] = out[j] if n==1 else out[j*n:(j+1)*n]
     return res[0] if isinstance(text, str) else res
