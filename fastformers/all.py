@@ -32,6 +32,7 @@ from .objectives.clm import CLM
 from .objectives.rtd import RTD
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
+from .inference.vectors import nearest
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
