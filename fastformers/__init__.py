@@ -22,10 +22,11 @@ Modules:
 - `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
-- `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`; `Ensemble` averages several
+- `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.inference.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.inference.tasks`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
+- `fastformers.inference.vectors`: Nearest neighbours of a text, or of a word in its sentence: `nearest`
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`

@@ -33,6 +33,7 @@ from .objectives.rtd import RTD
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor, minimal_pairs
+from .inference.vectors import nearest
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of

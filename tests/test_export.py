@@ -262,7 +262,11 @@ def test_what_is_no_classifier(tmp_path):
     lm = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('bert'))
     path = lm.to_hf(tmp_path/'lm')
     assert 'AutoModelForMaskedLM'[9:] in (path/'README.md').read_text() and (path/'stage.json').is_file()
-    with pytest.raises(ValueError, match='no classifier.json.*classifier_learner'): from_hf(path)
+    body = from_hf(path, device='cpu')
+    for ask in (lambda: body('a text'), lambda: body.labels, lambda: body.scores(odd)):
+        with pytest.raises(ValueError, match='vectors but no labels.*no classifier.json.*classifier_learner'): ask()
+    with torch.no_grad(): want = torch.stack([lm.model.eval().body(**lm.model.model_inputs(body.tok(o)[None]))[0][0].mean(0) for o in odd])
+    assert gap(body.vectors(odd), torch.nn.functional.normalize(want))<1e-5
     with pytest.raises(FileNotFoundError, match='not a directory'): from_hf(tmp_path/'nothing')
     (tmp_path/'empty').mkdir()
     with pytest.raises(OSError, match='No config'): from_hf(tmp_path/'empty')

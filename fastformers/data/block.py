@@ -147,12 +147,16 @@ def classifier_dls(
     truncation=None, # Which part of a longer text is kept, see `HFTokenizer`; default: 'head'
     windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
     overlap=None, # Tokens that a window shares with the one before; default: 0
+    pairing=None, # How a pair is read: 'together', 'siamese' or 'both_orders', see `HFTokenizer`; default: 'together'
     device=None # Default: GPU if there is one
 ) -> DataLoaders:
     "Data for a classifier or regressor: texts tokenized once, labels read by their `Task`"
-    df,tok = as_frame(df),_tok(tok, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap)
+    df,two = as_frame(df),len(listed(text_col))==2
+    tok = _tok(tok, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap, pairing=pairing)
     check_columns(df, text_col=text_col, label_col=label_col)
-    if len(listed(text_col))==2 and not separates_pairs(tok.tok):
+    if tok.pairing!='together' and not two:
+        raise ValueError(f"pairing={tok.pairing!r} reads pairs, got one column; pass text_col=('text_a','text_b')")
+    if two and tok.pairing!='siamese' and not separates_pairs(tok.tok):
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
         tok = HFTokenizer(pair_tokens(tok.tok), **reads(tok))
     task = find_task(df, label_col, task)
@@ -163,7 +167,8 @@ def classifier_dls(
     warn_leak(texts, splits)
     tok = task.tokenizer(tok)
     ids = tok.encode_batch(texts)
-    cut = np.mean([len(o)==tok.limit for o in ids])
+    longest = [len(o) if tok.windows>1 else int(o.starts.cumsum(0).bincount().max()) for o in ids]
+    cut = np.mean([n==tok.limit for n in longest])
     flat = torch.cat([o.ids for o in ids]).numpy()
     unknown = np.mean(flat==tok.tok.unk_token_id)
     _say(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.limit)
@@ -214,9 +219,10 @@ def HFTextBlock(
     truncation=None, # Which part of a longer text is kept; default: 'head'
     windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
     overlap=None, # Tokens that a window shares with the one before; default: 0
+    pairing=None, # How a pair is read: 'together', 'siamese' or 'both_orders'; default: 'together'
     **kwargs # Arguments of `TokensDL`: `max_tokens`, `seed`
 ) -> TransformBlock:
     "A fastai block for texts, or pairs of texts, tokenized by `tok`"
-    tfm = _tok(tok, _EncodeOnce, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap)
+    tfm = _tok(tok, _EncodeOnce, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap, pairing=pairing)
     dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0, **kwargs}
     return TransformBlock(type_tfms=tfm, dl_type=TokensDL, dls_kwargs=dls_kwargs)

@@ -65,12 +65,13 @@ def _new_head(hf, report):
 @dataclass
 class Bundle:
     "What `classifier.json` holds"
-    task:Task # What is predicted, with the labels
+    task:Task|None # What is predicted, with the labels; None: nothing, it is a body
     head:dict # The result of `model.head_spec()`
     max_len:int|None = None # Longest text in tokens
     truncation:str = 'head' # Which part of a longer text is kept
     windows:int = 1 # In how many windows of `max_len` tokens a longer text is read
     overlap:int = 0 # Tokens that a window shares with the one before
+    pairing:str = 'together' # How a pair is read, see `HFTokenizer`
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
     units:list|None = None # [means, standard deviations] of targets that are numbers
     adapters:dict|None = None # The method, its settings, and the hash of the file of the adapters

@@ -87,7 +87,7 @@ def _learner(
     model = build(arch, pretrained, drop_mult=drop_mult, **{k:v for k,v in opts.items() if v})
     tfm,n = tokenizer_of(dls),max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
-    if tfm.windows>1: longest = min(longest, tfm.max_len)
+    if tfm.splits: longest = min(longest, tfm.max_len or 0)
     if n and longest>n:
         raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
                          f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
@@ -132,7 +132,10 @@ def _say_kept(path):
 def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"
     task,(body,report) = task_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
-    if head is None: head = task.head(pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
+    if head is None:
+        tok = tokenizer_of(dls)
+        pair = None if tok.pairing=='together' else tok.pairing
+        head = task.head(pool=pool, at=_summary_at(tok, body.config), pair=pair)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
     model.units = task.units
@@ -168,8 +171,8 @@ def classifier_learner(
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     task = task_of(dls)
-    if head=='hf' and tokenizer_of(dls).windows>1:
-        raise ValueError("Hugging Face's own head reads one window; leave out head='hf', or build the dls without `windows`")
+    if head=='hf' and tokenizer_of(dls).splits:
+        raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)

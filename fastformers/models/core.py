@@ -277,7 +277,8 @@ class TextClassifier(HFModel):
         x = as_tokens(x)
         h = (self.state_cache or self.states)(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
-            return self.outputs(self.head(h.float(), x.real), x)
+            where = (x.real, x.starts) if 'starts' in inspect.signature(self.head.forward).parameters else (x.real,)
+            return self.outputs(self.head(h.float(), *where), x)
     def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickle and deepcopy
 
     def _states(self, x):

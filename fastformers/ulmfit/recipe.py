@@ -134,6 +134,8 @@ class TaskConfig(TrainConfig):
     truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
     windows:int = 1 # A longer text is read in up to so many windows of max_len tokens
     overlap:int = 0 # Tokens that a window shares with the one before
+    # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not matter
+    pairing:Literal['together','siamese','both_orders'] = 'together'
     grad_windows:int|None = None # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
     head:str|None = None # hf: Hugging Face's own head, which its pipeline opens; blank: ULMFiT's
     pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
