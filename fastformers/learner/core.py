@@ -87,7 +87,7 @@ def _learner(
     model = build(arch, pretrained, drop_mult=drop_mult, **{k:v for k,v in opts.items() if v})
     tfm,n = tokenizer_of(dls),max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
-    if tfm.windows>1: longest = min(longest, tfm.max_len)
+    if tfm.limit!=tfm.max_len: longest = min(longest, tfm.max_len) # rows of several sequences
     if n and longest>n:
         raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
                          f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
@@ -122,7 +122,7 @@ def lm_learner(
 # %% ../../nbs/learner/01_core.ipynb #4411120b
 def _summary_at(tok, config):
     "Which token sums up a text, 'cls' or 'last'"
-    starts_special = tok('a').ids[0] in tok.tok.all_special_ids
+    starts_special = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
 def _say_kept(path):
@@ -135,7 +135,7 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
     if head is None: head = task.head(pool=pool, at=_summary_at(tokenizer_of(dls), body.config))
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
-    model.units = task.units
+    model.units,model.each = task.units,task.each
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
     if there and there.task==task and {**there.head, 'ps':0}=={**spec, 'ps':0}: # dropout may differ
@@ -168,7 +168,7 @@ def classifier_learner(
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     task = task_of(dls)
-    if head=='hf' and tokenizer_of(dls).windows>1:
+    if head=='hf' and tokenizer_of(dls).windows>1 and not task.per_token:
         raise ValueError("Hugging Face's own head reads one window; leave out head='hf', or build the dls without `windows`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
