@@ -21,8 +21,10 @@ Modules:
 - `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
 - `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
+- `fastformers.inference.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
+- `fastformers.inference.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.inference.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.inference.tasks`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding

@@ -153,7 +153,7 @@ def demo(args):
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def answer_table(answers):
-    "A row for each answer of a `Predictor`, with columns label, score, label_2, score_2, ..."
+    "A row for each answer of a `Predictor`, with columns label (or answer, ...), score, label_2, score_2, ..."
     import pandas as pd
     def cell(v):
         if isinstance(v, (list,tuple)): return '; '.join(map(cell, v))
@@ -161,7 +161,7 @@ def answer_table(answers):
     def row(o):
         if isinstance(o, list) and all('text' in a for a in o): # spans of a text
             o = dict(label=[f"{a['text']}: {a['label']}" for a in o], score=[a['score'] for a in o])
-        return {f'{k}_{i}' if i>1 else k:cell(a[k]) for i,a in enumerate(L(o), 1) for k in ('label','score')}
+        return {f'{k}_{i}' if i>1 else k:cell(v) for i,a in enumerate(L(o), 1) for k,v in a.items()}
     return pd.DataFrame([row(o) for o in answers])
 
 chunksize = 4096 # rows of a file in memory at once
@@ -200,7 +200,7 @@ def predict(args):
             predict_file(answer, cols, chunks, f, sep)
     elif args.csv: predict_file(answer, cols, chunks, sys.stdout)
     else:
-        texts = [*zip(args.texts[::2], args.texts[1::2])] if predictor.pairs else args.texts
+        texts = predictor.task.arguments(args.texts, predictor.pairs)
         print(answer_table(answer(texts)).assign(text=texts).to_string(index=False))
 
 # %% ../nbs/10_cli.ipynb #43db67ab

@@ -20,10 +20,10 @@ from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.readers import check_columns, read_texts
 from .labels import as_frame, check_classes, find_task, held_out
-from .labels import read_labels, split_rows, texts_of, warn_leak
+from .labels import read_labels, split_rows, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, pair_tokens, reads, separates_pairs
+from ..text.tokenizer import HFTokenizer, pair_tokens, reads, separates_pairs, texts_in
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
@@ -120,7 +120,7 @@ def lm_dls(
     else:
         df = as_frame(data, text_col)
         splits = split_rows(df, valid_col, valid_pct, text_col)
-        texts = texts_of(df, text_col)
+        texts = texts_in(df, text_col)
         warn_leak(texts, splits)
         docs = tok.encode_batch(texts)
     rows = PackedRows(docs, tok, splits, seq_len, packing)
@@ -135,14 +135,14 @@ def lm_dls(
 def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-    text_col='text', # Column of the texts, or a pair of columns
+    text_col='text', # Column of the texts, or a pair of columns: text and text, question and context, or text and candidates
     label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, the vocab
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
     valid_pct=.2, # Share of texts held out by a hash of the texts, without `valid_col`
     bs=64, # Rows in a batch
     max_tokens=None, # Instead of `bs`: most tokens in a batch
     seed=42, # Seed of the order
-    task=None, # 'single', 'multi', 'regression', 'tags', or a `Task`; default: by the values in `label_col`
+    task=None, # 'single', 'multi', 'regression', 'tags', 'spans', 'choice', or a `Task`; default: by the values in `label_col`
     max_len=None, # Longest text in tokens; default: `model_max_length` of the tokenizer, at most 512
     truncation=None, # Which part of a longer text is kept, see `HFTokenizer`; default: 'head'
     windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
@@ -160,12 +160,12 @@ def classifier_dls(
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
         tok = HFTokenizer(pair_tokens(tok.tok), **reads(tok))
     task = find_task(df, label_col, task)
-    texts,labels = texts_of(df, text_col, task),read_labels(df, label_col, task)
+    tok = task.tokenizer(tok)
+    texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     splits = split_rows(df, valid_col, valid_pct, text_col, [*map(task.names, labels)] if task.classes else None)
     task.fit([labels[i] for i in splits[0]])
     if task.classes: check_classes(task, labels, splits)
     warn_leak(texts, splits)
-    tok = task.tokenizer(tok)
     ids = tok.encode_batch(texts)
     longest = [len(o) if tok.windows>1 else int(o.starts.cumsum(0).bincount().max()) for o in ids]
     cut = np.mean([n==tok.limit for n in longest])

@@ -13,7 +13,7 @@ import copy, json, logging
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 import transformers
-import fastformers.inference.tags # registers its task
+import fastformers.inference.choice, fastformers.inference.spans, fastformers.inference.tags # registers their tasks
 from ..files import content_hash, write_text
 from .tasks import Task
 from ..models.load import ADAPTERS
@@ -145,7 +145,8 @@ def write_bundle(
 # %% ../../nbs/inference/03_bundle.ipynb #c8f86193
 def _opened_by(bundle):
     if bundle is None: return "transformers' Auto classes open it whole"
-    if bundle.whole: return f"`pipeline` and `{bundle.task.hf_class}` open it too"
+    name = bundle.task.hf_class
+    if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'
     return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"
@@ -166,7 +167,7 @@ def model_card(
         title,labels = 'Text classifier',', '.join(f'`{o}`' for o in bundle.task.labels[:20])
         rows |= {'Predicts':f"{bundle.task}: {labels}", 'Rows':_shown(bundle.rows),
             'On validation rows':_shown(bundle.scores), 'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
-        load = "from fastformers.inference.predictor import from_hf\nfrom_hf('.')(['a text', 'another'])"
+        load = f"from fastformers.inference.predictor import from_hf\nfrom_hf('.')([{bundle.task.example}])"
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)
     yaml = 'license: # fill in\ntags: [fastformers]'
     if base.count('/')==1 and base[0] not in './~': yaml += f'\nbase_model: {base}'

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 import json, torch
+from fastcore.foundation import first
 from torch import Tensor
 from torch.nn.functional import normalize
 from ..hub import resolve_arch
@@ -40,11 +41,11 @@ class Asked:
     def labels(self): "Names of the outputs"; return self.task.labels
 
     def __call__(self,
-        texts, # A text, a list of texts or of pairs, or an iterator over them
+        texts, # A text or pair of texts, or a dict of the parts of an input; a list of them, or an iterator over them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
         threshold:float|None=None # Several labels a text: return those with a higher score; default: that of the task
-    ): # For each text a dict of label and score, or for `top_k` above 1 a list of them; a generator for an iterator
+    ): # For each text a dict of label (or answer) and score, or for `top_k` above 1 a list of them; a generator for an iterator
         "Labels and scores of `texts`, in their order"
         it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
         parts = iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
@@ -53,14 +54,9 @@ class Asked:
         return res if it is texts else list(res)
 
     def as_list(self, texts):
-        "`texts` as a list; raise where texts and pairs of texts are mixed up"
-        texts = as_texts([texts] if self.pairs and isinstance(texts, tuple) and is_pair(texts) else texts)
-        if self.pairs is None or self.task.per_word: return texts
-        for o in texts:
-            if is_pair(o)!=self.pairs:
-                kind = 'pairs of' if self.pairs else 'single'
-                raise TypeError(f"this classifier was trained on {kind} texts, got {o!r:.60}")
-        return texts
+        "`texts` as a list of what the task reads"
+        parts = (self.pairs or self.task.fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
+        return [self.task.item(o, self.pairs) for o in as_texts([texts] if parts else texts)]
 
 class Predictor(Asked):
     "Labels and scores of texts or pairs of texts, and vectors of texts; `model` is moved to the device and put in eval mode"
@@ -102,7 +98,7 @@ class Predictor(Asked):
     def scores(self,
         texts, # A list of texts or of pairs
         bs:int=64 # Most texts in a batch
-    ) -> Tensor: # float32 `(n, n_out)` on the CPU: probabilities, or values of a regression; for tags a tensor a text
+    ) -> Tensor: # float32 `(n, n_out)` on the CPU: probabilities, or values of a regression; for tags, spans and choice a tensor a text
         "Scores of `texts`, one row a text"
         task,ids = self.task,self.tok.encode_batch(self.as_list(texts), progress=False)
         return task.scores(task.gather(self._each(self.model, ids, bs), ids))
@@ -142,7 +138,7 @@ def _model(path, bundle, head):
         model.load_head(path)
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
-    model.units = bundle.units
+    model.units,model.each = bundle.units,bundle.task.each
     return model
 
 def from_hf(

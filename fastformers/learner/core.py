@@ -122,7 +122,7 @@ def lm_learner(
 # %% ../../nbs/learner/01_core.ipynb #4411120b
 def _summary_at(tok, config):
     "Which token sums up a text, 'cls' or 'last'"
-    starts_special = tok('a').ids[0] in tok.tok.all_special_ids
+    starts_special = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
 def _say_kept(path):
@@ -138,7 +138,7 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
         head = task.head(pool=pool, at=_summary_at(tok, body.config), pair=pair)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
-    model.units = task.units
+    model.units,model.each = task.units,task.each
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
     if there and there.task==task and {**there.head, 'ps':0}=={**spec, 'ps':0}: # dropout may differ
@@ -171,7 +171,7 @@ def classifier_learner(
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     task = task_of(dls)
-    if head=='hf' and tokenizer_of(dls).splits:
+    if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.each):
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)

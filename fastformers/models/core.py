@@ -12,7 +12,7 @@ __all__ = ['HEAD', 'ModelInputs', 'padding_safe', 'safe_parts', 'split_sequences
            'HFClassifier']
 
 # %% ../../nbs/models/05_core.ipynb #72125e6e
-import inspect, logging
+import inspect, logging, re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -28,7 +28,7 @@ from .families import evaluating, get_meta, is_decoder, max_length
 from .heads import HiddenStateSelector, all_states, forget_states
 from .load import ADAPTERS, LoadReport, fit_vocab, quiet_hf
 
-_log,_PAD = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0))
+_log,_PAD,_lowest = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0)),torch.finfo(torch.float32).min
 HEAD = 'head.safetensors' # beside the checkpoint of a body: the head of this library
 
 # %% ../../nbs/models/05_core.ipynb #6cec2d7b
@@ -129,6 +129,7 @@ class HFModel(nn.Module):
     state_modules = () # Modules that compute the hidden states which feed the head, for `FrozenCache`
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
+    each = False # Does each sequence of a row have an output of its own? Otherwise a row has one
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new
@@ -150,8 +151,11 @@ class HFModel(nn.Module):
     def forward(self, x): return self.states(x)
 
     def outputs(self, o, x):
-        "Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, numbers in the targets' units"
-        if o.ndim==3: o = at_positions(o, predicted_at(x.predicted))
+        """Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, the lowest number
+        where a row has fewer; numbers in the targets' units"""
+        if o.ndim==3:
+            o,n = at_positions(o, predicted_at(x.predicted)),x.predicted.sum(1)[:,None,None]
+            o = o.masked_fill(torch.arange(o.shape[1], device=o.device)[:,None]>=n, _lowest)
         if self.units is None: return o
         mean,std = (torch.tensor(v, device=o.device) for v in self.units)
         return o.float()*std+mean
@@ -177,25 +181,35 @@ class HFModel(nn.Module):
 
     def _states(self, x): "Hidden states for a batch whose padding is safe"; return self.body(**self.model_inputs(x))[0]
 
+    def by_sequence(self, x):
+        "The output `(bs, n)` for each sequence of a row, the lowest number where a row has fewer"
+        n = x.starts.sum(1, keepdim=True)+1
+        at,o = torch.arange(int(n.max()), device=x.device)<n,self.forward(split_sequences(x)[0])
+        return o.new_full(at.shape, _lowest).masked_scatter(at, o)
+
     def states(self, x):
         "Hidden states `(bs, sl, nf)`, independent of the batch's padding, each sequence by itself; zeros at padding"
+        return self.in_windows(self._states, x)
+
+    def in_windows(self, f, x):
+        "`f(x)`, a vector for each token, computed by sequence and with safe padding; zeros at padding"
         x = as_tokens(x)
-        if not bool(x.starts.any()): return self._alone(x)
+        if not bool(x.starts.any()): return self._alone(f, x)
         seqs,at,after = split_sequences(x)
         grad = torch.is_grad_enabled() & (after<(self.grad_windows or len(seqs)))
         parts,res = [grad.nonzero().flatten(), *(~grad).nonzero().flatten().split(len(x))],None
         for part in filter(len, parts): # without gradients as many sequences at a time as the batch has rows
             x1 = seqs[part]
-            with torch.set_grad_enabled(bool(grad[part[0]])): h = self._alone(x1[:,:max(int(x1.real.sum(1).max()), 1)])
+            with torch.set_grad_enabled(bool(grad[part[0]])): h = self._alone(f, x1[:,:max(int(x1.real.sum(1).max()), 1)])
             if res is None: res = h.new_zeros(*seqs.shape, h.shape[-1])
             res[part,:h.shape[1]] = h
         return res.new_zeros(*x.shape, res.shape[-1]).index_put((x.real,), res[at])
 
-    def _alone(self, x):
-        "`states` of rows of one sequence"
+    def _alone(self, f, x):
+        "`in_windows` of rows of one sequence"
         res = None
         for rows,part in self.model_inputs.parts(self.body, x):
-            h = self._states(part)
+            h = f(part)
             if rows is None: return h
             if res is None: res = h.new_zeros(*x.shape, h.shape[-1])
             at = torch.zeros_like(x.real)
@@ -275,6 +289,7 @@ class TextClassifier(HFModel):
     def mix(self): "The `ScalarMix` that feeds the head, None without one"; return self.selector and self.selector.mix
     def forward(self, x):
         x = as_tokens(x)
+        if self.each and bool(x.starts.any()): return self.by_sequence(x)
         h = (self.state_cache or self.states)(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
             where = (x.real, x.starts) if 'starts' in inspect.signature(self.head.forward).parameters else (x.real,)
@@ -302,23 +317,35 @@ class TextClassifier(HFModel):
 
 # %% ../../nbs/models/05_core.ipynb #189bfd57
 class HFClassifier(HFModel):
-    "Tokens `(bs, sl)` -> logits `(bs, n_out)` of Hugging Face's own classification head"
+    "Tokens `(bs, sl)` -> logits `(bs, n_out)` of Hugging Face's own head, or `(bs, k, n_out)` at the predicted positions"
     def __init__(self,
-        hf, # A Hugging Face model with a sequence or token classification head
+        hf, # A Hugging Face model with a head for sequences, tokens, question answering or multiple choice
         report=None # Its `LoadReport`
     ):
         super().__init__(hf, report)
+        kind = type(hf).__name__
+        self.each,self.per_token = 'ForMultipleChoice' in kind,bool(re.search('For(Token|Question)', kind))
         reads_last = is_decoder(hf.config) or getattr(hf.config,'summary_type','')=='last' # XLNet
-        self.sums_up_last = reads_last and not type(hf).__name__.endswith('ForTokenClassification')
+        self.sums_up_last = reads_last and not self.per_token
         if getattr(hf.config,'pad_token_id',None) is None: # transformers needs one for batches
             hf.config.pad_token_id = self.model_inputs.pad
     def head_spec(self): return {'class':'hf'}
-    def forward(self, x): return self.in_parts(self.logits, as_tokens(x)).float() # losses and metrics are in float32
+    def forward(self, x):
+        x = as_tokens(x)
+        if self.each and bool(x.starts.any()): return self.by_sequence(x)
+        if self.per_token: return self.outputs(self.in_windows(self._token_logits, x).float(), x)
+        return self.in_parts(self.logits, x).float() # losses and metrics are in float32
+
+    def _token_logits(self, x):
+        "Logits `(bs, sl, n)` for a batch whose padding is safe"
+        o = self.hf(**self.model_inputs(x))
+        return o.logits if 'logits' in o else torch.stack([o.start_logits, o.end_logits], -1)
 
     def logits(self, x):
         "`forward` for a batch whose padding is safe"
         inputs = self.model_inputs(x)
-        if not self.sums_up_last: return self.outputs(self.hf(**inputs).logits, x)
         mask = inputs['attention_mask']
+        if self.each: inputs = {k:v[:,None] for k,v in inputs.items()} # as one candidate a row
+        if not self.sums_up_last: return self.hf(**inputs).logits
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
         with select_positions(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits

@@ -147,7 +147,8 @@ def is_pair(o):
 def _is_text(o): return isinstance(o, str) or is_pair(o)
 
 def texts_in(df, col):
-    "The strings in column `col` of `df`; raise where there is anything else"
+    "The strings in column `col` of `df`, or tuples of those in several columns; raise where there is anything else"
+    if isinstance(col, (list,tuple,L)): return [*zip(*(texts_in(df, o) for o in col))]
     if col not in df.columns:
         raise ValueError(f"`text_col` {col!r} is not a column; columns are {', '.join(map(str, df.columns))}")
     texts = df[col].tolist()
@@ -288,19 +289,41 @@ class HFTokenizer(Transform):
         types,limit,starts = [e.type_ids for e in es] if typed else [],self.max_len or len(max(ids, key=len)),{}
         for i,e in enumerate(es):
             if not ids[i]: ids[i] = [self.blank]; types[i:i+1] = [[0]]*typed
-            elif len(ids[i])>limit and self.windows>1:
-                at = _windows(e, self.max_len, self.truncation, self.windows, self.overlap)
-                starts[i] = np.cumsum([*map(len, at)])[:-1]
-                for o in (ids, types)[:1+typed]: o[i] = [o[i][j] for w in at for j in w]
             elif len(ids[i])>limit:
-                for c in _cuts(e, limit, self.truncation):
-                    for o in (ids, types)[:1+typed]: del o[i][c]
+                at = self._kept(e)
+                if len(at)>1: starts[i] = np.cumsum([*map(len, at)])[:-1]
+                for o in (ids, types)[:1+typed]: o[i] = [o[i][j] for w in at for j in w]
         def flat(o): return torch.from_numpy(np.fromiter(chain.from_iterable(o), np.int64))
         x = TensorTokens(flat(ids), segment_ids=flat(types) if typed else None).as_subclass(Tensor)
         parts = x.split([*map(len, ids)]) # clone: a pickled view would hold the whole chunk
         rows = [o.clone().as_subclass(TensorTokens) for o in parts]
         for i,at in starts.items(): rows[i] = rows[i].replace(starts=np.isin(range(len(rows[i])), at))
         return rows
+
+    def _kept(self, e):
+        "Positions of the encoding `e` that are read, a list for each window"
+        at = [*range(len(e.ids))]
+        if not self.max_len or len(at)<=self.max_len: return [at]
+        if self.windows>1: return _windows(e, self.max_len, self.truncation, self.windows, self.overlap)
+        for c in _cuts(e, self.max_len, self.truncation): del at[c]
+        return [at]
+
+    def marked(self,
+        e, # An encoding of `rust`
+        marks # Positions in it
+    )->tuple: # (`TensorTokens`, the positions that are predicted)
+        "The tokens of `e` with those at `marks` predicted once; where windows overlap, in the one with more marks around it"
+        if not e.ids: return TensorTokens([self.blank]), np.array([], int)
+        parts = [*map(np.array, self._kept(e))]
+        hit = [np.isin(o, marks) for o in parts]
+        depth = np.concatenate([np.minimum(o.cumsum(), o[::-1].cumsum()[::-1]) for o in hit])
+        at,hit,n = np.concatenate(parts),np.concatenate(hit),np.arange(len(depth))
+        order,best = (-depth).argsort(kind='stable')[::-1],np.empty(len(e.ids), int)
+        best[at[order]] = order # of the copies of a token the last one is kept: the deepest
+        hit &= best[at]==n
+        ids,types = (np.array(o)[at] for o in (e.ids, e.type_ids))
+        starts = np.isin(n, np.cumsum([*map(len, parts)])[:-1])
+        return TensorTokens(ids, segment_ids=types, predicted=hit, starts=starts), at[hit]
 
     def _pieces(self, run):
         "The text of `run`, (id, predicted) pairs, divided where `predicted` changes"
@@ -323,9 +346,8 @@ def encode_df(
 ): # A copy of `df` with `TensorTokens` in the column `col`
     "Encode the texts of `df`"
     if not isinstance(tok, HFTokenizer): tok = HFTokenizer(tok)
-    texts = zip(*(texts_in(df, o) for o in text_col)) if isinstance(text_col, (list,tuple)) else texts_in(df, text_col)
     ids = np.empty(len(df), dtype=object)
-    for i,o in enumerate(tok.encode_batch(texts)): ids[i] = o # `ids[:]` would make a table of them
+    for i,o in enumerate(tok.encode_batch(texts_in(df, text_col))): ids[i] = o # `ids[:]` would make a table of them
     return df.assign(**{col:ids})
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af

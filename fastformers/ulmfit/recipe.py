@@ -43,8 +43,10 @@ class DataConfig:
     # or docs: documentation of the Python libraries installed here
     source:str|None = None
     rows:int|None = None # Draw so many labelled rows; blank: all
-    text_col:str = 'text' # Column of the texts, or two separated by a comma, for pairs
-    label_col:str = 'label' # Column of the labels, or several columns of 0 and 1, separated by commas
+    # Column of the texts, or two separated by a comma: pairs, question and context, or text and candidates
+    text_col:str = 'text'
+    # Column of the labels, or several separated by commas: columns of 0 and 1, or the answer and where it starts
+    label_col:str = 'label'
     # Column that is true for validation rows; blank: is_valid if there is one, else 20 % are drawn
     valid_col:str|None = None
     # More texts for the language model: a file or folder as above, a txt file with one text per line, or docs
@@ -127,7 +129,8 @@ class TaskConfig(TrainConfig):
     epochs:float|None = 4.
     schedule:_schedules|None = 'full_tune'
     discr:float = 1.11
-    # single, multi (several labels per text), regression or tags; blank: inferred from the label column
+    # single, multi (several labels per text), regression, tags, spans (the answer to a question, from a text) or
+    # choice (the best of several candidates); blank: inferred from the label column, but choice must be named
     task:str|None = None
     # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
     max_len:int|None = None

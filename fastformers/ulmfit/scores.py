@@ -25,11 +25,11 @@ from ..objectives.core import objective_of
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
 def row_score(learn):
-    "`(name, f)`: `f(pred, *yb)` gives score and weight of each row"
+    "`(name, f)`: `f(x, pred, *yb)` gives score and weight of each row"
     if obj := objective_of(learn.dls):
-        return '-loss', lambda *o: (-learn.loss_func(*o, reduction='none'), obj.row_weights(*o))
+        return '-loss', lambda x,*o: (-learn.loss_func(*o, reduction='none'), obj.row_weights(*o))
     task = task_of(learn.dls)
-    return task.score_name, lambda pred,y: (task.row_score(pred, y), torch.ones(len(y)))
+    return task.score_name, lambda x,pred,y: (task.row_score(pred, y, x), torch.ones(len(y)))
 
 class RowScores(Callback):
     "Collect score and weight of each row in a validation pass; higher scores are better"
@@ -38,7 +38,7 @@ class RowScores(Callback):
         self.scores,self.weights,self.score = [],[],row_score(self.learn)[1]
     def after_loss(self):
         if self.training: return
-        score,weight = self.score(self.pred, *self.yb)
+        score,weight = self.score(self.x, self.pred, *self.yb)
         self.scores.append(score.double().cpu())
         self.weights.append(weight.double().cpu())
 

@@ -28,6 +28,7 @@ from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
 from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean
+from ..inference.tasks import task_of
 from ..learner.core import classifier_learner, lm_learner
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
@@ -72,8 +73,9 @@ def _epochs(learn, c, resume):
 
 def _check_answers(learn, stage):
     "Store the share of the most frequent label; warn if the classifier predicts one label for all rows"
+    task = task_of(learn.dls)
+    if not task.classes or task.several or task.per_token: return
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
-    if targs.dim()>1 or targs.is_floating_point(): return
     stage.majority = targs.bincount().max().item()/len(targs)
     if len(preds.unique())==1<len(targs.unique()):
         _log.warning(f"{stage.name}: all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}; "

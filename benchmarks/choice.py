@@ -1,0 +1,89 @@
+"""The next sentence among four: the task `choice` beside Hugging Face's `Trainer`, the same body, rows, epochs, batch size and precision
+
+    FASTFORMERS_DATA=... python benchmarks/choice.py --work DIR            # a rate for each contender, of three, on validation articles (one seed); then the seeds
+    FASTFORMERS_DATA=... python benchmarks/choice.py --work DIR --final    # and the test articles
+
+English Wikipedia: two sentences of a paragraph, and four candidates for the one that follows; the other three are from elsewhere in the article. 3,000 rows to train, 600 validation, 600 test, from articles of their own. MiniLM, 128 tokens, 2 epochs,
+batches of 8, float32. Ours is `fine_tune_classifier` as it comes; the `Trainer` has `AutoModelForMultipleChoice`, linear decay and a tenth of warm-up. Score: accuracy in %; chance is 25.
+"""
+import re, tempfile
+import numpy as np
+from classify import Rows, last_only
+from common import *
+from glue import interval
+
+lrs,epochs,bs,max_len = (5e-5,1e-4,2e-4),2,8,128
+files = [f'wiki_en/{o}.txt.gz' for o in ('train','valid','test')]
+origin.update({o:'English Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles' for o in files})
+
+def next_sentences(articles, n, seed=42):
+    "`n` rows: text (two sentences of a paragraph), candidates (the next sentence and three others of the article), label"
+    rng,rows = np.random.default_rng(seed),[]
+    paras = [[[s for s in re.split(r'(?<=[.!?])\s+(?=[A-Z])', p) if 30<len(s)<300] for p in o.split('\n')] for o in articles]
+    while len(rows)<n:
+        o = paras[rng.integers(len(paras))]
+        long = [p for p in o if len(p)>2]
+        if not long: continue
+        p = long[rng.integers(len(long))]
+        i = rng.integers(len(p)-2)
+        others = sorted({s for q in o for s in q}-{*p[i:i+3]})
+        if len(others)<3: continue
+        candidates,label = [*rng.choice(others, 3, replace=False)],int(rng.integers(4))
+        candidates.insert(label, p[i+2])
+        rows.append((' '.join(p[i:i+2]), [*map(str, candidates)], label))
+    return pd.DataFrame(rows, columns=['text','candidates','label'])
+
+def load(final, few):
+    "(training and validation rows, test rows or None)"
+    from fastformers.text.readers import read_texts
+    ns = (few,)*3 if few else (3000,600,600)
+    train,valid,test = (next_sentences(read_texts(f).text.tolist(), n) for f,n in zip(data_files(*files), ns))
+    return pd.concat([train.assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True), test if final else None
+
+def ours(df, test, seed, lr):
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    stage = fine_tune_classifier(df, 'minilm', text_col=['text','candidates'], valid_col='is_valid', task='choice', test=test, max_len=max_len, bs=bs, epochs=epochs, lr=lr, seed=seed,
+                                 precision='fp32', cbs=last_only())
+    return {'validation':100*stage.metrics['accuracy'], **({} if test is None else {'test':100*stage.test['accuracy']})}
+
+def trainer(df, test, seed, lr):
+    import torch
+    from transformers import AutoModelForMultipleChoice, AutoTokenizer, Trainer, TrainingArguments, set_seed
+    from fastformers.hub import resolve_arch
+    path = str(resolve_arch('minilm'))
+    tok = AutoTokenizer.from_pretrained(path)
+    def rows(part): return [dict(text=t, candidates=c, labels=l) for t,c,l in zip(part.text, part.candidates, part.label)]
+    def collate(batch):
+        e = tok([o['text'] for o in batch for _ in o['candidates']], [c for o in batch for c in o['candidates']], truncation=True, max_length=max_len, padding=True, return_tensors='pt')
+        return {k:v.view(len(batch), 4, -1) for k,v in e.items()} | {'labels':torch.tensor([o['labels'] for o in batch])}
+    set_seed(seed)
+    model = AutoModelForMultipleChoice.from_pretrained(path)
+    with tempfile.TemporaryDirectory() as tmp:
+        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=32, learning_rate=lr, warmup_steps=.1, seed=seed, remove_unused_columns=False,
+                                 use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
+        t = Trainer(model, args, train_dataset=rows(df[~df.is_valid]), data_collator=collate)
+        t.train()
+        def of(part): return 100*float((t.predict(rows(part)).predictions.argmax(-1)==part.label).mean())
+        return {'validation':of(df[df.is_valid]), **({} if test is None else {'test':of(test)})}
+
+def main():
+    p = parser(__doc__.split('\n')[0])
+    p.add_argument('--work', type=Path, default=Path('runs/choice'), help='directory of what is under way')
+    p.add_argument('--few', type=int, default=0, help='only so many rows of each part, to try the script; no result is written')
+    args = p.parse_args()
+    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, few=args.few)
+    quiet()
+    logging.getLogger('fastformers').setLevel(logging.ERROR)
+    df,test = load(args.final, args.few)
+    contenders = dict(ours=ours, trainer=trainer)
+    def row(who, lr, seed): return rows.get(lambda: contenders[who](df, test, seed, lr), 'test' if args.final else 'validation', who=who, lr=lr, seed=seed)
+    def dev(who, lr): return rows.get(lambda: contenders[who](df, None, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']
+    best = {who:max(lrs, key=lambda lr: dev(who, lr)) for who in contenders}
+    got,figures = {who:[row(who, best[who], s) for s in seeds] for who in contenders},{}
+    for part in ('validation','test')[:1+args.final]:
+        each = {who:[o[part] for o in v] for who,v in got.items()}
+        o = figures[part] = {'accuracy %':{who:stat(v) for who,v in each.items()}, 'ours - trainer':interval(each['ours'], each['trainer'])}
+        print(part, o, flush=True)
+    if not args.few: save('choice', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, seeds=seeds, rates=best), figures, args.final)
+
+if __name__=='__main__': main()
