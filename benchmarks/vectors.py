@@ -2,7 +2,7 @@
 
     FASTFORMERS_DATA=... python benchmarks/vectors.py                # dev rows of STS-B and SICK; a minute
     FASTFORMERS_DATA=... python benchmarks/vectors.py --final        # and the test rows
-    FASTFORMERS_DATA=... python benchmarks/vectors.py --part pairs --work DIR --seeds 42,43    # fine-tuning on 1,000 pairs of STS-B; dev rows
+    FASTFORMERS_DATA=... python benchmarks/vectors.py --part pairs --work DIR --seeds 42    # fine-tuning on 1,000 pairs of STS-B; dev rows
 
 Spearman's correlation with people's scores, in %. Nothing is chosen: the pooling is that of `Predictor.vectors`, the rate that of `classifier_learner`.
 """
@@ -14,8 +14,7 @@ sets,networks = {'STS-B':'stsb','SICK':'sick'},('minilm','wiki-mini')
 origin.update({f'{d}/{o}.csv':f'{d}, as CSV; see the citations in this folder' for d in sets.values() for o in ('train','dev','test')})
 both,n_train,epochs,bs = ['text_a','text_b'],1000,3,16
 ways = { # name -> how a pair is read, pooling of the head
-    'together':('together','concat'), 'together, mean':('together','mean'), 'siamese, [u, v, |u-v|]':('siamese','concat'),
-    'siamese, cosine':('siamese','mean'), 'both orders':('both_orders','concat')}
+    'together':('together','concat'), 'siamese, [u, v, |u-v|]':('siamese','concat'), 'siamese, cosine':('siamese','mean'), 'both orders':('both_orders','concat')}
 
 def spearman(a, b):
     from scipy.stats import spearmanr
