@@ -70,6 +70,7 @@ class Bundle:
     truncation:str = 'head' # Which part of a longer text is kept
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
     units:list|None = None # [means, standard deviations] of targets that are numbers
+    temperature:float|None = None # The outputs are divided by it
     adapters:dict|None = None # The method, its settings, and the hash of the file of the adapters
     base:str = '' # The checkpoint that training began with
     rows:dict|None = None # Rows of training and validation
@@ -134,14 +135,16 @@ def write_bundle(
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     units = model.units and [*model.units]
-    bundle = Bundle(task, head, tok.max_len, tok.truncation, pairs, units, adapters, **facts)
+    bundle = Bundle(task, head, tok.max_len, tok.truncation, pairs, units, model.temperature, adapters, **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle
 
 # %% ../../nbs/inference/03_bundle.ipynb #c8f86193
 def _opened_by(bundle):
     if bundle is None: return "transformers' Auto classes open it whole"
-    if bundle.whole: return f"`pipeline` and `{bundle.task.hf_class}` open it too"
+    if bundle.whole:
+        but = f", and do not divide its logits by the temperature {bundle.temperature:.3g}" if bundle.temperature else ''
+        return f"`pipeline` and `{bundle.task.hf_class}` open it too{but}"
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'
     return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"

@@ -119,6 +119,7 @@ class HFModel(nn.Module):
         self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # Or {'method', 'settings', 'trained': names of the trainable weights of the body}
         self.units = None # For regression: (means, standard deviations) of the targets, which scale the outputs
+        self.temperature = None # The outputs of a classifier are divided by it, see `Learner.calibrate`
         self.labels = None # Names of the outputs of a classifier, written by `save_adapters`
         self.model_inputs = ModelInputs(self.body)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
@@ -132,8 +133,9 @@ class HFModel(nn.Module):
     def forward(self, x): return self.states(x)
 
     def outputs(self, o, x):
-        "Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, numbers in the targets' units"
+        "Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, divided by `temperature`, in `units`"
         if o.ndim==3: o = at_positions(o, predicted_at(x.predicted))
+        if self.temperature is not None: o = o/self.temperature
         if self.units is None: return o
         mean,std = (torch.tensor(v, device=o.device) for v in self.units)
         return o.float()*std+mean
@@ -288,4 +290,4 @@ class HFClassifier(HFModel):
         if not self.sums_up_last: return self.outputs(self.hf(**inputs).logits, x)
         mask = inputs['attention_mask']
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
-        with select_positions(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits
+        with select_positions(self.body, last[:,None].expand_as(mask)): return self.outputs(self.hf(**inputs).logits, x)
