@@ -157,7 +157,7 @@ def answer_table(answers):
     import pandas as pd
     def cell(v):
         if isinstance(v, (list,tuple)): return '; '.join(map(cell, v))
-        return f'{v:.6g}' if isinstance(v, float) else str(v)
+        return '' if v is None else f'{v:.6g}' if isinstance(v, float) else str(v)
     def row(o):
         if isinstance(o, list) and all('text' in a for a in o): # spans of a text
             o = dict(label=[f"{a['text']}: {a['label']}" for a in o], score=[a['score'] for a in o])
@@ -193,7 +193,7 @@ def predict(args):
     if args.csv: cols,chunks = read_chunks(args.csv, args.data)
     from fastformers.inference.predictor import from_hf
     predictor = from_hf(args.model, device=args.device)
-    answer = partial(predictor, **{k:getattr(args, k) for k in ('bs','top_k','threshold') if k in args})
+    answer = partial(predictor, **{k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args})
     if args.out:
         sep = '\t' if '.tsv' in Path(args.out).suffixes else ','
         with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', newline='') as f:
@@ -259,7 +259,8 @@ def make_parser():
                    help='csv or tsv file to write: the columns of --csv, label and score (default: standard output)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
     for name,kind,says in (('bs', int, 'Largest number of texts in a batch'), ('top-k', int, 'Labels for each text, best first'),
-                           ('threshold', float, 'Multi-label: give the labels with a higher score')):
+                           ('threshold', float, 'Multi-label: give the labels with a higher score'),
+                           ('abstain-below', float, 'One label a text: give none where the score is lower')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
     add_flags(p, 'data', 'text_col sep encoding')
     return top

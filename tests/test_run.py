@@ -4,6 +4,7 @@ import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 from fastformers.callback.schedule import discriminative_lrs, head_only
 from fastformers.data.block import classifier_dls
+from fastformers.inference.bundle import read_bundle
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_stage
 from fastformers.learner.core import classifier_learner
@@ -84,7 +85,7 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     fine_tune_lm(df, tiny_arch('bert'), tmp_path/'start', tok=tiny_tok('bert'), text_col='review', valid_col='held', epochs=.1, bs=8, seq_len=32)
     recipe = Recipe().replace(run=dict(compare=None, seeds=(7,)), data=dict(text_col='review', label_col='kind', valid_col='held'), model=dict(arch=str(tmp_path/'start')),
         lm=dict(objective='whole_word_mlm', mask_rate=.3, epochs=.5, lr=1e-3, schedule='head_only', bs=5, seq_len=24, packing='full-sentences', valid_pct=.3, anneal='linear_warmup'),
-        classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5, hidden_states='mix', adapters='bitfit', aux_lm=.25, max_len=11, pool='mean', truncation='tail'))
+        classifier=dict(epochs=.7, lr=3e-3, schedule='head_only', bs=6, discr=1.5, hidden_states='mix', adapters='bitfit', aux_lm=.25, max_len=11, pool='mean', truncation='tail', calibrate=True))
     report = ulmfit(df, recipe=recipe, path=tmp_path/'run')
     lm,clf = (read_stage(tmp_path/'run'/o) for o in ('target_lm','classifier'))
     assert (lm['lr'], lm['seed'], lm['recipe']['packing'], lm['recipe']['anneal'], lm['recipe']['objective'], lm['recipe']['mask_rate'])==(1e-3, 7, 'full-sentences', 'linear_warmup', 'whole_word_mlm', .3)
@@ -93,6 +94,7 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     assert np.allclose(clf['recipe']['schedule']['factors'], (head_only(n)*discriminative_lrs(n, 1.5)).factors)
     learn = report.learner
     assert learn.dls.train.bs==6 and learn.dls.one_batch()[0].shape[1]<=11 and learn.model.head.layers[0].normalized_shape==(32,) # a mean, not three vectors
+    assert learn.model.temperature and read_bundle(tmp_path/'run'/'classifier').temperature==learn.model.temperature
     assert len(learn.model.mix.s)==4 and learn.model.adapters['method']=='bitfit' and learn.auxiliary_lm.weight==.25
     assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] and len(learn.dls.valid_ds)==int(df.held.sum())
     assert 'start (target LM)'==report.stages[0].parent and 'hidden_states mix' in (tmp_path/'run'/'report.md').read_text()

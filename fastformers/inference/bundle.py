@@ -74,6 +74,7 @@ class Bundle:
     pairing:str = 'together' # How a pair is read, see `HFTokenizer`
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
     units:list|None = None # [means, standard deviations] of targets that are numbers
+    temperature:float|None = None # The outputs are divided by it
     adapters:dict|None = None # The method, its settings, and the hash of the file of the adapters
     base:str = '' # The checkpoint that training began with
     rows:dict|None = None # Rows of training and validation
@@ -138,7 +139,7 @@ def write_bundle(
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     units = model.units and [*model.units]
-    bundle = Bundle(task, head, pairs=pairs, units=units, adapters=adapters, **reads(tok), **facts)
+    bundle = Bundle(task, head, pairs=pairs, units=units, temperature=model.temperature, adapters=adapters, **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle
 
@@ -146,7 +147,8 @@ def write_bundle(
 def _opened_by(bundle):
     if bundle is None: return "transformers' Auto classes open it whole"
     name = bundle.task.hf_class
-    if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')
+    if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')+(
+        f", and do not divide its logits by the temperature {bundle.temperature:.3g}" if bundle.temperature else '')
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'
     return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"

@@ -44,13 +44,18 @@ class Asked:
         texts, # A text or pair of texts, or a dict of the parts of an input; a list of them, or an iterator over them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None # Several labels a text: return those with a higher score; default: that of the task
+        # Return all labels with a higher score; of two classes the second from this score on; default: that of the task
+        threshold:float|None=None,
+        abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
     ): # For each text a dict of label (or answer) and score, or for `top_k` above 1 a list of them; a generator for an iterator
         "Labels and scores of `texts`, in their order"
         it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
         parts = iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
+        if abstain_below is not None and not (self.task.one_class and top_k==1):
+            raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
         def answers(part): return self.task.answers(self.scores(part, bs), part, top_k, threshold)
-        res = (o for part in parts for o in answers(part))
+        def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
+        res = (sure(o) for part in parts for o in answers(part))
         return res if it is texts else list(res)
 
     def as_list(self, texts):
@@ -138,7 +143,7 @@ def _model(path, bundle, head):
         model.load_head(path)
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
-    model.units,model.each = bundle.units,bundle.task.each
+    model.units,model.temperature,model.each = bundle.units,bundle.temperature,bool(bundle.task and bundle.task.each)
     return model
 
 def from_hf(

@@ -151,6 +151,7 @@ class Tags(Task):
         right,found,want = self.row_counts(pred, y).T
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)
 
+    def chosen(self, scores, threshold=None): return self.loss_func().decodes(scores)
     def decide(self, preds, y):
         found = [p.argmax(-1)[:n] for p,n in zip(preds, (y!=-100).sum(1).tolist())]
         return y[y!=-100], torch.cat(found)

@@ -10,10 +10,9 @@ fastai is imported inside the methods that need it, so a `Predictor` works witho
 
 # %% auto #0
 __all__ = ['tasks', 'is_list', 'listed', 'Task', 'SingleLabel', 'MultiLabel', 'ScaledMSE', 'Regression', 'Numbers', 'RowLoss',
-           'targets', 'task_of', 'OwnLoss', 'loss_for']
+           'targets', 'KeepTask', 'task_of', 'OwnLoss', 'loss_for']
 
 # %% ../../nbs/inference/01_tasks.ipynb #9e56cc3c
-import copy
 from collections.abc import Mapping
 from functools import partial
 import numpy as np, torch
@@ -58,12 +57,15 @@ class Task:
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
-    ): self.labels,self.target = list(labels),target
+        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label is chosen
+    ): self.labels,self.target,self.threshold = list(labels),target,threshold
     def __init_subclass__(cls): tasks[cls.name] = cls
     def __repr__(self): return f"{self.name} ({self.says.format(n=len(self.labels))})"
 
     @property
     def n_out(self): "Number of outputs of the network"; return len(self.labels)
+    @property
+    def one_class(self): "Is the label of a text one class?"; return self.classes and not (self.several or self.per_token)
     def head(self, **pooling): "The default head, a function of `(nf, n_out)`"; return partial(PoolingHead, **pooling)
     def callbacks(self): "Additional callbacks for the learner"; return []
 
@@ -106,24 +108,29 @@ class Task:
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
         return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
     def scores(self, logits): "Outputs of the network -> float32 scores"; return logits.float()
+    def chosen(self, scores, threshold=None):
+        "The classes chosen by the `scores` of `n` texts: ids `(n,)`, or for several labels a text booleans `(n, n_out)`"
+        return scores.argmax(-1)
     def answers(self,
         scores, # `(n, n_out)`, as from `scores`
         texts=None, # The texts that were scored
         top_k=1, # How many labels, best first; None: all
-        threshold=None # Several labels a text: return those with a higher score
+        threshold=None # Instead of the task's
     )->list: # For each text a dict of label and score, or a list of them
         "Labels and scores of each text"
-        vals,at = scores.topk(min(top_k or self.n_out, self.n_out), dim=1)
-        ranked = [[{'label':self.labels[i], 'score':s} for s,i in zip(*r)] for r in zip(vals.tolist(), at.tolist())]
-        return [o[0] for o in ranked] if top_k==1 else ranked
+        def answer(i, r): return {'label':self.labels[i], 'score':r[i]}
+        if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
+        best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
+        return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
     def row_score(self, pred, y, x=None): "A score of each row, higher is better, `(bs,)`; `x` are its tokens"
     def decide(self, preds, y):
         "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
-        return y, preds.argmax(-1)
+        return y, self.chosen(preds)
 
     def to_dict(self):
         "This task as JSON values, see `from_dict`"
-        return to_json(dict(name=self.name, labels=self.labels, target=self.target))
+        res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold)
+        return to_json({k:v for k,v in res.items() if v is not None})
     def __eq__(self, o): return isinstance(o, Task) and self.to_dict()==o.to_dict()
     __hash__ = object.__hash__
 
@@ -155,9 +162,13 @@ class SingleLabel(Task):
                 "for numbers to predict pass task='regression'")
     def block(self): return _fastai().CategoryBlock(vocab=self.labels, sort=False)
     def loss_func(self): return _fastai().CrossEntropyLossFlat()
-    def metrics(self): return [_fastai().accuracy]
+    def metrics(self): return [self.accuracy]
+    def accuracy(self, pred, y): return self.row_score(pred, y).mean()
     def scores(self, logits): return logits.float().softmax(-1)
-    def row_score(self, pred, y, x=None): return (pred.argmax(-1)==y).float()
+    def chosen(self, scores, threshold=None):
+        t = self.threshold if threshold is None else threshold
+        return scores.argmax(-1) if t is None or self.n_out!=2 else (scores[:,1]>t).long()
+    def row_score(self, pred, y, x=None): return (self.chosen(self.scores(pred))==y).float()
 
 def _split(o): return [p.strip() for p in o.split(';') if p.strip()]
 _several = list,tuple,set,np.ndarray
@@ -166,9 +177,7 @@ class MultiLabel(Task):
     "Any number of classes a text: lists, names joined by ';', or several columns of 0 and 1"
     name,fastai,says = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
     problem_type,several = 'multi_label_classification',True
-    def __init__(self, labels=(), target='', threshold=.5): # labels with a higher score are predicted
-        super().__init__(labels, target)
-        self.threshold = threshold
+    def __init__(self, labels=(), target='', threshold=.5): super().__init__(labels, target, threshold)
     @classmethod
     def matches(cls, df, label_col):
         if is_list(label_col): return True
@@ -184,20 +193,21 @@ class MultiLabel(Task):
         return super().read(df, label_col)
     def names(self, label): return label
     def block(self): return _fastai().MultiCategoryBlock(vocab=self.labels)
-    def loss_func(self): return _fastai().BCEWithLogitsLossFlat(thresh=self.threshold)
-    def metrics(self): return [_fastai().accuracy_multi]
+    def loss_func(self): return _fastai().BCEWithLogitsLossFlat()
+    def metrics(self): return [self.accuracy_multi]
+    def accuracy_multi(self, pred, y): return self.row_score(pred, y).mean()
     def prior_bias(self, dls):
         ys = targets(dls)
         return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # add half a row with and without each label: always finite
     def scores(self, logits): return logits.float().sigmoid()
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         if top_k!=1: return super().answers(scores, texts, top_k)
-        t = self.threshold if threshold is None else threshold
+        chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.chosen(scores, threshold).tolist()]
         ranked = super().answers(scores, texts, None)
-        return [{k:[o[k] for o in r if o['score']>t] for k in ('label','score')} for r in ranked]
-    def row_score(self, pred, y, x=None): return ((pred>0)==(y>.5)).float().mean(1)
-    def decide(self, preds, y): return y, (preds>self.threshold).int()
-    def to_dict(self): return super().to_dict() | dict(threshold=self.threshold)
+        return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
+    def chosen(self, scores, threshold=None):
+        return scores>torch.as_tensor(self.threshold if threshold is None else threshold, device=scores.device)
+    def row_score(self, pred, y, x=None): return (self.chosen(self.scores(pred))==(y>.5)).float().mean(1)
 
 # %% ../../nbs/inference/01_tasks.ipynb #d8c31a0a
 class ScaledMSE(nn.MSELoss):
@@ -205,6 +215,7 @@ class ScaledMSE(nn.MSELoss):
     def __init__(self, std=1., reduction='mean'):
         super().__init__(reduction=reduction)
         self.std = std
+    decodes = staticmethod(noop)
     def forward(self, pred, y):
         std = torch.as_tensor(self.std, device=pred.device)
         return super().forward(pred.float().view(y.shape)/std, y.float()/std)
@@ -240,6 +251,7 @@ class Regression(Task):
     def loss_func(self): return ScaledMSE(self.units[1])
     def metrics(self): return [_fastai().rmse, _fastai().PearsonCorrCoef()]
     def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)
+    def chosen(self, scores, threshold=None): return scores
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         label = self.labels[0] if self.n_out==1 else list(self.labels)
         res = [{'label':label, 'score':o[0] if self.n_out==1 else o} for o in scores.tolist()]
@@ -273,6 +285,10 @@ def targets(dls, n=10_000):
     at = np.linspace(0, len(tl)-1, min(n, len(tl))).astype(int).tolist()
     return torch.stack([torch.as_tensor(tl[i], dtype=torch.float) for i in at])
 
+class KeepTask(Transform):
+    "Changes nothing; holds the `task` of dls from a `DataBlock`, so that it is made once"
+    def __init__(self, task): self.task = task
+
 def task_of(
     dls # Of `classifier_dls`, a `DataBlock`, or a language model
 )->Task: # None for a language model
@@ -286,27 +302,32 @@ def task_of(
     if cls is None:
         raise TypeError("these dls have targets of no known task; "
             "use CategoryBlock, MultiCategoryBlock or RegressionBlock, or `classifier_dls`")
-    if (vocab := getattr(tl, 'vocab', None)) is not None: return cls(vocab)
-    return cls().fit(targets(dls).numpy())
+    vocab = getattr(tl, 'vocab', None)
+    task = cls().fit(targets(dls).numpy()) if vocab is None else cls(vocab)
+    tl.tfms.add(KeepTask(task))
+    return task
 
 # %% ../../nbs/inference/01_tasks.ipynb #52aa610b
 class OwnLoss(nn.Module):
-    "The loss `f(pred, y)` with `activation` and `decodes` of `default`; `pred` is reshaped to `y` if their sizes agree"
-    def __init__(self, f, default):
+    "The loss `f(pred, y)` with `activation` and `decodes` of `task`; `pred` is reshaped to `y` if their sizes agree"
+    def __init__(self, f, task):
         super().__init__()
-        self.f,self.reduction = f,'mean' # fastai sets `reduction` to get the loss of each row
-        self.activation,self.decodes = (getattr(default, o, noop) for o in ('activation','decodes'))
+        self.f,self.task,self.reduction = f,task,'mean' # fastai sets `reduction` to get the loss of each row
+        if isinstance(getattr(f, 'func', None), nn.Module): self.func = f.func # `to` moves the weights of a fastai loss
+        self.activation = getattr(task.loss_func(), 'activation', noop)
+    @property
+    def thresh(self): return self.task.threshold
+    def decodes(self, scores): return self.task.chosen(scores)
     def forward(self, pred, y):
         if pred.numel()==y.numel(): pred = pred.reshape(y.shape)
         if self.reduction=='mean': return self.f(pred, y)
         if not hasattr(self.f, 'reduction'): return self.f(pred, y, reduction=self.reduction)
-        f = copy.copy(self.f)
-        f.reduction = self.reduction
-        return f(pred, y)
+        old,self.f.reduction = self.f.reduction,self.reduction
+        try: return self.f(pred, y)
+        finally: self.f.reduction = old
 
 def loss_for(task, loss_func=None):
     "`loss_func` with the methods that a fastai learner calls, see `OwnLoss`; default: the loss of `task`"
-    default = task.loss_func()
-    if loss_func is None: return default
-    if task.several and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
-    return loss_func if hasattr(loss_func,'decodes') else OwnLoss(loss_func, default)
+    if loss_func is None: loss_func = task.loss_func()
+    alike = getattr(loss_func, 'thresh', None)==task.threshold # the thresholds of fastai's loss and of the task
+    return loss_func if hasattr(loss_func,'decodes') and alike else OwnLoss(loss_func, task)

@@ -125,9 +125,15 @@ def _summary_at(tok, config):
     starts_special = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids
     return 'last' if is_causal(config) or not starts_special else 'cls'
 
-def _say_kept(path):
+def _keep(path, model, task, there):
+    "Take units, temperature and thresholds from `there`, the `Bundle` of a head that is kept, None for another library's"
+    if there:
+        model.units,model.temperature = there.units,there.temperature
+        if task.threshold==type(task)().threshold: task.threshold = there.task.threshold
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
+
+def _alike(a, b): return {**a, 'ps':0, 'threshold':0}=={**b, 'ps':0, 'threshold':0} # dropout and thresholds may differ
 
 def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"
@@ -141,10 +147,9 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
     model.units,model.each = task.units,task.each
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
-    if there and there.task==task and {**there.head, 'ps':0}=={**spec, 'ps':0}: # dropout may differ
+    if there and _alike(there.task.to_dict(), task.to_dict()) and _alike(there.head, spec):
         model.load_head(path)
-        model.units = there.units
-        _say_kept(arch)
+        _keep(arch, model, task, there)
         return model
     if there: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
     y = task.prior_bias(dls)
@@ -176,11 +181,13 @@ def classifier_learner(
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
-        if not model.loaded.new: _say_kept(arch)
+        if not model.loaded.new: _keep(arch, model, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
         return model
+    if task.several and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
+    learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
     if lr is None and learn.model.adapters: learn.lr = 2e-3
     if task.classes: learn.model.labels = [str(o) for o in task.labels]
     learn.model.grad_windows = grad_windows
@@ -190,7 +197,9 @@ def classifier_learner(
 def _scores(learn):
     "The last metrics on the validation rows, None before training"
     rec,values = learn.recorder,vars(learn.recorder).get('values') # None before the first fit
-    return values and {k:float(v) for k,v in zip(rec.metric_names[1:-1], values[-1]) if v is not None and k!='train_loss'}
+    if not values: return
+    names = rec.metric_names[-1-len(values[-1]):-1] # after `validate` there is no training loss
+    return {k:float(v) for k,v in zip(names, values[-1]) if v is not None and k!='train_loss'}
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"

@@ -138,6 +138,7 @@ class HFModel(nn.Module):
         self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # Or {'method', 'settings', 'trained': names of the trainable weights of the body}
         self.units = None # For regression: (means, standard deviations) of the targets, which scale the outputs
+        self.temperature = None # The outputs of a classifier are divided by it, see `Learner.calibrate`
         self.labels = None # Names of the outputs of a classifier, written by `save_adapters`
         self.model_inputs = ModelInputs(self.body)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
@@ -152,7 +153,8 @@ class HFModel(nn.Module):
 
     def outputs(self, o, x):
         """Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, the lowest number
-        where a row has fewer; numbers in the targets' units"""
+        where a row has fewer; divided by `temperature`, numbers in the targets' `units`"""
+        if self.temperature is not None: o = o/self.temperature
         if o.ndim==3:
             o,n = at_positions(o, predicted_at(x.predicted)),x.predicted.sum(1)[:,None,None]
             o = o.masked_fill(torch.arange(o.shape[1], device=o.device)[:,None]>=n, _lowest)
@@ -334,7 +336,7 @@ class HFClassifier(HFModel):
         x = as_tokens(x)
         if self.each and bool(x.starts.any()): return self.by_sequence(x)
         if self.per_token: return self.outputs(self.in_windows(self._token_logits, x).float(), x)
-        return self.in_parts(self.logits, x).float() # losses and metrics are in float32
+        return self.outputs(self.in_parts(self.logits, x).float(), x) # losses and metrics are in float32
 
     def _token_logits(self, x):
         "Logits `(bs, sl, n)` for a batch whose padding is safe"

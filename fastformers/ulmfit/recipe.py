@@ -148,6 +148,7 @@ class TaskConfig(TrainConfig):
     adapters:Literal['bottleneck','lora','bitfit']|None = None # Train few weights only: bottleneck, lora or bitfit; blank: all weights
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
+    calibrate:bool = False # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
     valid_pct:float = .2 # Share of rows held out
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #d180964c

@@ -180,8 +180,7 @@ def ulmfit(
         if arch is not None: run.check()
         _begin(run.root, facts, resume)
         run.classifiers(run.lm_stages(texts, general))
-        one_class = task.classes and not (task.several or task.per_token)
-        if one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
+        if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
                 'test rows':0 if test is None else len(test), 'seeds':seeds}

@@ -30,6 +30,7 @@ from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean
 from ..inference.tasks import task_of
 from ..learner.core import classifier_learner, lm_learner
+from ..interpret.decisions import check_rows # and `calibrate`
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
 from ..objectives.core import Objective, all_objectives, objective_of
@@ -101,6 +102,7 @@ def _train(learn, c, name, seed, path, resume, test_dl=None):
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
+    if not is_lm and c.calibrate: learn.calibrate()
     stage.metrics,stage.score,stage.weight = measure(learn)
     if not math.isfinite(stage.metrics['loss']):
         raise ValueError(f"{name}: the loss is {stage.metrics['loss']} after training; try a lower `lr` than {stage.lr:g}")
@@ -218,6 +220,7 @@ def task_learner(
     learn = classifier_learner(dls, arch, head=c.head, pool=c.pool, hidden_states=c.hidden_states,
                                drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=[*aux, *L(cbs)], **kwargs)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
+    if c.calibrate: check_rows(dls)
     return learn
 
 def labelled_dl(
