@@ -46,11 +46,13 @@ class Asked:
 
     def as_list(self, texts):
         "`texts` as a list of what the task reads"
-        parts = (self.pairs or self.task.fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
+        fields = self.task.fields
+        parts = (self.pairs or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
         if isinstance(texts, str) or parts: texts = [texts]
         if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
             raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as df['text'], "
                 f"got a {type(texts).__name__}")
+        texts = (tuple(map(o.get, fields)) if fields and isinstance(o, Mapping) else o for o in texts)
         return [self.task.item(o, self.pairs) for o in texts]
 
 class Predictor(Asked):
