@@ -200,7 +200,8 @@ def predict(args):
             predict_file(answer, cols, chunks, f, sep)
     elif args.csv: predict_file(answer, cols, chunks, sys.stdout)
     else:
-        texts = predictor.task.arguments(args.texts, predictor.pairs)
+        texts = [*zip(args.texts[::2], args.texts[1::2])] if predictor.pairs else args.texts
+        if predictor.task.fields: texts = [tuple(args.texts)] # the parts of one input
         print(answer_table(answer(texts)).assign(text=texts).to_string(index=False))
 
 # %% ../nbs/10_cli.ipynb #43db67ab

@@ -144,11 +144,12 @@ def tiny_spans():
 
 def tiny_choice():
     "Twelve choices: text, candidates (two or three sentences), label (the number of the one that follows) and is_valid"
-    a,yes,no = zip(*(o.split('|') for o in _pairs))
-    rows = [[no[i], *no[i-1:i]][:1+i%2] for i in range(len(a))]
-    for i,o in enumerate(rows): o.insert(i%3%(len(o)+1), yes[i])
-    label = [o.index(y) for o,y in zip(rows, yes)]
-    return pd.DataFrame(dict(text=a, candidates=rows, label=label, is_valid=[i%4==3 for i in range(len(a))]))
+    rows = []
+    for i,(text,*c) in enumerate(o.split('|') for o in _pairs):
+        c += [o[1][0] for o in rows[-1:]*(i%2)] # the first candidate of the row before
+        at = i%len(c)
+        rows.append((text, c[-at:]+c[:-at], at, i%4==3))
+    return pd.DataFrame(rows, columns='text candidates label is_valid'.split())
 
 # %% ../nbs/12_testing.ipynb #3ba19afb
 _english = """The quick brown fox jumps over the lazy dog while the other animals watch from the edge of the wood.

@@ -73,7 +73,7 @@ def _tok(tok, cls=HFTokenizer, **settings):
 def _say(task, sizes, n_tokens, unknown, cut, limit):
     "Log one line about the data: rows, tokens, share of `unknown` tokens, share of texts that are `cut`"
     line = (f"{task}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
-            f"{unknown:.1%} unknown, {cut:.0%} of the texts cut at {limit} tokens")
+            f"{unknown:.1%} unknown"+(f", {cut:.0%} of the texts cut at {limit} tokens" if limit else ''))
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):

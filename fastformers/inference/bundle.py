@@ -169,7 +169,8 @@ def model_card(
         title,labels = 'Text classifier',', '.join(f'`{o}`' for o in bundle.task.labels[:20])
         rows |= {'Predicts':f"{bundle.task}: {labels}", 'Rows':_shown(bundle.rows),
             'On validation rows':_shown(bundle.scores), 'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
-        load = f"from fastformers.inference.predictor import from_hf\nfrom_hf('.')([{bundle.task.example}])"
+        example = '{'+', '.join(f"'{o}':..." for o in bundle.task.fields)+'}' if bundle.task.fields else "'a text'"
+        load = f"from fastformers.inference.predictor import from_hf\nfrom_hf('.')([{example}])"
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)
     yaml = 'license: # fill in\ntags: [fastformers]'
     if base.count('/')==1 and base[0] not in './~': yaml += f'\nbase_model: {base}'

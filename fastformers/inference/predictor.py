@@ -60,8 +60,11 @@ class Asked:
 
     def as_list(self, texts):
         "`texts` as a list of what the task reads"
-        parts = (self.pairs or self.task.fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
-        return [self.task.item(o, self.pairs) for o in as_texts([texts] if parts else texts)]
+        fields = self.task.fields
+        parts = (self.pairs or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
+        texts = as_texts([texts] if parts else texts)
+        texts = (tuple(map(o.get, fields)) if fields and isinstance(o, Mapping) else o for o in texts)
+        return [self.task.item(o, self.pairs) for o in texts]
 
 class Predictor(Asked):
     "Labels and scores of texts or pairs of texts, and vectors of texts; `model` is moved to the device and put in eval mode"

@@ -13,7 +13,6 @@ __all__ = ['tasks', 'is_list', 'listed', 'Task', 'SingleLabel', 'MultiLabel', 'S
            'targets', 'KeepTask', 'task_of', 'OwnLoss', 'loss_for']
 
 # %% ../../nbs/inference/01_tasks.ipynb #9e56cc3c
-from collections.abc import Mapping
 from functools import partial
 import numpy as np, torch
 import torch.nn.functional as F
@@ -51,7 +50,6 @@ class Task:
     each = False # Has each sequence of a row an output of its own?
     optional = False # May a row have no label?
     fields = () # names of the parts of an input, which may then be a dict
-    example = "'a text'" # an input, for the model card
     text_col = () # columns of the inputs, set by `texts`
 
     def __init__(self,
@@ -80,14 +78,6 @@ class Task:
         "The input `o` of a `Predictor` as the tokenizer takes it; `pairs`: was it trained on pairs? None: not known"
         if pairs is None or is_pair(o)==pairs: return o
         raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}")
-    def parts(self, o):
-        "The input `o` as a tuple if it is a dict of `fields`"
-        if not isinstance(o, Mapping): return o
-        if {*self.fields}<={*o}: return tuple(o[k] for k in self.fields)
-        raise ValueError(f"expected {' and '.join(map(repr, self.fields))}, got {', '.join(map(repr, o)) or 'an empty dict'}")
-    def arguments(self, texts, pairs):
-        "The inputs that `texts` on a command line are"
-        return [*zip(texts[::2], texts[1::2])] if pairs else texts
     def read_row(self, r, label_col): "The label in row `r`"; return r[label_col]
     def read(self, df, label_col):
         "The labels of `df`, one a row"
@@ -99,7 +89,7 @@ class Task:
     def names(self, label): "The class names in a label"; return [label]
 
     def tokenizer(self, tok): "The `HFTokenizer` for this task, made from `tok`"; return tok
-    def block(self): "The fastai block of the targets"
+    def block(self): "The fastai block of the targets"; return _fastai().TransformBlock(type_tfms=Numbers)
     def loss_func(self): "The default loss"
     def metrics(self): "The default metrics"
     def prior_bias(self, dls): "Initial bias `(n_out,)` of the head from the training targets of `dls`; None: zero"

@@ -14,7 +14,7 @@ import json, math, re
 import torch
 from torch import Tensor
 from fastai.callback.core import Callback
-from fastai.learner import AvgLoss, Metric
+from fastai.learner import AvgLoss, AvgMetric, Metric
 from .core import gather_targets, objective_of
 
 # %% ../../nbs/objectives/01_metrics.ipynb #48f03b3f
@@ -56,17 +56,11 @@ class CountF1(Metric):
     def name(self): return self._name
 
 # %% ../../nbs/objectives/01_metrics.ipynb #a8f849a1
-class RowMean(Metric):
-    "Mean over rows of `f(pred, y, x)`, a score of each row"
-    def __init__(self, f, name): self.f,self._name = f,name
-    def reset(self): self.total,self.n = 0.,0
+class RowMean(AvgMetric):
+    "Mean over rows of `func(pred, y, x)`, a score of each row"
     def accumulate(self, learn):
-        rows = self.f(learn.pred, learn.y, learn.x)
-        self.total,self.n = self.total+float(rows.sum()),self.n+len(rows)
-    @property
-    def value(self): return self.total/self.n if self.n else None
-    @property
-    def name(self): return self._name
+        rows = self.func(learn.pred, learn.y, learn.x)
+        self.total,self.count = self.total+float(rows.sum()),self.count+len(rows)
 
 # %% ../../nbs/objectives/01_metrics.ipynb #6c3c0899
 def _text_bytes(o): return len(''.join(o.split()).encode())

@@ -87,9 +87,9 @@ def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None)
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc
 class TokenText(str):
-    "A decoded text made of `pieces`, which are (text, predicted) pairs"
-    def __new__(cls, *pieces):
-        self = super().__new__(cls, ''.join(o for o,_ in pieces)); self.pieces = pieces
+    "A decoded text made of `pieces`, which are (text, predicted) pairs; `marks(target)` are the pieces that show a target"
+    def __new__(cls, *pieces, marks=None):
+        self = super().__new__(cls, ''.join(o for o,_ in pieces)); self.pieces,self.marks = pieces,marks
         return self
     def __getnewargs__(self): return self.pieces
     def show(self, ctx=None, label='text', **kwargs):
@@ -100,7 +100,9 @@ class TokenText(str):
     def truncate(self, n):
         "The first `n` characters, with an ellipsis when something was cut"
         return TokenText(*_cut(self.pieces, n))
-    def mark(self, target): "How a table shows the `target` of this text"; return target
+    def mark(self, target):
+        "How a table shows the `target` of this text"
+        return TokenText(*self.marks(target)) if self.marks else target
     def to_html(self):
         "Escaped HTML with predicted pieces in colour"
         return ''.join(_mark(html.escape(o)) if p else html.escape(o) for o,p in self.pieces)

@@ -308,11 +308,9 @@ class HFTokenizer(Transform):
         for c in _cuts(e, self.max_len, self.truncation): del at[c]
         return [at]
 
-    def marked(self,
-        e, # An encoding of `rust`
-        marks # Positions in it
-    )->tuple: # (`TensorTokens`, the positions that are predicted)
-        "The tokens of `e` with those at `marks` predicted once; where windows overlap, in the one with more marks around it"
+    def marked(self, e, marks):
+        """The tokens of an encoding `e` of `rust`, and which of the positions `marks` in it are predicted
+        Each is predicted once; where windows overlap, in the one with more marks around it"""
         if not e.ids: return TensorTokens([self.blank]), np.array([], int)
         parts = [*map(np.array, self._kept(e))]
         hit = [np.isin(o, marks) for o in parts]
