@@ -148,7 +148,8 @@ def _is_text(o): return isinstance(o, str) or is_pair(o)
 
 def texts_in(df, col):
     "The strings in column `col` of `df`, or tuples of those in several columns; raise where there is anything else"
-    if isinstance(col, (list,tuple,L)): return [*zip(*(texts_in(df, o) for o in col))]
+    if isinstance(col, (list,tuple,L)):
+        return texts_in(df, col[0]) if len(col)==1 else [*zip(*(texts_in(df, o) for o in col))]
     if col not in df.columns:
         raise ValueError(f"`text_col` {col!r} is not a column; columns are {', '.join(map(str, df.columns))}")
     texts = df[col].tolist()
