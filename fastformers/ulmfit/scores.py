@@ -35,10 +35,10 @@ class RowScores(Callback):
     "Collect score and weight of each row in a validation pass; higher scores are better"
     order = 60
     def before_validate(self):
-        self.scores,self.weights,self.score = [],[],row_score(self.learn)[1]
+        self.scores,self.weights,self.of = [],[],row_score(self.learn)[1]
     def after_loss(self):
         if self.training: return
-        score,weight = self.score(self.x, self.pred, *self.yb)
+        score,weight = self.of(self.x, self.pred, *self.yb)
         self.scores.append(score.double().cpu())
         self.weights.append(weight.double().cpu())
 
