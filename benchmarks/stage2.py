@@ -99,7 +99,7 @@ def classify(arch, c, df, test, n, seed, pretrained):
     learn,lr = awd_lstm(c, df, n, seed) if arch=='awd-lstm' else transformer(arch, c, df, n, seed, pretrained)
     with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], lr)
     def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
-    return {'validation':error(dls.valid), **({} if test is None else {'test':error(dls.test_dl(test, with_labels=True))})}
+    return {'validation':error(learn.dls.valid), **({} if test is None else {'test':error(learn.dls.test_dl(test, with_labels=True))})}
 
 def main():
     p = parser(__doc__.split('\n')[0])
