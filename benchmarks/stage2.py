@@ -14,7 +14,7 @@ from common import *
 
 arms = 'random','wiki','both','target','minilm','minilm-both','awd-lstm'
 lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0.)
-sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3, passes=1.),
+sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3, passes=.6),
         'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3, passes=4.),
         'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3, passes=2.),
         'spanish':dict(sizes=(100,600), epochs={100:15, 600:8}, max_len=512, lr=1e-3, passes=4., general='wiki_es')}
