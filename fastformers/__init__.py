@@ -6,6 +6,8 @@ Modules:
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.auxiliary_tasks`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.callback.compute`: Numeric precision and gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
+- `fastformers.callback.consistency`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
+- `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
 - `fastformers.callback.lr_find`: Suggest a learning rate from several short runs, and the number of epochs for a time budget: `lr_sweep`, `epochs_for`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`

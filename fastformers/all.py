@@ -45,6 +45,8 @@ from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
 from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.auxiliary_tasks import AuxiliaryTasks
+from .callback.distil import Distil, keep_layers
+from .callback.consistency import Consistency, pseudo_label
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .callback.lr_find import lr_sweep, epochs_for
