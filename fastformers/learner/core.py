@@ -37,6 +37,7 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length
 from ..models.heads import as_head
 from ..models.load import load_body
+from ..models.vocab import extend_rows
 from ..objectives.core import objective_of
 from ..objectives.metrics import TokenRecorder
 from ..text.tokenizer import load_tokenizer, same_ids, tok_hash
@@ -92,7 +93,7 @@ def _learner(
         raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
                          f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
     _check_tok(tfm.tok, model, arch)
-    model.fit_vocab(len(tfm.tok))
+    extend_rows(model, tfm.tok, arch)
     if model.adapters: _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
     own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device), FreezeGrads(), FrozenEval()]
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,

@@ -129,6 +129,5 @@ def fit_vocab(
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)
-    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new rows start "
-                 "near the mean")
+    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new rows")
     return n_tokens-old
