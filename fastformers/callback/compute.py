@@ -13,8 +13,7 @@ import logging, time
 from functools import cache
 import torch, torch.nn.functional as F
 from torch import nn
-from fastai.basics import Callback, CancelBatchException
-from fastai.basics import default_device, find_bs, to_float
+from fastai.basics import Callback, CancelBatchException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
 from ..objectives.core import objective_of

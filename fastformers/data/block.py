@@ -19,8 +19,7 @@ from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.readers import check_columns, read_texts
-from .labels import as_frame, check_classes, find_task, held_out
-from .labels import read_labels, split_rows, warn_leak
+from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, pair_tokens, reads, separates_pairs, texts_in

@@ -10,15 +10,14 @@ __all__ = ['name_labels', 'hf_classifier', 'Bundle', 'read_bundle', 'save_tokeni
 
 # %% ../../nbs/inference/03_bundle.ipynb #9fae0eb3
 import copy, json, logging
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
 import fastformers.inference.choice, fastformers.inference.spans, fastformers.inference.tags # registers their tasks
 from ..files import content_hash, write_text
 from .tasks import Task
-from ..models.load import ADAPTERS
 from ..models.core import HFClassifier
-from ..models.load import load_config, load_hf
+from ..models.load import ADAPTERS, load_config, load_hf
 from ..text.tokenizer import reads
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ import numpy as np, torch
 from fastcore.foundation import first
 from fasttransform import Transform
 from .tasks import Task, is_list
-from ..models.heads import TokenHead
 from ..text.core import TensorTokens, TokenText
 from ..text.tokenizer import HFTokenizer, reads, valid_text
 
@@ -100,7 +99,6 @@ class Tags(Task):
     "A tag for each word of a text"
     name,fastai,says = 'tags',('TagIds',),'one of {n} tags a word'
     hf_class,score_name,per_token = 'AutoModelForTokenClassification','span F1 of a text',True
-    def head(self, **pooling): return TokenHead
     @classmethod
     def matches(cls, df, label_col):
         if is_list(label_col): return False

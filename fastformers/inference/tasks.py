@@ -21,7 +21,7 @@ from fastcore.basics import noop
 from fastcore.foundation import L, first
 from fasttransform import Transform
 from ..files import to_json
-from ..models.heads import PoolingHead
+from ..models.heads import PoolingHead, TokenHead
 from ..text.tokenizer import is_pair, texts_in
 
 # %% ../../nbs/inference/01_tasks.ipynb #0529d67f
@@ -64,7 +64,9 @@ class Task:
     def n_out(self): "Number of outputs of the network"; return len(self.labels)
     @property
     def one_class(self): "Is the label of a text one class?"; return self.classes and not (self.several or self.per_token)
-    def head(self, **pooling): "The default head, a function of `(nf, n_out)`"; return partial(PoolingHead, **pooling)
+    def head(self, **pooling):
+        "The default head, a function of `(nf, n_out)`"
+        return TokenHead if self.per_token else partial(PoolingHead, **pooling)
     def callbacks(self): "Additional callbacks for the learner"; return []
 
     @classmethod
