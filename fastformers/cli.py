@@ -289,10 +289,8 @@ def _quiet():
     os.environ.setdefault('HF_HUB_DISABLE_PROGRESS_BARS', '1')
     if not sys.warnoptions: warnings.simplefilter('ignore')
 
-def main(
-    argv=None, # Arguments; default: those of the process
-)->int: # Exit code
-    "The command `fastformers`"
+def main(argv=None)->int: # exit code
+    "The command `fastformers`; `argv`: its arguments, by default those of the process"
     args = parse_args(argv)
     args.data = DataConfig(**changes(args).get('data', {}))
     _quiet()

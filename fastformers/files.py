@@ -67,10 +67,8 @@ def write_text(path, text):
     with atomic_file(path) as f: f.write_text(text, encoding='utf-8')
 
 # %% ../nbs/00_files.ipynb #7d14c2fe
-def content_hash(
-    rows # Tensors, strings or bytes, in order
-)->str: # 16 hexadecimal digits
-    "Short hash of the contents of `rows`"
+def content_hash(rows)->str: # 16 hexadecimal digits
+    "Short hash of the contents of `rows`: tensors, strings or bytes, in order"
     h = hashlib.sha256()
     for o in rows:
         if hasattr(o, 'numpy'): o = o.numpy().tobytes()

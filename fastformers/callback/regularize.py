@@ -103,12 +103,9 @@ class L2SP(Regularizer):
         if in_fit(self) and self.wd: self.opt.set_hyper('wd', self.wd)
 
 # %% ../../nbs/callback/02_regularize.ipynb #98561a0a
-def mixout(
-    w, # weights
-    start, # their pretrained values
-    p:float, # share of entries that take the pretrained value
-):
-    "`w` with entries of `start`, corrected so that the mean over draws is `w` (Lee et al. 2020, section 3)"
+def mixout(w, start, p:float):
+    """Weights `w` with a share `p` of the entries of `start`, corrected so that the mean over draws is `w`
+    (Lee et al. 2020, section 3)"""
     return (torch.where(torch.rand(w.shape, device=w.device)<p, start, w) - p*start)/(1-p)
 
 class Mixout(Callback):

@@ -21,10 +21,8 @@ from ..text.tokenizer import HFTokenizer, reads, valid_text
 # %% ../../nbs/inference/02_tags.ipynb #6029dcc0
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
 
-def words_of(
-    o # A text, or a list of words
-): # The words, and (start, end) of each in the text, or in the words joined by blanks
-    "The words of a text"
+def words_of(o): # the words, and (start, end) of each in the text, or in the words joined by blanks
+    "The words of `o`, a text or a list of words"
     if isinstance(o, str): return [*map(list, zip(*((m[0], m.span()) for m in _word.finditer(o))))] or [[],[]]
     ends = np.cumsum([len(w)+1 for w in o], dtype=int)-1
     return list(o), [(int(e)-len(w), int(e)) for w,e in zip(o, ends)]

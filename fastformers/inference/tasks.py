@@ -281,10 +281,8 @@ class KeepTask(Transform):
     "Changes nothing; holds the `task` of dls from a `DataBlock`, so that it is made once"
     def __init__(self, task): self.task = task
 
-def task_of(
-    dls # Of `classifier_dls`, a `DataBlock`, or a language model
-)->Task: # None for a language model
-    "The `Task` of `dls`"
+def task_of(dls)->Task: # None for a language model
+    "The `Task` of `dls`, which come from `classifier_dls`, a `DataBlock` or `lm_dls`"
     tls = dls.train_ds.tls
     if len(tls)<2: return
     tl = tls[1]

@@ -53,10 +53,8 @@ def check_rows(dls, dl=None):
         raise ValueError(f"all {len(y)} validation rows have the same label, expected two or more; see `valid_col` of the dls")
 
 @patch
-def calibrate(self:Learner,
-    dl=None # Labelled rows that were not trained on; default: the validation rows
-)->float: # The temperature; above 1: the scores were too far from one another
-    "Divide the outputs by the temperature with the lowest log-loss (Guo et al. 2017)"
+def calibrate(self:Learner, dl=None)->float: # the temperature; above 1: the scores were too far from one another
+    "Divide the outputs by the temperature with the lowest log-loss on `dl`, by default the validation rows (Guo et al. 2017)"
     check_rows(self.dls, dl)
     task,old = task_of(self.dls),self.model.temperature or 1.
     with self.no_logging(), self.no_bar(): logits,y = self.get_preds(dl=dl, act=noop)

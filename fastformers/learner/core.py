@@ -227,10 +227,8 @@ def save_encoder(self:Learner,
     return _write(self, path, **facts)
 
 @patch
-def to_hf(self:Learner,
-    path # Directory to write; that of an earlier stage is replaced when the new one is complete
-) -> Path: # The directory; its README.md says what opens it
-    "Write this learner's model for others, with a model card: no pickle, no fastai needed to open it"
+def to_hf(self:Learner, path)->Path: # the directory; its README.md says what opens it
+    "Write this learner's model to `path` for others, with a model card: no pickle, no fastai needed to open it"
     return _write(self, path, readme=True)
 
 def _load_weights(mine, theirs, path):
@@ -242,10 +240,9 @@ def _load_weights(mine, theirs, path):
     mine.loaded = theirs.loaded
 
 @patch
-def load_encoder(self:Learner,
-    path # Directory written by `save_encoder`, or any checkpoint of the same architecture
-)->Learner:
-    "Load the weights in `path` into this learner's language model or body, with its adapters; a classifier's head stays"
+def load_encoder(self:Learner, path)->Learner:
+    """Load the weights in `path`, a directory of `save_encoder` or any checkpoint of the same architecture, into this
+    learner's language model or body, with its adapters; a classifier's head stays"""
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):

@@ -45,11 +45,9 @@ def count_vectors(
 
 # %% ../../nbs/learner/03_counts.ipynb #9ba874d4
 @patch
-def start_from_counts(self:Learner,
-    window=5, # Tokens on each side that are neighbours
-    scale=4. # Spread of the vectors, in spreads of the random embeddings
-):
-    "Start the token embeddings of a language model with random weights from counts of neighbours in its training rows"
+def start_from_counts(self:Learner, window=5, scale=4.):
+    """Start the token embeddings of a language model with random weights from counts of neighbours in its training rows,
+    at most `window` tokens away; the vectors have `scale` times the spread of the random embeddings"""
     model = self.model
     if not model.is_lm: raise TypeError(f"`start_from_counts` needs a language model; this learner holds a {type(model).__name__}")
     if model.loaded.loaded: raise ValueError(f"the embeddings are those of {model.loaded.source}, and counts would replace them; pass a config as `arch`")

@@ -17,11 +17,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #39917a9e
-def dropout(
-    x:Tensor, # Any shape
-    p:float, # Probability that an element becomes 0, in [0, 1)
-)->Tensor: # As `x`; the other elements are divided by `1-p`
-    "`x` with dropout `p`, rounded to a multiple of 2**-16"
+def dropout(x:Tensor, p:float)->Tensor: # as `x`; the elements that stay are divided by `1-p`
+    "`x` with dropout `p`, in [0, 1), rounded to a multiple of 2**-16"
     n = x.numel()
     draws = torch.empty(-(-n//4), dtype=torch.int64, device=x.device).random_(-2**63, None).view(torch.int16)[:n]
     keep = (draws >= min(round(p*2**16), 2**16-1)-2**15).view(x.shape)
@@ -77,11 +74,8 @@ AttentionInterface.register('sdpa_cpu', attention)
 AttentionMaskInterface.register('sdpa_cpu', sdpa_mask)
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #cdcb83a5
-def use_fast_cpu(
-    hf, # A Hugging Face model, changed in place
-    attention=True # Replace attention too, not only dropout?
-): # `hf`
-    "Use faster attention and dropout in `hf` when training on a CPU"
+def use_fast_cpu(hf, attention=True):
+    "Use faster dropout, and faster `attention`, in the model `hf` when it trains on a CPU"
     for parent in list(hf.modules()):
         for k,m in list(parent.named_children()):
             if type(m) is nn.Dropout: setattr(parent, k, Dropout(m.p, m.inplace).train(m.training))

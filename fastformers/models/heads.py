@@ -195,9 +195,7 @@ class TokenHead(nn.Module):
 # %% ../../nbs/models/03_heads.ipynb #daa3d8e9
 heads.update({o.__name__:o for o in (PoolingHead, LSTMHead, TokenHead)})
 
-def build_head(
-    spec # The `spec` of a head
-)->nn.Module:
+def build_head(spec)->nn.Module:
     "The head that `spec` describes, with new weights"
     args = {k:v for k,v in spec.items() if k not in ('class','hidden_states','y_range')} # older files hold `y_range`
     if args.get('norm'): args['norm'] = getattr(nn, args['norm'])
@@ -235,19 +233,14 @@ class ScalarMix(nn.Module):
         return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs, strict=True))
 
 # %% ../../nbs/models/03_heads.ipynb #653384ee
-def all_states(
-    body, # A Hugging Face base model
-    inputs:dict # Arguments of its `forward`, from `ModelInputs`
-)->tuple: # Of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
-    "The hidden states of all layers, low to high; ValueError if they are not one a token"
+def all_states(body, inputs:dict)->tuple: # of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
+    "The hidden states of all layers of `body`, low to high; ValueError if they are not one a token"
     hs = body(**inputs, output_hidden_states=True).hidden_states
     if any(h.shape[:2]!=inputs['input_ids'].shape for h in hs):
         raise ValueError(f"{type(body).__name__} does not return one state a token in each layer; use `hidden_states=-1`")
     return hs
 
-def forget_states(
-    body # A Hugging Face base model
-):
+def forget_states(body):
     "Remove the hooks by which transformers collects hidden states, so that `body` can be pickled"
     for m in body.modules():
         vars(m).pop('_output_capturing_hooks_installed', None)

@@ -121,11 +121,8 @@ def load_body(arch, pretrained=True, drop_mult=1., **kwargs):
     return load_hf(AutoModel, arch, pretrained, drop_mult, **kwargs)
 
 # %% ../../nbs/models/02_load.ipynb #b2c0d6e6
-def fit_vocab(
-    hf, # A Hugging Face model, changed in place
-    n_tokens # Number of tokens of the tokenizer
-): # Number of rows added, 0 if the model was large enough
-    "Extend the embeddings, and the outputs of an LM head, to at least `n_tokens` rows; old rows stay the same"
+def fit_vocab(hf, n_tokens): # number of rows added, 0 if the model was large enough
+    "Extend the embeddings of `hf`, and the outputs of an LM head, to at least `n_tokens` rows; old rows stay the same"
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)

@@ -65,18 +65,14 @@ def extend_vocab(
     return new
 
 # %% ../../nbs/text/02_tokenizer.ipynb #8a41c6fe
-def same_ids(
-    new, old # Fast tokenizers
-)->float:
-    "Share of the tokens of `old` that have the same id in `new`"
+def same_ids(new, old)->float:
+    "Share of the tokens of the tokenizer `old` that have the same id in `new`"
     ids = old.get_vocab().items()
     return len(ids & new.get_vocab().items())/len(ids)
 
 # %% ../../nbs/text/02_tokenizer.ipynb #98ea6b56
-def separates_pairs(
-    tok:PreTrainedTokenizerBase # A fast tokenizer
-)->bool:
-    "Does the template of `tok` put a separator between the two texts of a pair?"
+def separates_pairs(tok)->bool:
+    "Does the template of `tok`, a fast tokenizer, put a separator between the two texts of a pair?"
     seq = tok.backend_tokenizer.encode('a', 'a').sequence_ids # None for special tokens
     return None in seq[seq.index(0):seq.index(1)]
 
@@ -175,11 +171,8 @@ def _row(seqs):
     x,n = torch.cat(seqs),len(seqs[0])
     return x if len(seqs)==1 else x.replace(starts=[i==n for i in range(len(x))])
 
-def word_at(
-    text,
-    word # Also several words
-): # (start, end) in characters, None where there is none
-    "The first `word` in `text`, in upper or lower case"
+def word_at(text, word): # (start, end) in characters, None where there is none
+    "The first `word`, or several words, in `text`, in upper or lower case"
     m = re.search(rf'(?<!\w){re.escape(word)}(?!\w)', text, re.I)
     return m and m.span()
 
@@ -265,11 +258,8 @@ class HFTokenizer(Transform):
             at.append(i)
         if at: yield padded(at)
 
-    def find(self,
-        text, # A string
-        word # A word in it
-    )->TensorTokens:
-        "The tokens of `text`; those of the first `word` are `predicted`"
+    def find(self, text, word)->TensorTokens:
+        "The tokens of the string `text`; those of the first `word` are `predicted`"
         e,at = self.rust.encode(valid_text(text)),word_at(text, word)
         if at is None: raise ValueError(f"{word!r} is not a word of {text!r:.80}")
         if len(e)>(self.max_len or len(e)):
@@ -350,17 +340,13 @@ def encode_df(
     return df.assign(**{col:ids})
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
-def ordinary_ids(
-    tok:PreTrainedTokenizerBase # A fast tokenizer
-)->Tensor: # Sorted ids, 1-d int64
-    "The ids of all tokens of `tok` that are not special"
+def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
+    "The ids of all tokens of `tok`, a fast tokenizer, that are not special"
     special = {*tok.all_special_ids, *(i for i,o in tok.added_tokens_decoder.items() if o.special)}
     return torch.tensor(sorted({*tok.get_vocab().values()}-special))
 
-def tok_hash(
-    tok:PreTrainedTokenizerBase # A fast tokenizer
-)->str: # 16 hexadecimal digits
-    "Hash of the vocabulary, rules and special tokens of `tok`"
+def tok_hash(tok)->str: # 16 hexadecimal digits
+    "Hash of the vocabulary, rules and special tokens of `tok`, a fast tokenizer"
     d = json.loads(tok.backend_tokenizer.to_str())
     d['truncation'] = d['padding'] = None
     special = {k:str(v) for k,v in tok.special_tokens_map.items()}

@@ -195,10 +195,8 @@ class Report:
         return f"{markdown_table(self.table())}\n\n{_bullets(self.sentences())}"
     def __repr__(self): return f'{_title}\n\n{self.summary()}'
 
-    def to_markdown(self,
-        picture=None, # Path of a picture, relative to the Markdown file
-    ):
-        "The whole report as Markdown"
+    def to_markdown(self, picture=None):
+        "The whole report as Markdown; `picture`: path of one, relative to the Markdown file"
         parts = [f"# {_title}", _bullets(self.sentences())]
         if picture: parts.append(f"![Losses and scores]({picture})")
         if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
@@ -224,10 +222,8 @@ class Report:
         _plot_scores(self, below.subplots())
         return fig
 
-    def save(self,
-        path=None, # Directory; default: the run's own
-    )->Path:
-        "Write report.md, report.png and report.json"
+    def save(self, path=None)->Path:
+        "Write report.md, report.png and report.json to the directory `path`, by default that of the run"
         path = Path(path or self.path)
         path.mkdir(parents=True, exist_ok=True)
         self.plot().savefig(path/'report.png', dpi=100)

@@ -42,11 +42,8 @@ class RowScores(Callback):
         self.scores.append(score.double().cpu())
         self.weights.append(weight.double().cpu())
 
-def measure(
-    learn:Learner,
-    dl=None, # Default: the validation rows
-)->tuple: # (metrics, scores, weights), arrays with one number per row, in the order of the rows
-    "Metrics and row scores of `learn` on `dl`"
+def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays with one number per row, in the order of the rows
+    "Metrics and row scores of `learn` on `dl`, by default the validation rows"
     rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
     with learn.no_logging(), learn.no_bar(): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
@@ -56,9 +53,7 @@ def measure(
     return dict(zip(names, values)), score, weight
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
-def class_scores(
-    learn:Learner, # With a classifier
-)->pd.DataFrame|None: # One row per class and one for their mean; None without classes
+def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one for their mean; None without classes
     "Precision, recall and F1 of each class on the validation rows, and its number of rows (support)"
     task = task_of(learn.dls)
     if not task.classes: return

@@ -223,11 +223,8 @@ def task_learner(
     if c.calibrate: check_rows(dls)
     return learn
 
-def labelled_dl(
-    dls, # As from `classifier_dls`
-    df # Labelled texts
-)->DataLoader:
-    "A `DataLoader` of labelled test rows; all labels are read now, so that an unknown one is an error before training"
+def labelled_dl(dls, df)->DataLoader:
+    "A `DataLoader` of the labelled test rows `df`; all labels are read now, so that an unknown one is an error before training"
     dl = dls.test_dl(df, with_labels=True)
     for _ in dl.dataset.tls[-1]: pass
     return dl
