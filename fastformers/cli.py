@@ -36,12 +36,8 @@ def _help(o):
     default = '' if o.default in (None,False) else f" (default: {'yes' if o.default is True else o.default})"
     return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
 
-def add_flags(
-    parser, # An `argparse` parser
-    section, # Of the recipe: data, model, general, lm or classifier
-    only=None, # Names of settings, separated by blanks; None: all
-):
-    "Add a flag to `parser` for each setting of a section of the recipe"
+def add_flags(parser, section, only=None):
+    "Add a flag to `parser` for each setting of a `section` of the recipe, or for those named in `only`, separated by blanks"
     group,known = parser.add_argument_group(f'[{section}]'),settings(section_types[section])
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))

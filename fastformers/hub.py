@@ -49,12 +49,9 @@ def resolve_arch(
 # %% ../nbs/01_hub.ipynb #bd0cfde7
 load_kwargs = dict(trust_remote_code=False) # for every `from_pretrained`
 
-def not_found(
-    arch, # As the user wrote it
-    what, # The missing part: 'tokenizer', 'config' or 'weights'
-    e=None # Error of transformers
-)->str:
-    "Error message: `what` of `arch` was not found, and the places where it was searched"
+def not_found(arch, what, e=None)->str:
+    """Error message: `what` ('tokenizer', 'config' or 'weights') of `arch` was not found, the places where it was searched,
+    and transformers' error `e`"""
     if os.path.isdir(arch): where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else: where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
     return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '')

@@ -97,12 +97,9 @@ def find_fall(runs, rates):
     low,high = rates[above.max(initial=-1)+1],rates[best]
     return SuggestedLRs(*(float(f'{o:.2g}') for o in (max(high/8, low), low, high)))
 
-def plot_lr_sweep(
-    curves, # from `mean_curve`
-    found=None, # `SuggestedLRs`
-    ax=None,
-):
-    "Plot the mean loss of a sweep, the standard deviation of its restarts, and the suggestion"
+def plot_lr_sweep(curves, found=None, ax=None):
+    """Plot `curves` of `mean_curve`: the mean loss of a sweep, the standard deviation of its restarts,
+    and the suggestion `found`"""
     if ax is None: ax = plt.subplots(figsize=(6,3))[1]
     mean,sd,rates = curves.mean(axis=1),curves.std(axis=1, ddof=0),curves.index
     ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label='standard deviation of the restarts')
@@ -118,13 +115,8 @@ def plot_lr_sweep(
     return ax
 
 # %% ../../nbs/callback/06_lr_find.ipynb #15ec5d7c
-def sweep_losses(
-    learn:Learner,
-    rates, # learning rate of the top group at each optimizer step
-    restarts:int=3, # runs from the same weights, with other batches
-    discr=None, # discriminative rates, as in `fit_schedule`
-)->list: # a list of losses for each run, up to the step where the loss exploded
-    "Losses of `restarts` short runs of `learn` at growing `rates`"
+def sweep_losses(learn:Learner, rates, restarts:int=3, discr=None)->list: # a list of losses for each run
+    "Losses of short runs of `learn` at growing `rates`, up to the step where the loss explodes; arguments as in `lr_sweep`"
     runs = []
     for i in range(restarts):
         with trial(learn) as new, new.no_logging():

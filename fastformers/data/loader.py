@@ -128,12 +128,9 @@ class TokensDL(TfmdDL):
             yield b
         self._begin()
 
-    def seek(self,
-        passes, # Number of passes completed before the next iteration
-        batch=0, # Number of its batches that are skipped without reading them
-        ready=None # Function that is called once before the first batch is read (with worker processes: after)
-    ):
-        "Begin the next iteration at batch `batch` of pass `passes`"
+    def seek(self, passes, batch=0, ready=None):
+        """Begin the next iteration at batch `batch` of pass `passes`
+        `ready` is called once before the first batch is read; with worker processes, after"""
         self.passes,self._start,self._ready = passes,batch,ready
         return self
     def _begin(self):

@@ -156,12 +156,9 @@ def _shown(d):
     def one(v): return f'{v:.4g}' if isinstance(v, float) else f'{v:,}' if isinstance(v, int) else f'{v}'
     return ', '.join(f'{k} {one(v)}' for k,v in (d or {}).items())
 
-def model_card(
-    bundle, # None for a language model
-    arch, # Name of the Hugging Face class
-    base='' # The checkpoint that training began with
-) -> str: # Markdown
-    "The README of a directory"
+def model_card(bundle, arch, base='')->str: # Markdown
+    """The README of a directory that holds a Hugging Face model of the class `arch`, which began as the checkpoint `base`
+    `bundle` is None for a language model"""
     title,rows = 'Language model',{'Body':arch, 'Began with':base}
     load = f"from transformers import {arch}\nmodel = {arch}.from_pretrained('.')"
     if bundle is not None:

@@ -54,7 +54,8 @@ def check_rows(dls, dl=None):
 
 @patch
 def calibrate(self:Learner, dl=None)->float: # the temperature; above 1: the scores were too far from one another
-    "Divide the outputs by the temperature with the lowest log-loss on `dl`, by default the validation rows (Guo et al. 2017)"
+    """Divide the outputs by the temperature with the lowest log-loss on `dl`, labelled rows that were not trained on,
+    by default the validation rows (Guo et al. 2017)"""
     check_rows(self.dls, dl)
     task,old = task_of(self.dls),self.model.temperature or 1.
     with self.no_logging(), self.no_bar(): logits,y = self.get_preds(dl=dl, act=noop)

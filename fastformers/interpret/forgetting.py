@@ -26,12 +26,9 @@ def _place(o):
     "(directory or hub id, revision)"
     return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
 
-def stage_lm(
-    o, # a learner, a directory, or the `LoadReport` of one
-    auto_cls, # Hugging Face class of the language model
-    head=None, # directory with the LM head, for a classifier
-)->LanguageModel:
-    "The language model of a stage"
+def stage_lm(o, auto_cls, head=None)->LanguageModel:
+    """The language model of class `auto_cls` of a stage `o`: a learner, a directory, or the `LoadReport` of one
+    `head`: directory with the LM head, for a classifier"""
     if isinstance(o, Learner):
         if o.model.is_lm: return o.model
         res = o.model.lm if hasattr(o.model, 'lm') else lm_on(o.model, auto_cls, head)
@@ -44,13 +41,8 @@ def stage_lm(
     return res
 
 # %% ../../nbs/interpret/00_forgetting.ipynb #61dc4d09
-def text_losses(
-    model, # a language model
-    rows, # `TensorTokens`, one a text
-    objective, # what is predicted
-    bs:int=32, # texts at a time
-): # sums of losses `(n,)`, numbers of predicted tokens `(n,)`
-    "The loss of each text, as a sum over its predicted tokens, and their number"
+def text_losses(model, rows, objective, bs:int=32): # sums of losses `(n,)`, numbers of predicted tokens `(n,)`
+    "The loss of each of `rows`, `TensorTokens` of a text, as a sum over its predicted tokens, and their number"
     sums,ns,device = np.zeros(len(rows)),np.zeros(len(rows)),next(model.parameters()).device
     with evaluating(model):
         for at,x in objective.tfm.batches(rows, bs):

@@ -66,7 +66,7 @@ def layer_probes(
     return res.assign(majority=pd.Series(y[valid]).value_counts(normalize=True).iloc[0], se=(p*(1-p)/len(valid))**.5)
 
 # %% ../../nbs/interpret/01_probes.ipynb #08afe2ec
-def plot_probes(probes, ax=None):
+def plot_probes(probes, ax=None): # `ax`
     "Draw the accuracy of each layer's probe, from `layer_probes`, with its standard error, above the controls"
     import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(5,3))[1]

@@ -228,7 +228,8 @@ def save_encoder(self:Learner,
 
 @patch
 def to_hf(self:Learner, path)->Path: # the directory; its README.md says what opens it
-    "Write this learner's model to `path` for others, with a model card: no pickle, no fastai needed to open it"
+    """Write this learner's model to the directory `path` for others, with a model card: no pickle, no fastai needed to
+    open it; an earlier stage in `path` is replaced when the new one is complete"""
     return _write(self, path, readme=True)
 
 def _load_weights(mine, theirs, path):

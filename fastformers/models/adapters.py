@@ -133,7 +133,7 @@ def add_lora(
     return _adapted(model, 'lora', lambda n,p: 'lora_' in n, r=r, alpha=alpha, target=target)
 
 # %% ../../nbs/models/04_adapters.ipynb #fac572f2
-def bitfit(model):
+def bitfit(model): # `model`
     "Train the biases of the `HFModel` `model` and its head only, in place (Ben Zaken et al. 2022)"
     body = _plain_body(model)
     if not any(n.endswith('bias') for n,_ in body.named_parameters()):
@@ -164,7 +164,7 @@ def _remove_bottlenecks(body):
         del m.adapter
         for k in [k for k,f in m._forward_hooks.items() if f is _adapt]: del m._forward_hooks[k]
 
-def remove_adapters(model):
+def remove_adapters(model): # `model`
     "Remove adapters or LoRA from `model` in place, and unfreeze it; biases, norms and head keep their trained values"
     method = (model.adapters or {}).get('method')
     if method=='lora': _unload(model.body)
@@ -172,7 +172,7 @@ def remove_adapters(model):
     model.adapters = None
     return model.requires_grad_(True)
 
-def merge_adapters(model):
+def merge_adapters(model): # `model`
     "Add LoRA to the weights of `model` in place, remove its layers and unfreeze it: the predictions stay the same"
     if (model.adapters or {}).get('method')!='lora':
         raise ValueError("only LoRA can be merged into the weights; use `save_adapters`")
@@ -214,7 +214,7 @@ def save_adapters(
     with atomic_file(path) as tmp: save_file(tensors, tmp, metadata={'fastformers':json.dumps(facts)})
     return Path(path)
 
-def load_adapters(model, path):
+def load_adapters(model, path): # `model`, adapted and frozen as the saved one
     "Add the adapters that `save_adapters` wrote to `path` to `model`, load their weights, and the head's if it has such a head"
     with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
     if 'fastformers' not in facts: raise ValueError(f"{path} was not written by `save_adapters`")
@@ -232,7 +232,7 @@ def load_adapters(model, path):
     return model
 
 # %% ../../nbs/models/04_adapters.ipynb #c1a73294
-def reinit_layers(model, n):
+def reinit_layers(model, n): # `model`
     "Re-initialise the top `n` blocks of `model` in place, and the pooler if there is one (Zhang et al. 2021)"
     body,blocks = _plain_body(model),block_modules(model.body)
     assert 1<=n<=len(blocks), n

@@ -74,7 +74,7 @@ AttentionInterface.register('sdpa_cpu', attention)
 AttentionMaskInterface.register('sdpa_cpu', sdpa_mask)
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #cdcb83a5
-def use_fast_cpu(hf, attention=True):
+def use_fast_cpu(hf, attention=True): # `hf`
     "Use faster dropout, and faster `attention`, in the model `hf` when it trains on a CPU"
     for parent in list(hf.modules()):
         for k,m in list(parent.named_children()):

@@ -141,11 +141,8 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
-def small_config(
-    tok, # Its tokenizer
-    **kwargs # `family`, `layers`, `width`, `inner` and `positions`, see `GeneralConfig`
-) -> PretrainedConfig:
-    "Config of a small network with the vocabulary of `tok`"
+def small_config(tok, **kwargs)->PretrainedConfig:
+    "Config of a small network with the vocabulary of `tok`; `family`, `layers`, `width`, ... as in `GeneralConfig`"
     c = GeneralConfig(**kwargs)
     special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id')}
     return AutoConfig.for_model(
