@@ -38,14 +38,9 @@ class _Labelled:
         config = name_labels(config, self.task)
         return self.auto.from_pretrained(arch, config=config, ignore_mismatched_sizes=True, **kwargs)
 
-def hf_classifier(
-    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
-    task, # A `Task` with its labels
-    pretrained=True, # Load weights?
-    drop_mult=1., # Multiplies every dropout probability
-    **kwargs # Arguments of `load_hf`
-) -> HFClassifier:
-    "Hugging Face's own model of the family of `arch` with a head for `task`; one for the same labels is kept"
+def hf_classifier(arch, task, pretrained=True, drop_mult=1., **kwargs)->HFClassifier:
+    """Hugging Face's own model of the family of `arch` with a head for `task`; one for the same labels is kept
+    The other arguments are those of `load_hf`"""
     had = load_config(arch, kwargs.get('revision','main')).id2label
     hf,report = load_hf(_Labelled(task), arch, pretrained, drop_mult, **kwargs)
     if sorted(had.items())!=[*enumerate(map(str, task.labels))]: _new_head(hf, report)

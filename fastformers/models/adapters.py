@@ -52,11 +52,8 @@ def train_only(
 
 # %% ../../nbs/models/04_adapters.ipynb #72839c5e
 class Adapter(nn.Module):
-    "Hidden states `h` -> `h + up(gelu(down(h)))`, which is `h` before training"
-    def __init__(self,
-        nf, # Features of `h`
-        width=64, # Features of the bottleneck
-    ):
+    "Hidden states `h` of `nf` features -> `h + up(gelu(down(h)))`, through a bottleneck of `width`; `h` before training"
+    def __init__(self, nf, width=64):
         super().__init__()
         self.down,self.act,self.up = nn.Linear(nf, width),nn.GELU(),nn.Linear(width, nf)
         nn.init.trunc_normal_(self.down.weight, std=.01, a=-.02, b=.02) # as in the paper, section 2.1

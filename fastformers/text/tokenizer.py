@@ -243,12 +243,9 @@ class HFTokenizer(Transform):
         show = len(texts)>50_000 if progress is None else progress
         return [o for i in tqdm(range(0, len(texts), 1000), disable=not show) for o in self._encode(texts[i:i+1000])]
 
-    def batches(self,
-        rows, # `TensorTokens`, as from `encode_batch`
-        bs=64, # Most rows in a batch
-        max_tokens=65536 # Most tokens in a batch, padding included
-    ): # Yields row numbers and their tokens `(bs, sl)`
-        "Batches of rows of similar length, longest first, padded on the right"
+    def batches(self, rows, bs=64, max_tokens=65536): # yields row numbers and their tokens `(bs, sl)`
+        """Batches of `rows` (as from `encode_batch`) of similar length, longest first, padded on the right
+        A batch holds at most `bs` rows and `max_tokens` tokens, padding included"""
         def padded(at):
             x = pad_sequence([rows[i].as_subclass(Tensor) for i in at], batch_first=True, padding_value=int(self.pad))
             return at, x.as_subclass(TensorTokens)

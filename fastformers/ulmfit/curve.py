@@ -35,10 +35,9 @@ def nested_order(labels, seed)->np.ndarray: # row numbers; the first n are a sam
 _with,_without,_tfidf = 'with stage 2','without stage 2','TF-IDF + logistic regression'
 
 class LabelCurve:
-    "Accuracy of classifiers of few and of many labels on the same held-out rows"
-    def __init__(self,
-        rows # Of each classifier `arm`, number of `labels`, `seed`, `seconds`, and `hits`: is each held-out row right?
-    ):
+    """Accuracy of classifiers of few and of many labels on the same held-out rows
+    `rows`: of each classifier `arm`, number of `labels`, `seed`, `seconds`, and `hits`: is each held-out row right?"""
+    def __init__(self, rows):
         self.rows = pd.DataFrame(rows)
         self.table = self.rows.drop(columns='hits').assign(accuracy=self.rows.hits.map(np.mean))
 

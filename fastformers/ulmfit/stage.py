@@ -204,14 +204,8 @@ def fine_tune_lm(
                      precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
-def task_learner(
-    dls, # As from `classifier_dls`
-    arch, # As for `classifier_learner`
-    c:TaskConfig, # Head, hidden states, adapters, auxiliary language model
-    cbs=None, # More callbacks
-    **kwargs # Arguments of `classifier_learner`
-)->Learner:
-    "`classifier_learner` with the settings `c`"
+def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
+    "`classifier_learner` with the settings `c`: head, hidden states, adapters, auxiliary language model"
     adapt = adapter_methods.get(c.adapters, c.adapters)
     aux = [] if c.aux_lm is None else [AuxiliaryLM(c.aux_lm)]
     learn = classifier_learner(dls, arch, head=c.head, pool=c.pool, hidden_states=c.hidden_states,
