@@ -52,12 +52,10 @@ def has_exploded(losses, n_first):
     return len(losses)>=n_first+3 and np.mean(losses[-3:]) > max(first)+abs(np.mean(first))
 
 class SweepRates(Callback):
-    "Raise the learning rate with each step, record the `losses`, end the fit when they explode"
+    """Raise the learning rate with each step, record the `losses`, end the fit when they explode
+    `rates` are those of each step for a group with factor 1, `factors` those of the groups"""
     order,run_valid = ScheduleRunner.order+5,False  # after all callbacks that set a rate
-    def __init__(self,
-        rates, # learning rate of each step, for a group with factor 1
-        factors, # factor of each group
-    ): self.rates,self.factors = rates,np.asarray(factors)
+    def __init__(self, rates, factors): self.rates,self.factors = rates,np.asarray(factors)
 
     def before_fit(self): self.losses,self.window,self.stepped = [],[],False
     def before_batch(self): self.opt.set_hyper('lr', (self.rates[len(self.losses)]*self.factors).tolist())

@@ -205,14 +205,9 @@ def in_fit(cb):
 
 # %% ../../nbs/callback/00_schedule.ipynb #d35eabf1
 class ScheduleRunner(Callback):
-    "Freeze and unfreeze groups and set their learning rates at each batch, as in `schedule`"
+    "Freeze and unfreeze groups and set their learning rates `lrs` at each batch, as in `schedule`; arguments as in `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    def __init__(self,
-        schedule:Schedule, # a table for the optimizer's groups
-        lrs, # learning rate of each group for a factor of 1
-        anneal=one_cycle, # learning rate inside a step: fraction -> multiplier
-        restart:bool=True, # a new curve at each step, or one over the whole run
-    ):
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True):
         self.schedule,self.lrs,self.anneal,self.restart = schedule,np.asarray(lrs),anneal,restart
 
     def before_fit(self): self.step,self.hps,self.cut = None,{'lr':[]},False

@@ -113,15 +113,9 @@ def save_tokenizer(tok, path):
     if tok.max_len: res.model_max_length = tok.max_len
     res.save_pretrained(path)
 
-def write_bundle(
-    path, # A directory that exists
-    model, # A `TextClassifier` or `HFClassifier`
-    tok, # Its `HFTokenizer`, with the settings of the training data
-    task, # Its `Task`
-    pairs=None, # Was it trained on pairs of texts?
-    **facts # `base`, `rows` and `scores` of the `Bundle`
-) -> Bundle:
-    "Write a classifier: checkpoint and tokenizer in Hugging Face format, `classifier.json` and `head.safetensors`"
+def write_bundle(path, model, tok, task, pairs=None, **facts)->Bundle:
+    """Write a classifier to the directory `path`: checkpoint and tokenizer in Hugging Face format, `classifier.json` and
+    `head.safetensors`; `tok` is the `HFTokenizer` of its training data, `facts` are `base`, `rows` and `scores`"""
     path,head = Path(path),model.head_spec()
     own = head['class']!='hf'
     if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # without labels: defaults are not written

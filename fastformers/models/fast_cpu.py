@@ -39,17 +39,11 @@ def _pays(query, key, dropout):
     "Is the formula faster than torch's kernel? Measured on a Xeon with AMX, heads of 32 and 64 dimensions"
     return (_trains(query) or _trains(key)) and (dropout>0 or query.dtype==torch.bfloat16 and key.shape[2]<=256)
 
-def attention(
-    module, # The attention module; its `is_causal` is used if `is_causal` is None
-    query, key, value, # `(bs, heads, sl, nf)`
-    # `(bs, 1, sl, sl)`: bool, True for visible keys, or numbers to add; None: all keys, or the earlier ones if causal
-    attention_mask,
-    dropout=0., # Of the weights
-    scaling=None, # Of the products; default: 1/sqrt(nf)
-    is_causal=None,
-    **kwargs
-): # States `(bs, sl, heads, nf)`, and None for the weights
-    "Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise 'sdpa'"
+def attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, **kwargs):
+    """Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise 'sdpa'
+    `query`, `key` and `value` are `(bs, heads, sl, nf)`; `attention_mask` `(bs, 1, sl, sl)` is True for visible keys, or numbers
+    to add; None: all keys, or the earlier ones if `is_causal` or, where that is None, `module.is_causal`
+    Returns states `(bs, sl, heads, nf)`, and None for the weights"""
     other = key.shape[1]!=query.shape[1] or any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
     if other or not _pays(query, key, dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,

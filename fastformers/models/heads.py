@@ -63,12 +63,8 @@ class attn_pool(nn.Module):
         return (_real(h, mask) * self.attn(h, mask)[...,None]).sum(1)
 
 # %% ../../nbs/models/03_heads.ipynb #9a2bd94d
-def concat_pool(
-    h:Tensor, # hidden states, `(bs, sl, nf)`
-    mask:Tensor, # True on real tokens, `(bs, sl)`
-    first=cls_pool, # the summary state: `cls_pool`, or `last_pool` for causal models
-)->Tensor: # float32 `(bs, 3*nf)`
-    "`first`, mean and maximum of `h`, concatenated (ULMFiT, section 3.3)"
+def concat_pool(h:Tensor, mask:Tensor, first=cls_pool)->Tensor: # float32 `(bs, 3*nf)`
+    "`first` (`last_pool` for causal models), mean and maximum of `h`, concatenated (ULMFiT, section 3.3)"
     return torch.cat([first(h, mask), mean_pool(h, mask), max_pool(h, mask)], 1)
 
 # names for `pool=`
@@ -170,12 +166,8 @@ class LSTMHead(nn.Module):
 
 # %% ../../nbs/models/03_heads.ipynb #f9ee786f
 class TokenHead(nn.Module):
-    "Hidden states `(bs, sl, nf)` -> a prediction for each token `(bs, sl, n_out)`"
-    def __init__(self,
-        nf:int, # width of the hidden states
-        n_out:int, # width of the prediction
-        p:float=.1 # dropout
-    ):
+    "Hidden states `(bs, sl, nf)` -> a prediction for each token `(bs, sl, n_out)`, behind dropout `p`"
+    def __init__(self, nf:int, n_out:int, p:float=.1):
         super().__init__()
         self.drop,self.lin = nn.Dropout(p),nn.Linear(nf, n_out)
         self.spec = _spec(self, nf=nf, n_out=n_out, p=p)
