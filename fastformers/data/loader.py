@@ -24,10 +24,8 @@ import fastformers.data.show
 
 # %% ../../nbs/data/03_loader.ipynb #a270adcf
 class PadTokens(Transform):
-    "Pad tokens to the longest sample of the batch, and targets of predicted tokens with -100"
-    def __init__(self,
-        tok # An `HFTokenizer`, which defines the padding token and the side
-    ): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
+    "Pad tokens to the longest sample of the batch, as the `HFTokenizer` `tok` does, and targets of predicted tokens with -100"
+    def __init__(self, tok): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
         def padded(x, *ys):

@@ -103,13 +103,9 @@ class Task:
     def chosen(self, scores, threshold=None):
         "The classes chosen by the `scores` of `n` texts: ids `(n,)`, or for several labels a text booleans `(n, n_out)`"
         return scores.argmax(-1)
-    def answers(self,
-        scores, # `(n, n_out)`, as from `scores`
-        texts=None, # The texts that were scored
-        top_k=1, # How many labels, best first; None: all
-        threshold=None # Instead of the task's
-    )->list: # For each text a dict of label and score, or a list of them
-        "Labels and scores of each text"
+    def answers(self, scores, texts=None, top_k=1, threshold=None)->list: # for each text a dict of label and score, or a list
+        """The labels of `texts` by their `scores` `(n, n_out)`; `top_k`: how many for each, best first, None: all
+        `threshold` is used instead of the task's"""
         def answer(i, r): return {'label':self.labels[i], 'score':r[i]}
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices

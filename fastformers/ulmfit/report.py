@@ -117,12 +117,9 @@ _care = """- The validation score is too optimistic if settings were chosen on v
 def _bullets(o): return '\n'.join(f'- {v}' for v in o)
 
 class Report:
-    "Results of the `stages` of a run, and what each stage gained"
-    def __init__(self,
-        stages, # List of `Stage`, in the order of the run; one of each name for each seed
-        path=None, # Directory of the run
-        info=None, # dict of more to say about the run: data, architecture, ...
-    ):
+    """Results of the `stages` of a run, a list of `Stage` with one of each name for each seed, and what each stage gained
+    `path`: directory of the run; `info`: dict of more to say about it, such as its data"""
+    def __init__(self, stages, path=None, info=None):
         self.stages,self.path,self.info = list(stages),path,dict(info or {})
         self.named,self._gains = {},None
         for o in self.stages: self.named.setdefault(o.name, []).append(o)

@@ -64,12 +64,8 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one 
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
-def tfidf_hits(
-    train, valid, # DataFrames
-    text_col='text', # Column of the texts, or a pair of columns, which are joined
-    label_col='label', # Column of the labels
-)->np.ndarray: # For each row of `valid`, is it right?
-    "TF-IDF of words and pairs of words with logistic regression, trained on `train`"
+def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # for each row of `valid`, is it right?
+    "TF-IDF of words and pairs of words with logistic regression, trained on the DataFrame `train`; a pair of `text_col` is joined"
     def texts(df): return [' '.join(map(str, o)) for o in df[list(L(text_col))].to_numpy()]
     y,target = train[label_col].astype(str),valid[label_col].astype(str)
     model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
