@@ -36,11 +36,8 @@ def _snapshot(arch, revision):
     hf_hub_download(arch, 'stage.json', revision=revision)
     return snapshot_download(arch, revision=revision)
 
-def resolve_arch(
-    arch, # A hub id, a directory, a `PretrainedConfig`, or a name in `shipped`
-    revision='main' # Of a hub id
-): # Directory of a shipped checkpoint or of a stage on the hub; any other `arch` unchanged
-    "Find the files of a shipped checkpoint, or of a stage that was uploaded to the model hub"
+def resolve_arch(arch, revision='main'): # directory of the shipped checkpoint or stage; any other `arch` unchanged
+    "Find the files of a shipped checkpoint `arch`, or of a stage that was uploaded to the model hub at `revision`"
     if not isinstance(arch, str) or os.path.isdir(arch): return arch
     if arch in shipped: return _shipped(arch, **shipped[arch])
     try: return _snapshot(arch, revision)

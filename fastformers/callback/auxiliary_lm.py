@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #c9571bfd
 def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body` itself
-    "A language model of class `auto_cls` that shares the body of `model`, with the LM head of `arch`, by default of the body's source"
+    "A language model of class `auto_cls` on the body of `model`, with the LM head of `arch`, by default of its source"
     body,report,revision = model.body,model.loaded,'main'
     if arch is None: arch,revision = (report.source if report.loaded else body.config),report.revision
     p = next(body.parameters())

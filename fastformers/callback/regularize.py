@@ -140,7 +140,7 @@ def _unmix(module, args, out): module.__dict__.pop('weight', None)
 
 # %% ../../nbs/callback/02_regularize.ipynb #38f1abfa
 def symmetric_kl(a, b, activation): # a scalar tensor
-    "Mean symmetric KL divergence between the predictions `activation(a)` and `activation(b)` of outputs `(bs, n_out)` or `(bs,)`"
+    "Mean symmetric KL divergence of the predictions `activation(a)` and `activation(b)`, outputs `(bs, n_out)` or `(bs,)`"
     d = (activation(a)-activation(b))*(a-b)/2
     probe = activation(torch.tensor([[-1.,0.,3.]], device=a.device))
     is_softmax = abs(float(probe.sum())-1)<1e-4 # one distribution over all labels

@@ -205,7 +205,7 @@ def in_fit(cb):
 
 # %% ../../nbs/callback/00_schedule.ipynb #d35eabf1
 class ScheduleRunner(Callback):
-    "Freeze and unfreeze groups and set their learning rates `lrs` at each batch, as in `schedule`; arguments as in `fit_schedule`"
+    "Freeze and unfreeze groups and set their rates `lrs` at each batch, as in `schedule`; arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
     def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True):
         self.schedule,self.lrs,self.anneal,self.restart = schedule,np.asarray(lrs),anneal,restart

@@ -95,7 +95,7 @@ def _keep_classes(v, names):
 
 # %% ../../nbs/data/00_labels.ipynb #a5271545
 def find_task(df, label_col='label', task=None)->Task:
-    "The `Task` that fits the labels of `df`; `task`: a name in `tasks`, a `Task`, or None, to choose by the values in the column"
+    "The `Task` that fits the labels of `df`; `task`: a name in `tasks`, a `Task`, or None: by the values in the column"
     target = ' '.join(map(str, listed(label_col)))
     if isinstance(task, Task): return type(task).from_dict(task.to_dict() | dict(target=target))
     if task is not None:

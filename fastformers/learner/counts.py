@@ -18,14 +18,10 @@ from fastai.learner import Learner
 from ..data.block import tokenizer_of
 
 # %% ../../nbs/learner/03_counts.ipynb #94262044
-def count_vectors(
-    rows, # Arrays of token ids
-    n_tokens, # Size of the vocabulary
-    width, # Numbers a token
-    window=5, # Tokens on each side that are neighbours; one at distance d counts 1/d
-    smooth=.75 # Power of the neighbours' frequencies: below 1, rare neighbours count less (Levy et al. 2015)
-)->tuple: # (vectors `(n_tokens, width)` float32, 0 for tokens without neighbours; how often each token occurs)
-    "A vector for each token, by positive pointwise mutual information with its neighbours, factorised"
+def count_vectors(rows, n_tokens, width, window=5, smooth=.75)->tuple: # (vectors, how often each token occurs)
+    """A vector `(width,)` for each token in `rows` of ids, by positive pointwise mutual information with its neighbours
+    Neighbours are `window` tokens on each side, one at distance d counts 1/d; with `smooth`, the power of their frequencies,
+    below 1, rare neighbours count less (Levy et al. 2015). Tokens without neighbours have vectors of 0"""
     pairs,n = csr_matrix((n_tokens,n_tokens), dtype=np.float32),np.zeros(n_tokens, np.int64)
     for part in chunked(rows, 50_000): # bounds the memory
         ids = np.concatenate(part).astype(np.int64)

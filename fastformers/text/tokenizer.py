@@ -76,10 +76,8 @@ def separates_pairs(tok)->bool:
     seq = tok.backend_tokenizer.encode('a', 'a').sequence_ids # None for special tokens
     return None in seq[seq.index(0):seq.index(1)]
 
-def pair_tokens(
-    tok # What `load_tokenizer` takes; it is not changed
-)->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
-    "A tokenizer that encodes a pair as `a <sep> b <cls>` and a text as `a <cls>` (Radford et al. 2018, section 3.3)"
+def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
+    "A copy of `tok` that encodes a pair as `a <sep> b <cls>` and a text as `a <cls>` (Radford et al. 2018, section 3.3)"
     tok = load_tokenizer(tok)
     if separates_pairs(tok): return tok
     new,alone = extend_vocab(tok, sep_token='<sep>', cls_token='<cls>'),tok.backend_tokenizer.encode('a')
@@ -232,11 +230,8 @@ class HFTokenizer(Transform):
         texts = [self._pieces([o[:2] for o in run]) for (hidden,_),run in runs if not hidden]
         return TokenText(*(o for i,t in enumerate(texts) for o in [(' | ',False)]*(i>0)+t))
 
-    def encode_batch(self,
-        texts, # Strings, or pairs of strings
-        progress:bool=None # Show a bar? None: for more than 50,000 texts
-    )->list: # `TensorTokens`, one for each text, equal to encoding them one by one
-        "Encode many texts, on all cores"
+    def encode_batch(self, texts, progress:bool=None)->list: # `TensorTokens`, equal to encoding the texts one by one
+        "Encode many texts or pairs of texts, on all cores; `progress`: show a bar? None: for more than 50,000 texts"
         texts = list(texts)
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
         if bad is not None: raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")

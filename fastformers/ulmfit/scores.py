@@ -42,7 +42,7 @@ class RowScores(Callback):
         self.scores.append(score.double().cpu())
         self.weights.append(weight.double().cpu())
 
-def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays with one number per row, in the order of the rows
+def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
     "Metrics and row scores of `learn` on `dl`, by default the validation rows"
     rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
@@ -65,7 +65,7 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one 
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
 def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # for each row of `valid`, is it right?
-    "TF-IDF of words and pairs of words with logistic regression, trained on the DataFrame `train`; a pair of `text_col` is joined"
+    "TF-IDF of words and pairs of words with logistic regression, trained on `train`; a pair of `text_col` is joined"
     def texts(df): return [' '.join(map(str, o)) for o in df[list(L(text_col))].to_numpy()]
     y,target = train[label_col].astype(str),valid[label_col].astype(str)
     model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
