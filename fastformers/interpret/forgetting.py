@@ -57,16 +57,6 @@ def _interval(diff, ns, n_boot=2000, seed=0):
     at = np.random.default_rng(seed).integers(0, len(ns), (n_boot, len(ns)))
     return np.quantile(diff[at].sum(1)/np.maximum(ns[at].sum(1), 1), [.025,.975])
 
-def _compared(losses):
-    "Mean loss of each stage, and its change since the first; `losses` holds sums and numbers of tokens for each text"
-    (first,ns),rows = next(iter(losses.values())),[]
-    assert ns.sum(), "no token of these texts is predicted"
-    for i,(sums,_) in enumerate(losses.values()):
-        loss,(lo,hi) = sums.sum()/ns.sum(),_interval(sums-first, ns)
-        rows.append({'LM loss':loss, 'perplexity':math.exp(min(loss, 700))})
-        if i: rows[-1].update({'change':(sums-first).sum()/ns.sum(), 'from':lo, 'to':hi})
-    return pd.DataFrame(rows, index=pd.Index(losses, name='stage'))
-
 def forgetting(
     stages, # a learner (what it began with, and now), or a dictionary from names to learners or directories
     texts, # strings, such as general text that no stage was trained on
@@ -82,9 +72,16 @@ def forgetting(
     toks = [tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o)) for o in stages.values()]
     if len({tok_hash(o) for o in toks})>1:
         raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
-    obj,rows,res = default_objective(toks[0], seed),None,{}
-    for name,o in stages.items():
+    obj,rows,res = default_objective(toks[0], seed),None,[]
+    for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)
         if rows is None: rows = HFTokenizer(obj.tok, min(max_len, max_length(lm.body) or max_len)).encode_batch(texts)
-        res[name] = text_losses(lm, rows, obj)
-    return _compared(res)
+        sums,ns = text_losses(lm, rows, obj)
+        assert ns.sum(), "no token of these texts is predicted"
+        loss = sums.sum()/ns.sum()
+        res.append({'LM loss':loss, 'perplexity':math.exp(min(loss, 700))})
+        if len(res)==1: first = sums
+        else:
+            low,high = _interval(sums-first, ns)
+            res[-1] |= {'change':loss-res[0]['LM loss'], 'from':low, 'to':high}
+    return pd.DataFrame(res, index=pd.Index(stages, name='stage'))

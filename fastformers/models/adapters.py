@@ -32,17 +32,11 @@ def plain_name(name): # None for a weight of adapters or LoRA
     "The `name` of a weight in the checkpoint of a model without adapters"
     return None if _added.search(name) else name.replace('.base_layer.', '.')
 
-def _random(model):
-    "Ids of the parameters that the checkpoint did not have; empty if nothing was loaded"
-    if not model.loaded.loaded: return set()
-    return {id(p) for n,p in model.hf.named_parameters() if plain_name(n) in model.loaded.new}
-
-def train_only(
-    model, # Changed in place, before its optimizer is made
-    wanted # Function of the name and parameter of a weight of the body: does it train?
-): # `model`
-    "Freeze the body permanently, except `wanted` weights and those that the checkpoint did not have; the head trains"
-    random = _random(model)
+def train_only(model, wanted): # `model`, changed before its optimizer is made
+    """Freeze the body permanently, except the weights that the checkpoint did not have, and those for whose name and parameter
+    `wanted` returns True; the head trains"""
+    new = model.loaded.new if model.loaded.loaded else ()
+    random = {id(p) for n,p in model.hf.named_parameters() if plain_name(n) in new}
     trained = [n for n,p in model.body.named_parameters() if wanted(n, p) or id(p) in random]
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
