@@ -21,10 +21,7 @@ from fastcore.xdg import xdg_cache_home
 # %% ../nbs/00_files.ipynb #2c3e23d5
 def _hidden(path, name): return path.with_name(f'.{name}-{path.name}') # keeps the suffix
 
-def check_dir(
-    path, # Directory to write
-    mark='stage.json' # File that every directory written by this package holds
-)->Path: # Its absolute path, links resolved
+def check_dir(path, mark='stage.json')->Path: # its absolute path, links resolved
     "Raise `FileExistsError` if `atomic_dir` would not replace `path`"
     path = Path(path).expanduser().resolve()
     if path.is_file(): raise FileExistsError(f"{path} is a file; choose another name")
@@ -33,11 +30,9 @@ def check_dir(
     return path
 
 @contextmanager
-def atomic_dir(
-    path, # Directory to write
-    mark='stage.json' # A non-empty directory at `path` is replaced only if it holds this file
-):
-    "Context manager: a hidden directory that is renamed to `path` when the block ends without an error"
+def atomic_dir(path, mark='stage.json'):
+    """Context manager: a hidden directory that is renamed to `path` when the block ends without an error
+    A non-empty directory at `path` is replaced only if it holds the file `mark`, as every directory of this package does"""
     path = check_dir(path, mark)
     path.parent.mkdir(parents=True, exist_ok=True)
     new,old = _hidden(path, 'new'),_hidden(path, 'old')
@@ -67,10 +62,8 @@ def write_text(path, text):
     with atomic_file(path) as f: f.write_text(text, encoding='utf-8')
 
 # %% ../nbs/00_files.ipynb #7d14c2fe
-def content_hash(
-    rows # Tensors, strings or bytes, in order
-)->str: # 16 hexadecimal digits
-    "Short hash of the contents of `rows`"
+def content_hash(rows)->str: # 16 hexadecimal digits
+    "Short hash of the contents of `rows`: tensors, strings or bytes, in order"
     h = hashlib.sha256()
     for o in rows:
         if hasattr(o, 'numpy'): o = o.numpy().tobytes()

@@ -36,11 +36,8 @@ def _snapshot(arch, revision):
     hf_hub_download(arch, 'stage.json', revision=revision)
     return snapshot_download(arch, revision=revision)
 
-def resolve_arch(
-    arch, # A hub id, a directory, a `PretrainedConfig`, or a name in `shipped`
-    revision='main' # Of a hub id
-): # Directory of a shipped checkpoint or of a stage on the hub; any other `arch` unchanged
-    "Find the files of a shipped checkpoint, or of a stage that was uploaded to the model hub"
+def resolve_arch(arch, revision='main'): # directory of the shipped checkpoint or stage; any other `arch` unchanged
+    "Find the files of a shipped checkpoint `arch`, or of a stage that was uploaded to the model hub at `revision`"
     if not isinstance(arch, str) or os.path.isdir(arch): return arch
     if arch in shipped: return _shipped(arch, **shipped[arch])
     try: return _snapshot(arch, revision)
@@ -49,12 +46,9 @@ def resolve_arch(
 # %% ../nbs/01_hub.ipynb #bd0cfde7
 load_kwargs = dict(trust_remote_code=False) # for every `from_pretrained`
 
-def not_found(
-    arch, # As the user wrote it
-    what, # The missing part: 'tokenizer', 'config' or 'weights'
-    e=None # Error of transformers
-)->str:
-    "Error message: `what` of `arch` was not found, and the places where it was searched"
+def not_found(arch, what, e=None)->str:
+    """Error message: `what` ('tokenizer', 'config' or 'weights') of `arch` was not found, the places where it was searched,
+    and transformers' error `e`"""
     if os.path.isdir(arch): where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else: where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
     return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '')

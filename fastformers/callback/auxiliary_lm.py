@@ -21,12 +21,8 @@ from .regularize import Regularizer, check_shapes, plain_params
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #c9571bfd
-def lm_on(
-    model, # a classifier
-    auto_cls, # Hugging Face class of the language model, `auto_cls` of an `Objective`
-    arch=None, # source of the LM head; default: that of the body
-)->LanguageModel: # its body is `model.body` itself
-    "A language model that shares the body of `model`"
+def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body` itself
+    "A language model of class `auto_cls` on the body of `model`, with the LM head of `arch`, by default of its source"
     body,report,revision = model.body,model.loaded,'main'
     if arch is None: arch,revision = (report.source if report.loaded else body.config),report.revision
     p = next(body.parameters())

@@ -13,8 +13,7 @@ import logging, time
 from functools import cache
 import torch, torch.nn.functional as F
 from torch import nn
-from fastai.basics import Callback, CancelBatchException
-from fastai.basics import default_device, find_bs, to_float
+from fastai.basics import Callback, CancelBatchException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
 from ..objectives.core import objective_of
@@ -41,11 +40,9 @@ def bf16_speedup()->float: # above 1: bfloat16 is faster
     return fp32/bf16
 
 class cpu_bf16(Callback):
-    "bfloat16 autocast for forward pass and loss, on CPUs where it is faster"
+    "bfloat16 autocast for forward pass and loss on a CPU, if `enabled`; None: where `bf16_speedup()` is at least 1.1"
     order = MixedPrecision.order
-    def __init__(self,
-        enabled:bool=None, # None: on if `bf16_speedup()` is at least 1.1
-    ):
+    def __init__(self, enabled:bool=None):
         self.enabled,self.on,self.autocast = enabled,None,None
 
     def before_fit(self):

@@ -52,12 +52,10 @@ def has_exploded(losses, n_first):
     return len(losses)>=n_first+3 and np.mean(losses[-3:]) > max(first)+abs(np.mean(first))
 
 class SweepRates(Callback):
-    "Raise the learning rate with each step, record the `losses`, end the fit when they explode"
+    """Raise the learning rate with each step, record the `losses`, end the fit when they explode
+    `rates` are those of each step for a group with factor 1, `factors` those of the groups"""
     order,run_valid = ScheduleRunner.order+5,False  # after all callbacks that set a rate
-    def __init__(self,
-        rates, # learning rate of each step, for a group with factor 1
-        factors, # factor of each group
-    ): self.rates,self.factors = rates,np.asarray(factors)
+    def __init__(self, rates, factors): self.rates,self.factors = rates,np.asarray(factors)
 
     def before_fit(self): self.losses,self.window,self.stepped = [],[],False
     def before_batch(self): self.opt.set_hyper('lr', (self.rates[len(self.losses)]*self.factors).tolist())
@@ -97,12 +95,9 @@ def find_fall(runs, rates):
     low,high = rates[above.max(initial=-1)+1],rates[best]
     return SuggestedLRs(*(float(f'{o:.2g}') for o in (max(high/8, low), low, high)))
 
-def plot_lr_sweep(
-    curves, # from `mean_curve`
-    found=None, # `SuggestedLRs`
-    ax=None,
-):
-    "Plot the mean loss of a sweep, the standard deviation of its restarts, and the suggestion"
+def plot_lr_sweep(curves, found=None, ax=None):
+    """Plot `curves` of `mean_curve`: the mean loss of a sweep, the standard deviation of its restarts,
+    and the suggestion `found`"""
     if ax is None: ax = plt.subplots(figsize=(6,3))[1]
     mean,sd,rates = curves.mean(axis=1),curves.std(axis=1, ddof=0),curves.index
     ax.fill_between(rates, mean-sd, mean+sd, alpha=.3, lw=0, label='standard deviation of the restarts')
@@ -118,13 +113,8 @@ def plot_lr_sweep(
     return ax
 
 # %% ../../nbs/callback/06_lr_find.ipynb #15ec5d7c
-def sweep_losses(
-    learn:Learner,
-    rates, # learning rate of the top group at each optimizer step
-    restarts:int=3, # runs from the same weights, with other batches
-    discr=None, # discriminative rates, as in `fit_schedule`
-)->list: # a list of losses for each run, up to the step where the loss exploded
-    "Losses of `restarts` short runs of `learn` at growing `rates`"
+def sweep_losses(learn:Learner, rates, restarts:int=3, discr=None)->list: # a list of losses for each run
+    "Losses of short runs of `learn` at growing `rates`, up to the step where the loss explodes; arguments as in `lr_sweep`"
     runs = []
     for i in range(restarts):
         with trial(learn) as new, new.no_logging():

@@ -67,11 +67,8 @@ def plain_params(body):
     "Parameters of `body` by their names in a checkpoint, without those of adapters"
     return {name:p for k,p in body.named_parameters() if (name := plain_name(k))}
 
-def check_shapes(
-    theirs, ours, # weights by name; only some bodies have a pooler
-    source, # of `theirs`, for the error
-):
-    "Raise unless `theirs` and `ours` have the same names and shapes"
+def check_shapes(theirs, ours, source):
+    "Raise unless `theirs`, weights by name from `source`, have the names and shapes of `ours`; only some bodies have a pooler"
     for k in {**theirs, **ours}:
         there,here = (tuple(o[k].shape) if k in o else 'missing' for o in (theirs,ours))
         if there!=here and 'pooler' not in k:
@@ -103,12 +100,9 @@ class L2SP(Regularizer):
         if in_fit(self) and self.wd: self.opt.set_hyper('wd', self.wd)
 
 # %% ../../nbs/callback/02_regularize.ipynb #98561a0a
-def mixout(
-    w, # weights
-    start, # their pretrained values
-    p:float, # share of entries that take the pretrained value
-):
-    "`w` with entries of `start`, corrected so that the mean over draws is `w` (Lee et al. 2020, section 3)"
+def mixout(w, start, p:float):
+    """Weights `w` with a share `p` of the entries of `start`, corrected so that the mean over draws is `w`
+    (Lee et al. 2020, section 3)"""
     return (torch.where(torch.rand(w.shape, device=w.device)<p, start, w) - p*start)/(1-p)
 
 class Mixout(Callback):
@@ -145,11 +139,8 @@ class Mixout(Callback):
 def _unmix(module, args, out): module.__dict__.pop('weight', None)
 
 # %% ../../nbs/callback/02_regularize.ipynb #38f1abfa
-def symmetric_kl(
-    a, b, # outputs of two passes `(bs, n_out)` or `(bs,)`
-    activation, # outputs -> predictions: softmax, sigmoid, or identity
-): # a scalar tensor
-    "Mean symmetric KL divergence between the predictions of outputs `a` and `b`"
+def symmetric_kl(a, b, activation): # a scalar tensor
+    "Mean symmetric KL divergence of the predictions `activation(a)` and `activation(b)`, outputs `(bs, n_out)` or `(bs,)`"
     d = (activation(a)-activation(b))*(a-b)/2
     probe = activation(torch.tensor([[-1.,0.,3.]], device=a.device))
     is_softmax = abs(float(probe.sum())-1)<1e-4 # one distribution over all labels
@@ -185,13 +176,9 @@ def _differentiable(model):
     finally:
         for p in frozen: p.requires_grad_(False)
 
-def score_gradient(
-    model, # a language model
-    x, # one row, `(1, sl)`
-    ps, # parameters
-    gen, # a `torch.Generator` on the CPU
-): # gradients, None for an unused parameter
-    "Gradient of the summed log-probability of answers drawn from the predictions of `model` for `x`"
+def score_gradient(model, x, ps, gen): # gradients, None for an unused parameter
+    """Gradient by `ps` of the summed log-probability of answers drawn by `gen`, a generator on the CPU,
+    from the predictions of a language model for the row `x` `(1, sl)`"""
     logp = model(x)[0].float().log_softmax(-1)                           # (k, V)
     y = torch.multinomial(logp.detach().exp().cpu(), 1, generator=gen).to(logp.device)
     return torch.autograd.grad(logp.gather(1, y).sum(), ps, allow_unused=True)

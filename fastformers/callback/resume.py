@@ -310,12 +310,8 @@ class Resume(Callback):
                 self._check_same(state['settings'], self._settings)
                 return state,tensors
 
-    def cached(self,
-        name:str, # name of the result
-        key:dict, # settings that determine the result; numbers and strings
-        make, # function without arguments; its result must fit into JSON
-    ):
-        "Call `make` once, store its result, reuse it when the run is continued"
+    def cached(self, name:str, key:dict, make):
+        "Call `make` once, store its result as JSON under `name`, reuse it when a run with the settings `key` is continued"
         f,key = self.path/'cached'/'results.json',to_json(key)
         known = json.loads(f.read_text(encoding='utf-8')) if f.exists() else {}
         if name not in known or known[name]['key']!=key:

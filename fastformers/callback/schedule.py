@@ -47,18 +47,14 @@ class Schedule:
 
     def __mul__(self, o): return Schedule(self.factors*np.asarray(o), self.epochs)
 
-    def at(self,
-        pos:float, # epochs since the start
-    )->tuple: # index of the step, finished fraction of the step
-        "The step at `pos`; the last step after the end"
+    def at(self, pos:float)->tuple: # index of the step, finished fraction of the step
+        "The step at `pos` epochs; the last step after the end"
         ends = self.epochs.cumsum()
         i = min(np.searchsorted(ends, pos+_eps, side='right').item(), len(ends)-1)
         return i, np.clip(1-(ends[i]-pos)/self.epochs[i], 0, 1).item()
 
-    def starts(self,
-        n_iter:int, # batches in an epoch
-    )->np.ndarray: # `(steps+1,)`; the last is the total number of batches
-        "The batch at which each step begins, counted from 0 over the whole run"
+    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`; the last is the total number of batches
+        "The batch at which each step begins, counted from 0 over the whole run, in epochs of `n_iter` batches"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 
     def __eq__(self, o):
@@ -101,18 +97,12 @@ def gradual_unfreeze(
     firsts = [*range(n_groups-1, 0, -by), 0]
     return unfreeze_from(n_groups, firsts, [1.]*(len(firsts)-1) + [last])
 
-def sequential_unfreeze(
-    n_groups:int,
-    epochs=(1,1,1), # epochs of head, head and blocks, all groups
-)->Schedule:
-    "The head, then all blocks, then the embeddings too (Chronopoulou et al. 2019)"
+def sequential_unfreeze(n_groups:int, epochs=(1,1,1))->Schedule:
+    "The head, then all blocks, then the embeddings too, for `epochs` each (Chronopoulou et al. 2019)"
     return unfreeze_from(n_groups, [n_groups-1, min(1,n_groups-1), 0], epochs)
 
-def lp_ft(
-    n_groups:int,
-    epochs=(1,1), # epochs of head, all groups
-)->Schedule:
-    "Linear probing, then fine-tuning (Kumar et al. 2022)"
+def lp_ft(n_groups:int, epochs=(1,1))->Schedule:
+    "Linear probing, then fine-tuning, for `epochs` each (Kumar et al. 2022)"
     return unfreeze_from(n_groups, [n_groups-1, 0], epochs)
 
 def head_first(n_groups:int)->Schedule:
@@ -154,19 +144,13 @@ def slanted_triangular(
     p = pct/cut_frac if pct<cut_frac else (1-pct)/(1-cut_frac or 1)
     return (1 + p*(ratio-1))/ratio
 
-def linear_warmup(
-    pct:float, # finished fraction of the step
-    warmup:float=0.1, # position of the maximum
-)->float:
-    "Linear increase, then linear decrease to nearly 0 (Devlin et al. 2019, appendix A.2)"
+def linear_warmup(pct:float, warmup:float=0.1)->float:
+    "Linear increase up to `warmup`, then linear decrease to nearly 0 (Devlin et al. 2019, appendix A.2)"
     return slanted_triangular(pct, warmup, ratio=1e5)
 
 # %% ../../nbs/callback/00_schedule.ipynb #beab39d8
-def table_for(
-    schedule, # a `Schedule`, or a function `n_groups -> Schedule`
-    n_groups:int,
-)->Schedule:
-    "`schedule` as a table for `n_groups` groups"
+def table_for(schedule, n_groups:int)->Schedule:
+    "`schedule`, a table or a function of `n_groups`, as a table for `n_groups` groups"
     if callable(schedule): schedule = schedule(n_groups)
     if schedule.n_groups!=n_groups:
         raise ValueError(f"the schedule has {schedule.n_groups} groups, expected {n_groups}; "
@@ -221,14 +205,9 @@ def in_fit(cb):
 
 # %% ../../nbs/callback/00_schedule.ipynb #d35eabf1
 class ScheduleRunner(Callback):
-    "Freeze and unfreeze groups and set their learning rates at each batch, as in `schedule`"
+    "Freeze and unfreeze groups and set their rates `lrs` at each batch, as in `schedule`; arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    def __init__(self,
-        schedule:Schedule, # a table for the optimizer's groups
-        lrs, # learning rate of each group for a factor of 1
-        anneal=one_cycle, # learning rate inside a step: fraction -> multiplier
-        restart:bool=True, # a new curve at each step, or one over the whole run
-    ):
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True):
         self.schedule,self.lrs,self.anneal,self.restart = schedule,np.asarray(lrs),anneal,restart
 
     def before_fit(self): self.step,self.hps,self.cut = None,{'lr':[]},False

@@ -19,8 +19,7 @@ from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.readers import check_columns, read_texts
-from .labels import as_frame, check_classes, find_task, held_out
-from .labels import read_labels, split_rows, warn_leak
+from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, pair_tokens, reads, separates_pairs, texts_in
@@ -132,6 +131,7 @@ def lm_dls(
         max_tokens=max_tokens, seed=seed, dl_kwargs=[dict(lengths=rows.lengths[s]) for s in splits])
 
 # %% ../../nbs/data/04_block.ipynb #5d04fcf2
+@delegates(HFTokenizer.__init__)
 def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
@@ -143,16 +143,12 @@ def classifier_dls(
     max_tokens=None, # Instead of `bs`: most tokens in a batch
     seed=42, # Seed of the order
     task=None, # 'single', 'multi', 'regression', 'tags', 'spans', 'choice', or a `Task`; default: by the values in `label_col`
-    max_len=None, # Longest text in tokens; default: `model_max_length` of the tokenizer, at most 512
-    truncation=None, # Which part of a longer text is kept, see `HFTokenizer`; default: 'head'
-    windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
-    overlap=None, # Tokens that a window shares with the one before; default: 0
-    pairing=None, # How a pair is read: 'together', 'siamese' or 'both_orders', see `HFTokenizer`; default: 'together'
-    device=None # Default: GPU if there is one
+    device=None, # Default: GPU if there is one
+    **kwargs # What is left out is that of `tok`, if it is an `HFTokenizer`; `max_len` then `model_max_length`, at most 512
 ) -> DataLoaders:
     "Data for a classifier or regressor: texts tokenized once, labels read by their `Task`"
     df,two = as_frame(df),len(listed(text_col))==2
-    tok = _tok(tok, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap, pairing=pairing)
+    tok = _tok(tok, **kwargs)
     check_columns(df, text_col=text_col, label_col=label_col)
     if tok.pairing!='together' and not two:
         raise ValueError(f"pairing={tok.pairing!r} reads pairs, got one column; pass text_col=('text_a','text_b')")
@@ -213,16 +209,10 @@ class _EncodeOnce(HFTokenizer):
         return super().__call__(list(o) if isinstance(o, L) else o, **kwargs)
     def __getstate__(self): return {k:v for k,v in super().__getstate__().items() if k!='seen'}
 
-def HFTextBlock(
-    tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-    max_len=None, # Longest text in tokens; default: `model_max_length` of the tokenizer, at most 512
-    truncation=None, # Which part of a longer text is kept; default: 'head'
-    windows=None, # A longer text is read in up to so many windows of `max_len` tokens; default: 1
-    overlap=None, # Tokens that a window shares with the one before; default: 0
-    pairing=None, # How a pair is read: 'together', 'siamese' or 'both_orders'; default: 'together'
-    **kwargs # Arguments of `TokensDL`: `max_tokens`, `seed`
-) -> TransformBlock:
-    "A fastai block for texts, or pairs of texts, tokenized by `tok`"
+def HFTextBlock(tok, max_len=None, truncation=None, windows=None, overlap=None, pairing=None, **kwargs) -> TransformBlock:
+    """A fastai block for texts, or pairs of texts, tokenized by `tok`: a fast tokenizer, an `HFTokenizer`, or a name of one
+    The settings are those of `HFTokenizer`, with the defaults of `classifier_dls`; others, such as `max_tokens` and `seed`,
+    are those of `TokensDL`"""
     tfm = _tok(tok, _EncodeOnce, max_len=max_len, truncation=truncation, windows=windows, overlap=overlap, pairing=pairing)
     dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0, **kwargs}
     return TransformBlock(type_tfms=tfm, dl_type=TokensDL, dls_kwargs=dls_kwargs)

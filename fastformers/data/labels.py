@@ -60,14 +60,9 @@ def held_out(at, valid_pct):
     v = at<valid_pct
     return at==at.min() if not v.any() else at<at.max() if v.all() else v
 
-def split_rows(
-    df, # A table
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
-    valid_pct=.2, # Share that is held out if there is no such column
-    text_col='text', # Column of the texts, or a pair of columns
-    names=None # Class names of each row; training gets a row of each class
-)->tuple: # (training, validation): lists of row numbers
-    "Split the rows of `df`"
+def split_rows(df, valid_col=None, valid_pct=.2, text_col='text', names=None)->tuple: # lists of row numbers
+    """Training and validation rows of `df`: validation is where `valid_col`, default 'is_valid', is True; without such a column
+    a share `valid_pct`, by the texts in `text_col`, and training gets a row of each class in `names`, those of each row"""
     check_columns(df, text_col=text_col)
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None: v = _flags(df, valid_col)
@@ -99,12 +94,8 @@ def _keep_classes(v, names):
     return v
 
 # %% ../../nbs/data/00_labels.ipynb #a5271545
-def find_task(
-    df, # A table
-    label_col='label', # Column of the labels, or several
-    task=None # A name in `tasks`, or a `Task`; default: chosen by the values in the column
-)->Task:
-    "The `Task` that fits the labels of `df`"
+def find_task(df, label_col='label', task=None)->Task:
+    "The `Task` that fits the labels of `df`; `task`: a name in `tasks`, a `Task`, or None: by the values in the column"
     target = ' '.join(map(str, listed(label_col)))
     if isinstance(task, Task): return type(task).from_dict(task.to_dict() | dict(target=target))
     if task is not None:
@@ -140,10 +131,8 @@ def check_classes(task, labels, splits):
             "move some of their rows to training, or drop them")
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
-def class_weights(
-    dls # Data with one label a row, from `classifier_dls` or a `DataBlock`
-): # Tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`
-    """Inverse frequency of each class in training, with mean 1 over the training rows
+def class_weights(dls): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`
+    """Inverse frequency of each class in training, with mean 1 over the training rows; `dls` have one label a row
     (King and Zeng 2001; 'balanced' of scikit-learn)"""
     ys = dls.train_ds.tls[-1]
     if not len(ys) or ys[0].ndim or ys[0].is_floating_point():

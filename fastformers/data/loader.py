@@ -24,10 +24,8 @@ import fastformers.data.show
 
 # %% ../../nbs/data/03_loader.ipynb #a270adcf
 class PadTokens(Transform):
-    "Pad tokens to the longest sample of the batch, and targets of predicted tokens with -100"
-    def __init__(self,
-        tok # An `HFTokenizer`, which defines the padding token and the side
-    ): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
+    "Pad tokens to the longest sample of the batch, as the `HFTokenizer` `tok` does, and targets of predicted tokens with -100"
+    def __init__(self, tok): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
         def padded(x, *ys):
@@ -128,12 +126,9 @@ class TokensDL(TfmdDL):
             yield b
         self._begin()
 
-    def seek(self,
-        passes, # Number of passes completed before the next iteration
-        batch=0, # Number of its batches that are skipped without reading them
-        ready=None # Function that is called once before the first batch is read (with worker processes: after)
-    ):
-        "Begin the next iteration at batch `batch` of pass `passes`"
+    def seek(self, passes, batch=0, ready=None):
+        """Begin the next iteration at batch `batch` of pass `passes`
+        `ready` is called once before the first batch is read; with worker processes, after"""
         self.passes,self._start,self._ready = passes,batch,ready
         return self
     def _begin(self):

@@ -10,15 +10,14 @@ __all__ = ['name_labels', 'hf_classifier', 'Bundle', 'read_bundle', 'save_tokeni
 
 # %% ../../nbs/inference/03_bundle.ipynb #9fae0eb3
 import copy, json, logging
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
 import fastformers.inference.choice, fastformers.inference.spans, fastformers.inference.tags # registers their tasks
 from ..files import content_hash, write_text
 from .tasks import Task
-from ..models.load import ADAPTERS
 from ..models.core import HFClassifier
-from ..models.load import load_config, load_hf
+from ..models.load import ADAPTERS, load_config, load_hf
 from ..text.tokenizer import reads
 
 _log = logging.getLogger(__name__)
@@ -39,14 +38,9 @@ class _Labelled:
         config = name_labels(config, self.task)
         return self.auto.from_pretrained(arch, config=config, ignore_mismatched_sizes=True, **kwargs)
 
-def hf_classifier(
-    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
-    task, # A `Task` with its labels
-    pretrained=True, # Load weights?
-    drop_mult=1., # Multiplies every dropout probability
-    **kwargs # Arguments of `load_hf`
-) -> HFClassifier:
-    "Hugging Face's own model of the family of `arch` with a head for `task`; one for the same labels is kept"
+def hf_classifier(arch, task, pretrained=True, drop_mult=1., **kwargs)->HFClassifier:
+    """Hugging Face's own model of the family of `arch` with a head for `task`; one for the same labels is kept
+    The other arguments are those of `load_hf`"""
     had = load_config(arch, kwargs.get('revision','main')).id2label
     hf,report = load_hf(_Labelled(task), arch, pretrained, drop_mult, **kwargs)
     if sorted(had.items())!=[*enumerate(map(str, task.labels))]: _new_head(hf, report)
@@ -119,15 +113,9 @@ def save_tokenizer(tok, path):
     if tok.max_len: res.model_max_length = tok.max_len
     res.save_pretrained(path)
 
-def write_bundle(
-    path, # A directory that exists
-    model, # A `TextClassifier` or `HFClassifier`
-    tok, # Its `HFTokenizer`, with the settings of the training data
-    task, # Its `Task`
-    pairs=None, # Was it trained on pairs of texts?
-    **facts # `base`, `rows` and `scores` of the `Bundle`
-) -> Bundle:
-    "Write a classifier: checkpoint and tokenizer in Hugging Face format, `classifier.json` and `head.safetensors`"
+def write_bundle(path, model, tok, task, pairs=None, **facts)->Bundle:
+    """Write a classifier to the directory `path`: checkpoint and tokenizer in Hugging Face format, `classifier.json` and
+    `head.safetensors`; `tok` is the `HFTokenizer` of its training data, `facts` are `base`, `rows` and `scores`"""
     path,head = Path(path),model.head_spec()
     own = head['class']!='hf'
     if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # without labels: defaults are not written
@@ -157,12 +145,9 @@ def _shown(d):
     def one(v): return f'{v:.4g}' if isinstance(v, float) else f'{v:,}' if isinstance(v, int) else f'{v}'
     return ', '.join(f'{k} {one(v)}' for k,v in (d or {}).items())
 
-def model_card(
-    bundle, # None for a language model
-    arch, # Name of the Hugging Face class
-    base='' # The checkpoint that training began with
-) -> str: # Markdown
-    "The README of a directory"
+def model_card(bundle, arch, base='')->str: # Markdown
+    """The README of a directory that holds a Hugging Face model of the class `arch`, which began as the checkpoint `base`
+    `bundle` is None for a language model"""
     title,rows = 'Language model',{'Body':arch, 'Began with':base}
     load = f"from transformers import {arch}\nmodel = {arch}.from_pretrained('.')"
     if bundle is not None:

@@ -12,7 +12,6 @@ __all__ = ['choice_row', 'ChoiceTokenizer', 'Choice']
 # %% ../../nbs/inference/02_choice.ipynb #e8842abe
 from itertools import islice
 import numpy as np, torch
-from torch import Tensor
 from .tasks import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText
 from ..text.tokenizer import HFTokenizer, reads

@@ -104,11 +104,9 @@ def choose(self:LMPredictor,
     return pd.DataFrame(torch.tensor(ps).view(len(ts), len(words)).softmax(1).numpy(), _index(texts), words)
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #97b0160b
-def minimal_pairs(
-    lm, # An `LMPredictor`, or a `Learner` of a language model
-    good, bad # Correct and incorrect sentences, in the same order
-): # (share of the pairs in which the good sentence has the higher total, DataFrame of pairs and totals)
-    "Compare the scores of pairs of sentences; equal scores count as wrong"
+def minimal_pairs(lm, good, bad): # (share of the pairs in which the good one has the higher total, DataFrame of pairs and totals)
+    """Compare the scores of `good` and `bad` sentences in the same order by `lm`, an `LMPredictor` or a `Learner`
+    Equal scores count as wrong"""
     df = pd.DataFrame(dict(good=as_texts(good), bad=as_texts(bad)))
     df = df.assign(good_score=lm.score(df.good).total, bad_score=lm.score(df.bad).total, right=lambda o: o.good_score>o.bad_score)
     return float(df.right.mean()), df

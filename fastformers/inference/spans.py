@@ -15,7 +15,6 @@ from collections import Counter
 import numpy as np, torch
 import torch.nn.functional as F
 from .tasks import RowLoss, Task, listed
-from ..models.heads import TokenHead
 from ..text.core import TensorTokens, TokenText, as_tokens
 from ..text.tokenizer import HFTokenizer, is_pair, reads, valid_text
 
@@ -67,7 +66,6 @@ class Spans(Task):
         super().__init__(labels, target)
         self.blanks,self.longest = blanks,longest
     def to_dict(self): return super().to_dict() | dict(blanks=self.blanks, longest=self.longest)
-    def head(self, **pooling): return TokenHead
     @classmethod
     def matches(cls, df, label_col):
         if len(cols := listed(label_col))!=2: return False

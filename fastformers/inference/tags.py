@@ -15,17 +15,14 @@ import numpy as np, torch
 from fastcore.foundation import first
 from fasttransform import Transform
 from .tasks import Task, is_list
-from ..models.heads import TokenHead
 from ..text.core import TensorTokens, TokenText
 from ..text.tokenizer import HFTokenizer, reads, valid_text
 
 # %% ../../nbs/inference/02_tags.ipynb #6029dcc0
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
 
-def words_of(
-    o # A text, or a list of words
-): # The words, and (start, end) of each in the text, or in the words joined by blanks
-    "The words of a text"
+def words_of(o): # the words, and (start, end) of each in the text, or in the words joined by blanks
+    "The words of `o`, a text or a list of words"
     if isinstance(o, str): return [*map(list, zip(*((m[0], m.span()) for m in _word.finditer(o))))] or [[],[]]
     ends = np.cumsum([len(w)+1 for w in o], dtype=int)-1
     return list(o), [(int(e)-len(w), int(e)) for w,e in zip(o, ends)]
@@ -100,7 +97,6 @@ class Tags(Task):
     "A tag for each word of a text"
     name,fastai,says = 'tags',('TagIds',),'one of {n} tags a word'
     hf_class,score_name,per_token = 'AutoModelForTokenClassification','span F1 of a text',True
-    def head(self, **pooling): return TokenHead
     @classmethod
     def matches(cls, df, label_col):
         if is_list(label_col): return False

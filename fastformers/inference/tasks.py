@@ -21,7 +21,7 @@ from fastcore.basics import noop
 from fastcore.foundation import L, first
 from fasttransform import Transform
 from ..files import to_json
-from ..models.heads import PoolingHead
+from ..models.heads import PoolingHead, TokenHead
 from ..text.tokenizer import is_pair, texts_in
 
 # %% ../../nbs/inference/01_tasks.ipynb #0529d67f
@@ -64,7 +64,9 @@ class Task:
     def n_out(self): "Number of outputs of the network"; return len(self.labels)
     @property
     def one_class(self): "Is the label of a text one class?"; return self.classes and not (self.several or self.per_token)
-    def head(self, **pooling): "The default head, a function of `(nf, n_out)`"; return partial(PoolingHead, **pooling)
+    def head(self, **pooling):
+        "The default head, a function of `(nf, n_out)`"
+        return TokenHead if self.per_token else partial(PoolingHead, **pooling)
     def callbacks(self): "Additional callbacks for the learner"; return []
 
     @classmethod
@@ -101,13 +103,9 @@ class Task:
     def chosen(self, scores, threshold=None):
         "The classes chosen by the `scores` of `n` texts: ids `(n,)`, or for several labels a text booleans `(n, n_out)`"
         return scores.argmax(-1)
-    def answers(self,
-        scores, # `(n, n_out)`, as from `scores`
-        texts=None, # The texts that were scored
-        top_k=1, # How many labels, best first; None: all
-        threshold=None # Instead of the task's
-    )->list: # For each text a dict of label and score, or a list of them
-        "Labels and scores of each text"
+    def answers(self, scores, texts=None, top_k=1, threshold=None)->list: # for each text a dict of label and score, or a list
+        """The labels of `texts` by their `scores` `(n, n_out)`; `top_k`: how many for each, best first, None: all
+        `threshold` is used instead of the task's"""
         def answer(i, r): return {'label':self.labels[i], 'score':r[i]}
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
@@ -279,10 +277,8 @@ class KeepTask(Transform):
     "Changes nothing; holds the `task` of dls from a `DataBlock`, so that it is made once"
     def __init__(self, task): self.task = task
 
-def task_of(
-    dls # Of `classifier_dls`, a `DataBlock`, or a language model
-)->Task: # None for a language model
-    "The `Task` of `dls`"
+def task_of(dls)->Task: # None for a language model
+    "The `Task` of `dls`, which come from `classifier_dls`, a `DataBlock` or `lm_dls`"
     tls = dls.train_ds.tls
     if len(tls)<2: return
     tl = tls[1]

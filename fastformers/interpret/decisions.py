@@ -53,10 +53,9 @@ def check_rows(dls, dl=None):
         raise ValueError(f"all {len(y)} validation rows have the same label, expected two or more; see `valid_col` of the dls")
 
 @patch
-def calibrate(self:Learner,
-    dl=None # Labelled rows that were not trained on; default: the validation rows
-)->float: # The temperature; above 1: the scores were too far from one another
-    "Divide the outputs by the temperature with the lowest log-loss (Guo et al. 2017)"
+def calibrate(self:Learner, dl=None)->float: # the temperature; above 1: the scores were too far from one another
+    """Divide the outputs by the temperature with the lowest log-loss on `dl`, labelled rows that were not trained on,
+    by default the validation rows (Guo et al. 2017)"""
     check_rows(self.dls, dl)
     task,old = task_of(self.dls),self.model.temperature or 1.
     with self.no_logging(), self.no_bar(): logits,y = self.get_preds(dl=dl, act=noop)
@@ -80,12 +79,9 @@ def accuracy_at_coverage(
     return pd.DataFrame({'coverage':n/len(p), 'abstain_below':p[order][n-1], 'accuracy':hit[order].cumsum()[n-1]/n})
 
 # %% ../../nbs/interpret/02_decisions.ipynb #c61b94fd
-def best_threshold(
-    scores, # `(n,)`
-    targets, # `(n,)`, 0 or 1
-    cost=None # (Of a false positive, of a false negative); None: best F1
-)->float: # In the middle between two scores; 0.5 if the targets are all alike
-    "The threshold above which to predict 1"
+def best_threshold(scores, targets, cost=None)->float: # in the middle between two scores; 0.5 if the targets are all alike
+    """The threshold for `scores` `(n,)` above which to predict 1, for `targets` of 0 and 1
+    `cost`: of a false positive and of a false negative; None: best F1"""
     targets = np.asarray(targets, dtype=bool)
     if targets.all() or not targets.any(): return .5
     fpr,tpr,at = roc_curve(targets, scores, drop_intermediate=False)
@@ -114,13 +110,8 @@ def tune_thresholds(self:Learner,
     return pd.Series(res, task.labels[-len(res):])
 
 # %% ../../nbs/interpret/02_decisions.ipynb #a0c7eec3
-def plot_reliability(
-    scores, # `(n, n_out)`, probabilities; or a `Learner`, for those of its validation rows
-    targets=None, # `(n,)` class ids, or `(n, n_out)` of 0 and 1
-    ax=None, # Where to draw; default: a new figure
-    n_bins=15 # Bins of equal width
-): # `ax`
-    "Draw accuracy over score, with the expected calibration error"
+def plot_reliability(scores, targets=None, ax=None, n_bins=15): # `ax`
+    "Draw accuracy over score, with the expected calibration error; arguments as in `expected_calibration_error`"
     import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(4,3.5))[1]
     p,hit = _outcomes(scores, targets)

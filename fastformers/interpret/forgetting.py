@@ -26,12 +26,9 @@ def _place(o):
     "(directory or hub id, revision)"
     return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
 
-def stage_lm(
-    o, # a learner, a directory, or the `LoadReport` of one
-    auto_cls, # Hugging Face class of the language model
-    head=None, # directory with the LM head, for a classifier
-)->LanguageModel:
-    "The language model of a stage"
+def stage_lm(o, auto_cls, head=None)->LanguageModel:
+    """The language model of class `auto_cls` of a stage `o`: a learner, a directory, or the `LoadReport` of one
+    `head`: directory with the LM head, for a classifier"""
     if isinstance(o, Learner):
         if o.model.is_lm: return o.model
         res = o.model.lm if hasattr(o.model, 'lm') else lm_on(o.model, auto_cls, head)
@@ -44,13 +41,8 @@ def stage_lm(
     return res
 
 # %% ../../nbs/interpret/00_forgetting.ipynb #61dc4d09
-def text_losses(
-    model, # a language model
-    rows, # `TensorTokens`, one a text
-    objective, # what is predicted
-    bs:int=32, # texts at a time
-): # sums of losses `(n,)`, numbers of predicted tokens `(n,)`
-    "The loss of each text, as a sum over its predicted tokens, and their number"
+def text_losses(model, rows, objective, bs:int=32): # sums of losses `(n,)`, numbers of predicted tokens `(n,)`
+    "The loss of each of `rows`, `TensorTokens` of a text, as a sum over its predicted tokens, and their number"
     sums,ns,device = np.zeros(len(rows)),np.zeros(len(rows)),next(model.parameters()).device
     with evaluating(model):
         for at,x in objective.tfm.batches(rows, bs):
@@ -64,16 +56,6 @@ def _interval(diff, ns, n_boot=2000, seed=0):
     "95 % interval of the mean of `diff` a token, over draws of texts"
     at = np.random.default_rng(seed).integers(0, len(ns), (n_boot, len(ns)))
     return np.quantile(diff[at].sum(1)/np.maximum(ns[at].sum(1), 1), [.025,.975])
-
-def _compared(losses):
-    "Mean loss of each stage, and its change since the first; `losses` holds sums and numbers of tokens for each text"
-    (first,ns),rows = next(iter(losses.values())),[]
-    assert ns.sum(), "no token of these texts is predicted"
-    for i,(sums,_) in enumerate(losses.values()):
-        loss,(lo,hi) = sums.sum()/ns.sum(),_interval(sums-first, ns)
-        rows.append({'LM loss':loss, 'perplexity':math.exp(min(loss, 700))})
-        if i: rows[-1].update({'change':(sums-first).sum()/ns.sum(), 'from':lo, 'to':hi})
-    return pd.DataFrame(rows, index=pd.Index(losses, name='stage'))
 
 def forgetting(
     stages, # a learner (what it began with, and now), or a dictionary from names to learners or directories
@@ -90,9 +72,16 @@ def forgetting(
     toks = [tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o)) for o in stages.values()]
     if len({tok_hash(o) for o in toks})>1:
         raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
-    obj,rows,res = default_objective(toks[0], seed),None,{}
-    for name,o in stages.items():
+    obj,rows,res = default_objective(toks[0], seed),None,[]
+    for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)
         if rows is None: rows = HFTokenizer(obj.tok, min(max_len, max_length(lm.body) or max_len)).encode_batch(texts)
-        res[name] = text_losses(lm, rows, obj)
-    return _compared(res)
+        sums,ns = text_losses(lm, rows, obj)
+        assert ns.sum(), "no token of these texts is predicted"
+        loss = sums.sum()/ns.sum()
+        res.append({'LM loss':loss, 'perplexity':math.exp(min(loss, 700))})
+        if len(res)==1: first = sums
+        else:
+            low,high = _interval(sums-first, ns)
+            res[-1] |= {'change':loss-res[0]['LM loss'], 'from':low, 'to':high}
+    return pd.DataFrame(res, index=pd.Index(stages, name='stage'))

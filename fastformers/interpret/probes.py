@@ -19,12 +19,8 @@ from ..models.core import HFModel
 from ..data.labels import split_rows
 
 # %% ../../nbs/interpret/01_probes.ipynb #73eac15d
-def layer_means(
-    model, # An `HFModel`
-    tok, # Its `HFTokenizer`
-    texts
-): # `(layers, n, nf)`, embeddings first
-    "The mean hidden state of each text in each layer"
+def layer_means(model, tok, texts): # `(layers, n, nf)`, embeddings first
+    "The mean hidden state of each of `texts` in each layer of an `HFModel`, with its `HFTokenizer`"
     res,device = {},next(model.parameters()).device
     def means(x): return torch.stack([mean_pool(h.float(), x.real) for h in all_states(model.body, model.model_inputs(x))], 1)
     with evaluating(model):
@@ -70,11 +66,8 @@ def layer_probes(
     return res.assign(majority=pd.Series(y[valid]).value_counts(normalize=True).iloc[0], se=(p*(1-p)/len(valid))**.5)
 
 # %% ../../nbs/interpret/01_probes.ipynb #08afe2ec
-def plot_probes(
-    probes, # From `layer_probes`
-    ax=None # Where to draw; default: a new figure
-): # `ax`
-    "Draw the accuracy of each layer's probe with its standard error, above the controls"
+def plot_probes(probes, ax=None): # `ax`
+    "Draw the accuracy of each layer's probe, from `layer_probes`, with its standard error, above the controls"
     import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(5,3))[1]
     best = int(probes.accuracy.idxmax())

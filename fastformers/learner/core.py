@@ -121,11 +121,6 @@ def lm_learner(
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b
-def _summary_at(tok, config):
-    "Which token sums up a text, 'cls' or 'last'"
-    starts_special = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids
-    return 'last' if is_causal(config) or not starts_special else 'cls'
-
 def _keep(path, model, task, there):
     "Take units, temperature and thresholds from `there`, the `Bundle` of a head that is kept, None for another library's"
     if there:
@@ -141,8 +136,9 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
     task,(body,report) = task_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
     if head is None:
         tok = tokenizer_of(dls)
-        pair = None if tok.pairing=='together' else tok.pairing
-        head = task.head(pool=pool, at=_summary_at(tok, body.config), pair=pair)
+        begins = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # with a token that sums up the text
+        at = 'cls' if begins and not is_causal(body.config) else 'last'
+        head = task.head(pool=pool, at=at, pair=None if tok.pairing=='together' else tok.pairing)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
     model.units,model.each = task.units,task.each
@@ -219,18 +215,15 @@ def _write(learn, path, readme=False, **facts):
     return Path(path)
 
 @patch
-def save_encoder(self:Learner,
-    path, # Directory to write; that of an earlier stage is replaced when the new one is complete
-    **facts # More entries for `stage.json`
-)->Path:
-    "Write model and tokenizer in Hugging Face format, `stage.json`, and of a classifier what `from_hf` needs to open it"
+def save_encoder(self:Learner, path, **facts)->Path:
+    """Write model and tokenizer in Hugging Face format, `stage.json` with `facts`, and of a classifier what `from_hf` needs to
+    open it, to the directory `path`; an earlier stage there is replaced when the new one is complete"""
     return _write(self, path, **facts)
 
 @patch
-def to_hf(self:Learner,
-    path # Directory to write; that of an earlier stage is replaced when the new one is complete
-) -> Path: # The directory; its README.md says what opens it
-    "Write this learner's model for others, with a model card: no pickle, no fastai needed to open it"
+def to_hf(self:Learner, path)->Path: # the directory; its README.md says what opens it
+    """Write this learner's model to the directory `path` for others, with a model card: no pickle, no fastai needed to
+    open it; an earlier stage in `path` is replaced when the new one is complete"""
     return _write(self, path, readme=True)
 
 def _load_weights(mine, theirs, path):
@@ -242,10 +235,9 @@ def _load_weights(mine, theirs, path):
     mine.loaded = theirs.loaded
 
 @patch
-def load_encoder(self:Learner,
-    path # Directory written by `save_encoder`, or any checkpoint of the same architecture
-)->Learner:
-    "Load the weights in `path` into this learner's language model or body, with its adapters; a classifier's head stays"
+def load_encoder(self:Learner, path)->Learner:
+    """Load the weights in `path`, a directory of `save_encoder` or any checkpoint of the same architecture, into this
+    learner's language model or body, with its adapters; a classifier's head stays"""
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):

@@ -18,14 +18,10 @@ from fastai.learner import Learner
 from ..data.block import tokenizer_of
 
 # %% ../../nbs/learner/03_counts.ipynb #94262044
-def count_vectors(
-    rows, # Arrays of token ids
-    n_tokens, # Size of the vocabulary
-    width, # Numbers a token
-    window=5, # Tokens on each side that are neighbours; one at distance d counts 1/d
-    smooth=.75 # Power of the neighbours' frequencies: below 1, rare neighbours count less (Levy et al. 2015)
-)->tuple: # (vectors `(n_tokens, width)` float32, 0 for tokens without neighbours; how often each token occurs)
-    "A vector for each token, by positive pointwise mutual information with its neighbours, factorised"
+def count_vectors(rows, n_tokens, width, window=5, smooth=.75)->tuple: # (vectors, how often each token occurs)
+    """A vector `(width,)` for each token in `rows` of ids, by positive pointwise mutual information with its neighbours
+    Neighbours are `window` tokens on each side, one at distance d counts 1/d; with `smooth`, the power of their frequencies,
+    below 1, rare neighbours count less (Levy et al. 2015). Tokens without neighbours have vectors of 0"""
     pairs,n = csr_matrix((n_tokens,n_tokens), dtype=np.float32),np.zeros(n_tokens, np.int64)
     for part in chunked(rows, 50_000): # bounds the memory
         ids = np.concatenate(part).astype(np.int64)
@@ -45,11 +41,9 @@ def count_vectors(
 
 # %% ../../nbs/learner/03_counts.ipynb #9ba874d4
 @patch
-def start_from_counts(self:Learner,
-    window=5, # Tokens on each side that are neighbours
-    scale=4. # Spread of the vectors, in spreads of the random embeddings
-):
-    "Start the token embeddings of a language model with random weights from counts of neighbours in its training rows"
+def start_from_counts(self:Learner, window=5, scale=4.):
+    """Start the token embeddings of a language model with random weights from counts of neighbours in its training rows,
+    at most `window` tokens away; the vectors have `scale` times the spread of the random embeddings"""
     model = self.model
     if not model.is_lm: raise TypeError(f"`start_from_counts` needs a language model; this learner holds a {type(model).__name__}")
     if model.loaded.loaded: raise ValueError(f"the embeddings are those of {model.loaded.source}, and counts would replace them; pass a config as `arch`")

@@ -51,16 +51,11 @@ class FusedAdam(Optimizer):
 
 # %% ../../nbs/learner/00_optimizer.ipynb #e1498276
 class BertAdam(FusedAdam):
-    "Adam without bias correction, as in BERT's original code"
+    "Adam without bias correction, as in BERT's original code; arguments of `FusedAdam`"
     first_step = 1e9  # 1-beta**step is exactly 1; in float32, adding 1 does not change it
     @delegates(FusedAdam.__init__)
-    def __init__(self,
-        params, # parameters, or a list of lists of them
-        lr, # learning rate
-        sqr_mom:float=0.999, # coefficient of the moving average of squared gradients
-        eps:float=1e-6, # added to the denominator
-        **kwargs
-    ): super().__init__(params, lr, sqr_mom=sqr_mom, eps=eps, **kwargs)
+    def __init__(self, params, lr, sqr_mom:float=0.999, eps:float=1e-6, **kwargs):
+        super().__init__(params, lr, sqr_mom=sqr_mom, eps=eps, **kwargs)
 
 # %% ../../nbs/learner/00_optimizer.ipynb #2f730ff4
 class NoNormDecay(Callback):

@@ -28,23 +28,15 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/models/04_adapters.ipynb #5b30cbdd
 _added = re.compile(r'(^|\.)(adapter|lora_\w+)\.')
 
-def plain_name(
-    name # Of a weight, as in `named_parameters`
-): # None for a weight of adapters or LoRA
-    "The name of a weight in the checkpoint of a model without adapters"
+def plain_name(name): # None for a weight of adapters or LoRA
+    "The `name` of a weight in the checkpoint of a model without adapters"
     return None if _added.search(name) else name.replace('.base_layer.', '.')
 
-def _random(model):
-    "Ids of the parameters that the checkpoint did not have; empty if nothing was loaded"
-    if not model.loaded.loaded: return set()
-    return {id(p) for n,p in model.hf.named_parameters() if plain_name(n) in model.loaded.new}
-
-def train_only(
-    model, # Changed in place, before its optimizer is made
-    wanted # Function of the name and parameter of a weight of the body: does it train?
-): # `model`
-    "Freeze the body permanently, except `wanted` weights and those that the checkpoint did not have; the head trains"
-    random = _random(model)
+def train_only(model, wanted): # `model`, changed before its optimizer is made
+    """Freeze the body permanently, except the weights that the checkpoint did not have, and those for whose name and parameter
+    `wanted` returns True; the head trains"""
+    new = model.loaded.new if model.loaded.loaded else ()
+    random = {id(p) for n,p in model.hf.named_parameters() if plain_name(n) in new}
     trained = [n for n,p in model.body.named_parameters() if wanted(n, p) or id(p) in random]
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
@@ -54,11 +46,8 @@ def train_only(
 
 # %% ../../nbs/models/04_adapters.ipynb #72839c5e
 class Adapter(nn.Module):
-    "Hidden states `h` -> `h + up(gelu(down(h)))`, which is `h` before training"
-    def __init__(self,
-        nf, # Features of `h`
-        width=64, # Features of the bottleneck
-    ):
+    "Hidden states `h` of `nf` features -> `h + up(gelu(down(h)))`, through a bottleneck of `width`; `h` before training"
+    def __init__(self, nf, width=64):
         super().__init__()
         self.down,self.act,self.up = nn.Linear(nf, width),nn.GELU(),nn.Linear(width, nf)
         nn.init.trunc_normal_(self.down.weight, std=.01, a=-.02, b=.02) # as in the paper, section 2.1
@@ -74,10 +63,8 @@ def _sizes(m):
     if isinstance(m, nn.Linear): return m.in_features,m.out_features
     return tuple(m.weight.shape) if isinstance(m, Conv1D) else (0,0)
 
-def sublayers(
-    body # A Hugging Face base model
-) -> list: # A pair of modules for each block
-    "The last modules of attention and of feed-forward in each block"
+def sublayers(body)->list: # a pair of modules for each block
+    "The last modules of attention and of feed-forward in each block of `body`"
     nf,names,res = body.config.get_text_config().hidden_size,get_meta(body.config).sublayers,[]
     for block in block_modules(body):
         parts = [(n,m) for o in block for n,m in o.named_modules()]
@@ -137,10 +124,8 @@ def add_lora(
     return _adapted(model, 'lora', lambda n,p: 'lora_' in n, r=r, alpha=alpha, target=target)
 
 # %% ../../nbs/models/04_adapters.ipynb #fac572f2
-def bitfit(
-    model # An `HFModel`, changed in place
-): # `model`
-    "Train the biases and the head only (Ben Zaken et al. 2022)"
+def bitfit(model): # `model`
+    "Train the biases of the `HFModel` `model` and its head only, in place (Ben Zaken et al. 2022)"
     body = _plain_body(model)
     if not any(n.endswith('bias') for n,_ in body.named_parameters()):
         raise ValueError(f"{type(body).__name__} has no biases to train; use `add_adapters` or `add_lora`")
@@ -150,9 +135,7 @@ adapter_methods = dict(bottleneck=add_adapters, lora=add_lora, bitfit=bitfit) # 
 
 # %% ../../nbs/models/04_adapters.ipynb #4f8867b2
 @torch.no_grad()
-def plain_state(
-    hf # A Hugging Face model
-): # Tensors by their names in a checkpoint
+def plain_state(hf): # tensors by their names in a checkpoint
     "The `state_dict` of `hf` without bottlenecks and with LoRA added to its weights"
     state = {name:v for k,v in hf.state_dict().items() if (name := plain_name(k))}
     for n,m in hf.named_modules(remove_duplicate=False):
@@ -172,20 +155,16 @@ def _remove_bottlenecks(body):
         del m.adapter
         for k in [k for k,f in m._forward_hooks.items() if f is _adapt]: del m._forward_hooks[k]
 
-def remove_adapters(
-    model # Changed in place
-): # `model`, all of whose weights train again
-    "Remove adapters or LoRA from `model`; biases, norms and head keep their trained values"
+def remove_adapters(model): # `model`
+    "Remove adapters or LoRA from `model` in place, and unfreeze it; biases, norms and head keep their trained values"
     method = (model.adapters or {}).get('method')
     if method=='lora': _unload(model.body)
     if method=='bottleneck': _remove_bottlenecks(model.body)
     model.adapters = None
     return model.requires_grad_(True)
 
-def merge_adapters(
-    model # With LoRA, changed in place
-): # `model`, all of whose weights train again
-    "Add LoRA to the weights and remove its layers: the predictions stay the same"
+def merge_adapters(model): # `model`
+    "Add LoRA to the weights of `model` in place, remove its layers and unfreeze it: the predictions stay the same"
     if (model.adapters or {}).get('method')!='lora':
         raise ValueError("only LoRA can be merged into the weights; use `save_adapters`")
     for m in [o for o in model.body.modules() if hasattr(o, 'get_delta_weight')]: m.merge()
@@ -226,11 +205,8 @@ def save_adapters(
     with atomic_file(path) as tmp: save_file(tensors, tmp, metadata={'fastformers':json.dumps(facts)})
     return Path(path)
 
-def load_adapters(
-    model, # Without adapters, or with the same ones
-    path # Written by `save_adapters`
-): # `model`, adapted and frozen as the saved one
-    "Add the adapters of the file to `model` and load their weights, and the head's if `model` has such a head"
+def load_adapters(model, path): # `model`, adapted and frozen as the saved one
+    "Add the adapters that `save_adapters` wrote to `path` to `model`, load their weights, and the head's if it has such a head"
     with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
     if 'fastformers' not in facts: raise ValueError(f"{path} was not written by `save_adapters`")
     facts = json.loads(facts['fastformers'])
@@ -247,11 +223,8 @@ def load_adapters(
     return model
 
 # %% ../../nbs/models/04_adapters.ipynb #c1a73294
-def reinit_layers(
-    model, # Changed in place
-    n # Number of blocks, from the top
-): # `model`
-    "Re-initialise the top `n` blocks, and the pooler if there is one (Zhang et al. 2021)"
+def reinit_layers(model, n): # `model`
+    "Re-initialise the top `n` blocks of `model` in place, and the pooler if there is one (Zhang et al. 2021)"
     body,blocks = _plain_body(model),block_modules(model.body)
     assert 1<=n<=len(blocks), n
     top = [m for b in blocks[-n:] for m in b] + [m for k,m in body.named_children() if k=='pooler']

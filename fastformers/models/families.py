@@ -91,10 +91,8 @@ def _try_causal(body):
     with evaluating(body): a,b = (body(input_ids=o)[0][:,:-1].float() for o in (x,other))
     return bool((a-b).abs().max() <= 1e-6*a.std()) if a.isfinite().all() else None
 
-def is_causal(
-    o # A config, or a Hugging Face base model, which is tested
-):
-    "True if a token sees only earlier tokens"
+def is_causal(o):
+    "True if a token sees only earlier tokens; `o` is a config, or a Hugging Face base model, which is tested"
     if not isinstance(o, nn.Module): return _says_causal(o)
     tried = _try_causal(o) if get_meta(o.config).padding is None else None # no self-test, see `family_meta`
     return _says_causal(o.config) if tried is None else tried

@@ -17,11 +17,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #39917a9e
-def dropout(
-    x:Tensor, # Any shape
-    p:float, # Probability that an element becomes 0, in [0, 1)
-)->Tensor: # As `x`; the other elements are divided by `1-p`
-    "`x` with dropout `p`, rounded to a multiple of 2**-16"
+def dropout(x:Tensor, p:float)->Tensor: # as `x`; the elements that stay are divided by `1-p`
+    "`x` with dropout `p`, in [0, 1), rounded to a multiple of 2**-16"
     n = x.numel()
     draws = torch.empty(-(-n//4), dtype=torch.int64, device=x.device).random_(-2**63, None).view(torch.int16)[:n]
     keep = (draws >= min(round(p*2**16), 2**16-1)-2**15).view(x.shape)
@@ -42,17 +39,11 @@ def _pays(query, key, dropout):
     "Is the formula faster than torch's kernel? Measured on a Xeon with AMX, heads of 32 and 64 dimensions"
     return (_trains(query) or _trains(key)) and (dropout>0 or query.dtype==torch.bfloat16 and key.shape[2]<=256)
 
-def attention(
-    module, # The attention module; its `is_causal` is used if `is_causal` is None
-    query, key, value, # `(bs, heads, sl, nf)`
-    # `(bs, 1, sl, sl)`: bool, True for visible keys, or numbers to add; None: all keys, or the earlier ones if causal
-    attention_mask,
-    dropout=0., # Of the weights
-    scaling=None, # Of the products; default: 1/sqrt(nf)
-    is_causal=None,
-    **kwargs
-): # States `(bs, sl, heads, nf)`, and None for the weights
-    "Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise 'sdpa'"
+def attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, **kwargs):
+    """Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise 'sdpa'
+    `query`, `key` and `value` are `(bs, heads, sl, nf)`; `attention_mask` `(bs, 1, sl, sl)` is True for visible keys, or numbers
+    to add; None: all keys, or the earlier ones if `is_causal` or, where that is None, `module.is_causal`
+    Returns states `(bs, sl, heads, nf)`, and None for the weights"""
     other = key.shape[1]!=query.shape[1] or any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
     if other or not _pays(query, key, dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
@@ -77,11 +68,8 @@ AttentionInterface.register('sdpa_cpu', attention)
 AttentionMaskInterface.register('sdpa_cpu', sdpa_mask)
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #cdcb83a5
-def use_fast_cpu(
-    hf, # A Hugging Face model, changed in place
-    attention=True # Replace attention too, not only dropout?
-): # `hf`
-    "Use faster attention and dropout in `hf` when training on a CPU"
+def use_fast_cpu(hf, attention=True): # `hf`
+    "Use faster dropout, and faster `attention`, in the model `hf` when it trains on a CPU"
     for parent in list(hf.modules()):
         for k,m in list(parent.named_children()):
             if type(m) is nn.Dropout: setattr(parent, k, Dropout(m.p, m.inplace).train(m.training))

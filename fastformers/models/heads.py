@@ -52,9 +52,7 @@ def max_pool(h:Tensor, mask:Tensor)->Tensor:
 class attn_pool(nn.Module):
     "Mean of `nf` features over real tokens, weighted by a learned query"
     # lower case, as it is used like the functions above
-    def __init__(self,
-        nf:int, # width of the hidden states
-    ):
+    def __init__(self, nf:int):
         super().__init__()
         self.query = nn.Parameter(torch.zeros(nf))
     def attn(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, sl)`, rows sum to 1
@@ -65,12 +63,8 @@ class attn_pool(nn.Module):
         return (_real(h, mask) * self.attn(h, mask)[...,None]).sum(1)
 
 # %% ../../nbs/models/03_heads.ipynb #9a2bd94d
-def concat_pool(
-    h:Tensor, # hidden states, `(bs, sl, nf)`
-    mask:Tensor, # True on real tokens, `(bs, sl)`
-    first=cls_pool, # the summary state: `cls_pool`, or `last_pool` for causal models
-)->Tensor: # float32 `(bs, 3*nf)`
-    "`first`, mean and maximum of `h`, concatenated (ULMFiT, section 3.3)"
+def concat_pool(h:Tensor, mask:Tensor, first=cls_pool)->Tensor: # float32 `(bs, 3*nf)`
+    "`first` (`last_pool` for causal models), mean and maximum of `h`, concatenated (ULMFiT, section 3.3)"
     return torch.cat([first(h, mask), mean_pool(h, mask), max_pool(h, mask)], 1)
 
 # names for `pool=`
@@ -135,20 +129,13 @@ class PoolingHead(nn.Module):
         if self.pair is None: return self.pool(h, mask)
         second = starts.cumsum(1)>0
         return joins[self.pair](self.pool(h, mask & ~second), self.pool(h, mask & second))
-    def forward(self,
-        h:Tensor, # hidden states, `(bs, sl, nf)`
-        mask:Tensor, # True on real tokens, `(bs, sl)`
-        starts=None # True where the second sequence of a row begins, `(bs, sl)`; needed for `pair`
-    )->Tensor: # `(bs, n_out)`
+    def forward(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n_out)`; `pair` needs `starts` `(bs, sl)`
         return self.layers(self.features(h, mask, starts).to(self.layers[-1].weight.dtype)).float()
 
 # %% ../../nbs/models/03_heads.ipynb #d5ae87e8
 class TokenLSTM(nn.LSTM):
-    "An LSTM that reads real tokens only: `(h, mask)` -> states `(bs, sl, n)`, zeros at padding"
-    def forward(self,
-        h:Tensor, # hidden states, `(bs, sl, nf)`
-        mask:Tensor, # True on real tokens, `(bs, sl)`
-    )->Tensor:
+    "An LSTM that reads real tokens only: states `h` `(bs, sl, nf)` and `mask` -> states `(bs, sl, n)`, zeros at padding"
+    def forward(self, h:Tensor, mask:Tensor)->Tensor:
         at = (~mask).int().argsort(dim=1, stable=True)  # real tokens in their order, then padding
         def moved(x, at): return x.gather(1, at[...,None].expand(-1, -1, x.shape[-1]))
         h = moved(_real(h, mask).to(self.weight_ih_l0.dtype), at)
@@ -179,12 +166,8 @@ class LSTMHead(nn.Module):
 
 # %% ../../nbs/models/03_heads.ipynb #f9ee786f
 class TokenHead(nn.Module):
-    "Hidden states `(bs, sl, nf)` -> a prediction for each token `(bs, sl, n_out)`"
-    def __init__(self,
-        nf:int, # width of the hidden states
-        n_out:int, # width of the prediction
-        p:float=.1 # dropout
-    ):
+    "Hidden states `(bs, sl, nf)` -> a prediction for each token `(bs, sl, n_out)`, behind dropout `p`"
+    def __init__(self, nf:int, n_out:int, p:float=.1):
         super().__init__()
         self.drop,self.lin = nn.Dropout(p),nn.Linear(nf, n_out)
         self.spec = _spec(self, nf=nf, n_out=n_out, p=p)
@@ -195,22 +178,16 @@ class TokenHead(nn.Module):
 # %% ../../nbs/models/03_heads.ipynb #daa3d8e9
 heads.update({o.__name__:o for o in (PoolingHead, LSTMHead, TokenHead)})
 
-def build_head(
-    spec # The `spec` of a head
-)->nn.Module:
+def build_head(spec)->nn.Module:
     "The head that `spec` describes, with new weights"
     args = {k:v for k,v in spec.items() if k not in ('class','hidden_states','y_range')} # older files hold `y_range`
     if args.get('norm'): args['norm'] = getattr(nn, args['norm'])
     return heads[spec['class']](**args)
 
 # %% ../../nbs/models/03_heads.ipynb #59ca493d
-def as_head(
-    head, # A module, or a class or function that returns one
-    nf:int, # Width of the hidden states
-    n_out:int, # Width of the prediction
-    drop_mult:float=1. # Multiplies each dropout probability of a new head; a module keeps its own
-)->nn.Module:
-    "`head` if it is a module, otherwise `head(nf, n_out)`"
+def as_head(head, nf:int, n_out:int, drop_mult:float=1.)->nn.Module:
+    """`head` if it is a module, otherwise `head(nf, n_out)`, a class or function called with the widths of hidden states and
+    prediction; each dropout probability of a new head is multiplied by `drop_mult`"""
     if isinstance(head, nn.Module): return head
     new = head(nf, n_out)
     for m in new.modules():
@@ -219,35 +196,26 @@ def as_head(
 
 # %% ../../nbs/models/03_heads.ipynb #9ec4faea
 class ScalarMix(nn.Module):
-    "Learned weighted mean of `n_layers` hidden states, times a learned scale (ELMo, eq. 1)"
-    def __init__(self,
-        n_layers:int, # number of hidden states, usually the number of blocks + 1
-    ):
+    "Learned weighted mean of `n_layers` hidden states, of all blocks and the embeddings, times a learned scale (ELMo, eq. 1)"
+    def __init__(self, n_layers:int):
         super().__init__()
         self.s,self.gamma = nn.Parameter(torch.zeros(n_layers)),nn.Parameter(torch.ones(()))
     @property
     def weights(self)->Tensor: # `(n_layers,)`, sums to 1
         "The share of each layer"
         return self.s.float().softmax(0)
-    def forward(self,
-        hs, # tuple or list of hidden states, each `(bs, sl, nf)`
-    )->Tensor: # float32 `(bs, sl, nf)`
+    def forward(self, hs)->Tensor: # hidden states, each `(bs, sl, nf)` -> float32 `(bs, sl, nf)`
         return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs, strict=True))
 
 # %% ../../nbs/models/03_heads.ipynb #653384ee
-def all_states(
-    body, # A Hugging Face base model
-    inputs:dict # Arguments of its `forward`, from `ModelInputs`
-)->tuple: # Of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
-    "The hidden states of all layers, low to high; ValueError if they are not one a token"
+def all_states(body, inputs:dict)->tuple: # of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
+    "The hidden states of all layers of `body`, low to high; ValueError if they are not one a token"
     hs = body(**inputs, output_hidden_states=True).hidden_states
     if any(h.shape[:2]!=inputs['input_ids'].shape for h in hs):
         raise ValueError(f"{type(body).__name__} does not return one state a token in each layer; use `hidden_states=-1`")
     return hs
 
-def forget_states(
-    body # A Hugging Face base model
-):
+def forget_states(body):
     "Remove the hooks by which transformers collects hidden states, so that `body` can be pickled"
     for m in body.modules():
         vars(m).pop('_output_capturing_hooks_installed', None)
@@ -256,21 +224,16 @@ def forget_states(
 
 # %% ../../nbs/models/03_heads.ipynb #fcb227d2
 class HiddenStateSelector(nn.Module):
-    "Hidden states of all layers -> input of a head `(bs, sl, nf)`"
-    def __init__(self,
-        hidden_states, # The index of a layer, several (concatenated), or 'mix'
-        n, # Number of hidden states: blocks and embeddings
-        nf # Features of each
-    ):
+    """`n` hidden states of `nf` features, of embeddings and blocks -> input of a head `(bs, sl, nf)`
+    `hidden_states`: the index of a layer, several (concatenated), or 'mix'"""
+    def __init__(self, hidden_states, n, nf):
         super().__init__()
         self.mix = ScalarMix(n) if hidden_states=='mix' else None
         # indices from the top, so that each selection has one form
         self.hidden_states = 'mix' if self.mix else [range(-n, 0)[i] for i in L(hidden_states)]
         self.nf = nf if self.mix else nf*len(self.hidden_states)
     def extra_repr(self): return f'{self.hidden_states!r}' # compared when a run is resumed
-    def forward(self,
-        hs # Of all layers, from `all_states`
-    )->Tensor: # `(bs, sl, nf)`
+    def forward(self, hs)->Tensor: # of all layers, from `all_states` -> `(bs, sl, nf)`
         return self.mix(hs) if self.mix else torch.cat([hs[i] for i in self.hidden_states], -1)
 
 # %% ../../nbs/models/03_heads.ipynb #9123724a

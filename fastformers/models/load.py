@@ -54,22 +54,11 @@ def load_config(arch, revision='main'):
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
-def _scale_dropout(cfg, mult):
-    "Multiply every dropout probability of `cfg`; returns the old values"
-    old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
-    for k,v in old.items(): setattr(cfg, k, v*mult)
-    return old
-
 def _from_config(cls): return cls.from_config if hasattr(cls, 'from_config') else cls._from_config # no Auto class
 
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
     except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
-
-def _compile_blocks(hf, backend):
-    config = torch._dynamo.config
-    config.recompile_limit = max(64, config.recompile_limit) # torch's limit of 8 is shared by all blocks and models
-    for m in (m for ms in block_modules(hf.base_model) for m in ms): m.compile(backend=backend, dynamic=True)
 
 ADAPTERS = 'adapters.safetensors' # bottleneck adapters, in the directory of a checkpoint
 
@@ -90,7 +79,8 @@ def load_hf(
     random = isinstance(arch, PretrainedConfig) or not pretrained
     if cfg.is_encoder_decoder and get_meta(cfg).encoder!=auto_cls.__name__:
         raise ValueError(f"{cfg.model_type} is an encoder-decoder: only encoders named in `family_meta` are used, in classifiers")
-    old = _scale_dropout(cfg, drop_mult)
+    old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
+    for k,v in old.items(): setattr(cfg, k, v*drop_mult)
     with quiet_hf():
         if random: hf,info = _from_config(auto_cls)(cfg, dtype=dtype, **kwargs),None
         else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)
@@ -99,7 +89,10 @@ def load_hf(
     if gradient_checkpointing:
         hf.base_model.gradient_checkpointing_enable({'use_reentrant':False})
         hf.base_model.disable_input_require_grads() # otherwise the backward pass includes frozen blocks
-    if compile_blocks: _compile_blocks(hf, 'inductor' if compile_blocks is True else compile_blocks)
+    if compile_blocks:
+        config,backend = torch._dynamo.config,'inductor' if compile_blocks is True else compile_blocks
+        config.recompile_limit = max(64, config.recompile_limit) # torch's limit of 8 is shared by all blocks and models
+        for m in (m for ms in block_modules(hf.base_model) for m in ms): m.compile(backend=backend, dynamic=True)
     return hf,_report(hf, name, arch, revision, info)
 
 def _report(hf, name, path, revision, info):
@@ -121,11 +114,8 @@ def load_body(arch, pretrained=True, drop_mult=1., **kwargs):
     return load_hf(AutoModel, arch, pretrained, drop_mult, **kwargs)
 
 # %% ../../nbs/models/02_load.ipynb #b2c0d6e6
-def fit_vocab(
-    hf, # A Hugging Face model, changed in place
-    n_tokens # Number of tokens of the tokenizer
-): # Number of rows added, 0 if the model was large enough
-    "Extend the embeddings, and the outputs of an LM head, to at least `n_tokens` rows; old rows stay the same"
+def fit_vocab(hf, n_tokens): # number of rows added, 0 if the model was large enough
+    "Extend the embeddings of `hf`, and the outputs of an LM head, to at least `n_tokens` rows; old rows stay the same"
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)

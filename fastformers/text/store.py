@@ -56,10 +56,7 @@ def _write(path, batches, tok, code):
 # %% ../../nbs/text/05_store.ipynb #f2853666
 class TokenStore:
     "Tokenized documents in the directory `path`: `tokens` (all ids), `ends` and `keys` (`text_key`) of the documents"
-    def __init__(self,
-        path, # Directory that `TokenStore.build` wrote
-        tok=None # If given: raise unless this tokenizer built the store
-    ):
+    def __init__(self, path, tok=None): # `tok`: raise unless this tokenizer built the store
         self.path = Path(path).expanduser().resolve()
         self.meta = json.loads((self.path/'store.json').read_text(encoding='utf-8'))
         dtype,n = self.meta['dtype'],self.meta['documents']

@@ -65,25 +65,19 @@ def extend_vocab(
     return new
 
 # %% ../../nbs/text/02_tokenizer.ipynb #8a41c6fe
-def same_ids(
-    new, old # Fast tokenizers
-)->float:
-    "Share of the tokens of `old` that have the same id in `new`"
+def same_ids(new, old)->float:
+    "Share of the tokens of the tokenizer `old` that have the same id in `new`"
     ids = old.get_vocab().items()
     return len(ids & new.get_vocab().items())/len(ids)
 
 # %% ../../nbs/text/02_tokenizer.ipynb #98ea6b56
-def separates_pairs(
-    tok:PreTrainedTokenizerBase # A fast tokenizer
-)->bool:
-    "Does the template of `tok` put a separator between the two texts of a pair?"
+def separates_pairs(tok)->bool:
+    "Does the template of `tok`, a fast tokenizer, put a separator between the two texts of a pair?"
     seq = tok.backend_tokenizer.encode('a', 'a').sequence_ids # None for special tokens
     return None in seq[seq.index(0):seq.index(1)]
 
-def pair_tokens(
-    tok # What `load_tokenizer` takes; it is not changed
-)->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
-    "A tokenizer that encodes a pair as `a <sep> b <cls>` and a text as `a <cls>` (Radford et al. 2018, section 3.3)"
+def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
+    "A copy of `tok` that encodes a pair as `a <sep> b <cls>` and a text as `a <cls>` (Radford et al. 2018, section 3.3)"
     tok = load_tokenizer(tok)
     if separates_pairs(tok): return tok
     new,alone = extend_vocab(tok, sep_token='<sep>', cls_token='<cls>'),tok.backend_tokenizer.encode('a')
@@ -175,11 +169,8 @@ def _row(seqs):
     x,n = torch.cat(seqs),len(seqs[0])
     return x if len(seqs)==1 else x.replace(starts=[i==n for i in range(len(x))])
 
-def word_at(
-    text,
-    word # Also several words
-): # (start, end) in characters, None where there is none
-    "The first `word` in `text`, in upper or lower case"
+def word_at(text, word): # (start, end) in characters, None where there is none
+    "The first `word`, or several words, in `text`, in upper or lower case"
     m = re.search(rf'(?<!\w){re.escape(word)}(?!\w)', text, re.I)
     return m and m.span()
 
@@ -239,23 +230,17 @@ class HFTokenizer(Transform):
         texts = [self._pieces([o[:2] for o in run]) for (hidden,_),run in runs if not hidden]
         return TokenText(*(o for i,t in enumerate(texts) for o in [(' | ',False)]*(i>0)+t))
 
-    def encode_batch(self,
-        texts, # Strings, or pairs of strings
-        progress:bool=None # Show a bar? None: for more than 50,000 texts
-    )->list: # `TensorTokens`, one for each text, equal to encoding them one by one
-        "Encode many texts, on all cores"
+    def encode_batch(self, texts, progress:bool=None)->list: # `TensorTokens`, equal to encoding the texts one by one
+        "Encode many texts or pairs of texts, on all cores; `progress`: show a bar? None: for more than 50,000 texts"
         texts = list(texts)
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
         if bad is not None: raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
         show = len(texts)>50_000 if progress is None else progress
         return [o for i in tqdm(range(0, len(texts), 1000), disable=not show) for o in self._encode(texts[i:i+1000])]
 
-    def batches(self,
-        rows, # `TensorTokens`, as from `encode_batch`
-        bs=64, # Most rows in a batch
-        max_tokens=65536 # Most tokens in a batch, padding included
-    ): # Yields row numbers and their tokens `(bs, sl)`
-        "Batches of rows of similar length, longest first, padded on the right"
+    def batches(self, rows, bs=64, max_tokens=65536): # yields row numbers and their tokens `(bs, sl)`
+        """Batches of `rows` (as from `encode_batch`) of similar length, longest first, padded on the right
+        A batch holds at most `bs` rows and `max_tokens` tokens, padding included"""
         def padded(at):
             x = pad_sequence([rows[i].as_subclass(Tensor) for i in at], batch_first=True, padding_value=int(self.pad))
             return at, x.as_subclass(TensorTokens)
@@ -265,11 +250,8 @@ class HFTokenizer(Transform):
             at.append(i)
         if at: yield padded(at)
 
-    def find(self,
-        text, # A string
-        word # A word in it
-    )->TensorTokens:
-        "The tokens of `text`; those of the first `word` are `predicted`"
+    def find(self, text, word)->TensorTokens:
+        "The tokens of the string `text`; those of the first `word` are `predicted`"
         e,at = self.rust.encode(valid_text(text)),word_at(text, word)
         if at is None: raise ValueError(f"{word!r} is not a word of {text!r:.80}")
         if len(e)>(self.max_len or len(e)):
@@ -350,17 +332,13 @@ def encode_df(
     return df.assign(**{col:ids})
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
-def ordinary_ids(
-    tok:PreTrainedTokenizerBase # A fast tokenizer
-)->Tensor: # Sorted ids, 1-d int64
-    "The ids of all tokens of `tok` that are not special"
+def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
+    "The ids of all tokens of `tok`, a fast tokenizer, that are not special"
     special = {*tok.all_special_ids, *(i for i,o in tok.added_tokens_decoder.items() if o.special)}
     return torch.tensor(sorted({*tok.get_vocab().values()}-special))
 
-def tok_hash(
-    tok:PreTrainedTokenizerBase # A fast tokenizer
-)->str: # 16 hexadecimal digits
-    "Hash of the vocabulary, rules and special tokens of `tok`"
+def tok_hash(tok)->str: # 16 hexadecimal digits
+    "Hash of the vocabulary, rules and special tokens of `tok`, a fast tokenizer"
     d = json.loads(tok.backend_tokenizer.to_str())
     d['truncation'] = d['padding'] = None
     special = {k:str(v) for k,v in tok.special_tokens_map.items()}

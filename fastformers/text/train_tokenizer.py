@@ -17,10 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #87906031
-def valid_text(
-    text:str # Any text
-)->str: # The same text; where it cannot be written as UTF-8, surrogate pairs joined and lone surrogates replaced by U+FFFD
-    "`text` as every tokenizer accepts it"
+def valid_text(text:str)->str:
+    "`text` as every tokenizer accepts it: surrogate pairs joined, lone surrogates replaced by U+FFFD"
     try: text.encode()
     except UnicodeEncodeError: return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
     return text

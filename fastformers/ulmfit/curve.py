@@ -25,11 +25,8 @@ from .stage import fine_tune_classifier, fine_tune_lm
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/06_curve.ipynb #be35d9ef
-def nested_order(
-    labels, # Of each row
-    seed # Other seeds draw other rows
-)->np.ndarray: # Row numbers; the first n are a sample of n rows
-    "Rows in random order, one of each class in front"
+def nested_order(labels, seed)->np.ndarray: # row numbers; the first n are a sample of n rows
+    "Rows in random order by `seed`, one of each class of `labels` in front"
     order = np.random.default_rng(seed).permutation(len(labels))
     again = pd.Series(labels, dtype=object).iloc[order].duplicated().to_numpy()
     return np.concatenate([order[~again], order[again]])
@@ -38,10 +35,9 @@ def nested_order(
 _with,_without,_tfidf = 'with stage 2','without stage 2','TF-IDF + logistic regression'
 
 class LabelCurve:
-    "Accuracy of classifiers of few and of many labels on the same held-out rows"
-    def __init__(self,
-        rows # Of each classifier `arm`, number of `labels`, `seed`, `seconds`, and `hits`: is each held-out row right?
-    ):
+    """Accuracy of classifiers of few and of many labels on the same held-out rows
+    `rows`: of each classifier `arm`, number of `labels`, `seed`, `seconds`, and `hits`: is each held-out row right?"""
+    def __init__(self, rows):
         self.rows = pd.DataFrame(rows)
         self.table = self.rows.drop(columns='hits').assign(accuracy=self.rows.hits.map(np.mean))
 

@@ -155,10 +155,8 @@ class TaskConfig(TrainConfig):
 Setting = namedtuple('Setting', 'name type default help') # a field of a section
 
 @cache
-def settings(
-    cls, # A section, such as `LMConfig`
-)->dict: # name -> `Setting`
-    "The settings of a section; `help` is the comment beside the field"
+def settings(cls)->dict: # name -> `Setting`
+    "The settings of a section such as `LMConfig`; `help` is the comment beside the field"
     helps = {}
     for o in reversed(cls.__mro__[:-1]): helps |= {k:' '.join(v.split()) for k,v in docments(o, returns=False).items() if v}
     return {f.name:Setting(f.name, f.type, f.default, helps[f.name]) for f in fields(cls)}
@@ -254,10 +252,8 @@ def _read_section(name, keys):
     cls = section_types[name]
     return cls(**{k:parse(settings(cls)[k].type, v, f'[{name}] {k}: ') for k,v in keys.items()})
 
-def read_recipe(
-    path, # An INI file
-)->Recipe: # With absolute paths
-    "Read a recipe; an unknown key or a wrong type is a ValueError that names the key and the allowed values"
+def read_recipe(path)->Recipe: # with absolute paths
+    "Read an INI file; an unknown key or a wrong type is a ValueError that names the key and the allowed values"
     path = find_path(path)
     ini = ConfigParser(interpolation=None, default_section='', delimiters=['='], inline_comment_prefixes=['#'])
     try:
@@ -266,24 +262,17 @@ def read_recipe(
         return Recipe(**{k:_read_section(k, ini[k]) for k in ini.sections()}).resolved(path.parent)
     except (Error,ValueError) as e: raise ValueError(f"{path}: {' '.join(str(e).split())}") from None
 
-def as_recipe(
-    o=None, # A `Recipe`, a dict of sections, the path of an INI file, or None for the defaults
-)->Recipe:
-    "A `Recipe` from one of its forms"
+def as_recipe(o=None)->Recipe:
+    "A `Recipe` from a `Recipe`, a dict of sections, the path of an INI file, or None for the defaults"
     if isinstance(o, Recipe): return o
     return Recipe().replace(**o or {}) if o is None or isinstance(o, dict) else read_recipe(o)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #a772b212
-def split_columns(
-    df, # A DataFrame
-    names, # The name of a column, or several separated by commas
-): # A name, or a list of several
-    "Split `names` at commas, unless it is the name of a column"
+def split_columns(df, names): # a name, or a list of several
+    "Split `names` at commas, unless it is the name of a column of `df`"
     return [o.strip() for o in names.split(',')] if isinstance(names, str) and names not in df and ',' in names else names
 
-def read_data(
-    recipe:Recipe
-)->tuple: # (labelled, unlabelled, general, test), DataFrames; the last three may be None
+def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), DataFrames; the last three may be None
     "Read the data files of a recipe"
     from fastformers.text.corpora import docs_corpus
     from fastformers.text.readers import read_texts

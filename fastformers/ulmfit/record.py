@@ -54,10 +54,9 @@ def _row(stages):
     if s.majority: row['largest class'] = fmt(s.majority)
     return row | {f'test {k}':values(test, k) for k in test[0]}
 
-def stage_table(
-    named:dict, # Name -> list of `Stage`, one for each seed
-)->pd.DataFrame: # Of strings
-    "A row for each name: data, settings, time; metrics before → after training, ± standard deviation over seeds"
+def stage_table(named:dict)->pd.DataFrame: # of strings
+    """A row for each name in `named`, a dict of lists of `Stage`: data, settings, time;
+    metrics before → after training, ± standard deviation over seeds"""
     return pd.DataFrame([*map(_row, named.values())], index=pd.Index(named, name='stage')).fillna('')
 
 # %% ../../nbs/ulmfit/02_record.ipynb #3346e4ae

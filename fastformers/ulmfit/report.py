@@ -117,12 +117,9 @@ _care = """- The validation score is too optimistic if settings were chosen on v
 def _bullets(o): return '\n'.join(f'- {v}' for v in o)
 
 class Report:
-    "Results of the `stages` of a run, and what each stage gained"
-    def __init__(self,
-        stages, # List of `Stage`, in the order of the run; one of each name for each seed
-        path=None, # Directory of the run
-        info=None, # dict of more to say about the run: data, architecture, ...
-    ):
+    """Results of the `stages` of a run, a list of `Stage` with one of each name for each seed, and what each stage gained
+    `path`: directory of the run; `info`: dict of more to say about it, such as its data"""
+    def __init__(self, stages, path=None, info=None):
         self.stages,self.path,self.info = list(stages),path,dict(info or {})
         self.named,self._gains = {},None
         for o in self.stages: self.named.setdefault(o.name, []).append(o)
@@ -195,10 +192,8 @@ class Report:
         return f"{markdown_table(self.table())}\n\n{_bullets(self.sentences())}"
     def __repr__(self): return f'{_title}\n\n{self.summary()}'
 
-    def to_markdown(self,
-        picture=None, # Path of a picture, relative to the Markdown file
-    ):
-        "The whole report as Markdown"
+    def to_markdown(self, picture=None):
+        "The whole report as Markdown; `picture`: path of one, relative to the Markdown file"
         parts = [f"# {_title}", _bullets(self.sentences())]
         if picture: parts.append(f"![Losses and scores]({picture})")
         if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
@@ -224,10 +219,8 @@ class Report:
         _plot_scores(self, below.subplots())
         return fig
 
-    def save(self,
-        path=None, # Directory; default: the run's own
-    )->Path:
-        "Write report.md, report.png and report.json"
+    def save(self, path=None)->Path:
+        "Write report.md, report.png and report.json to the directory `path`, by default that of the run"
         path = Path(path or self.path)
         path.mkdir(parents=True, exist_ok=True)
         self.plot().savefig(path/'report.png', dpi=100)

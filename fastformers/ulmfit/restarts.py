@@ -26,11 +26,9 @@ class Restarts:
         return (f"best of {len(v)}: seed {self.best.seed}, {self.best.score_name} {v.max():.3f}; all: {v.mean():.3f} ± {v.std():.3f}, "
                 f"lowest {v.min():.3f}. The best was chosen by these rows: other rows show what to expect of it")
 
-def best_of(
-    fit, # A function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch)`
-    seeds=(42,43,44,45,46) # Of the runs, which must have the same validation rows
-) -> Restarts:
-    "Run `fit` for each of `seeds` and keep the learner of the best by validation score"
+def best_of(fit, seeds=(42,43,44,45,46)) -> Restarts:
+    """Run `fit`, a function of `seed` that gives a `Stage`, such as `partial(fine_tune_classifier, df, arch)`, for each of
+    `seeds`, and keep the learner of the best by validation score; all runs must have the same validation rows"""
     best,scores = None,pd.Series(dtype=float, name='score')
     for seed in seeds:
         s = fit(seed=seed)

@@ -24,7 +24,7 @@ from ..models.load import load_config
 from ..text.core import normal
 from ..text.readers import check_columns
 from ..text.tokenizer import reads, texts_in
-from .recipe import Recipe, as_recipe, split_columns
+from .recipe import as_recipe, split_columns
 from .record import Stage
 from .report import Report
 from .scores import tfidf_hits
@@ -36,14 +36,9 @@ def _texts(df, cols):
     def joined(o): return ' '.join(o) if isinstance(o, (list,tuple,np.ndarray)) else o
     return [t for c in cols for t in texts_in(df[[c]].map(joined), c)]
 
-def lm_texts(
-    df, # Labelled texts
-    train, # Positions of the training rows
-    unlabelled=None, # More texts: a DataFrame or a list
-    test=None, # Labelled texts, evaluated after training
-    text_col='text', # Column of the texts, or a pair of columns
-)->tuple: # (texts, number of dropped texts)
-    "Training and unlabelled texts for a language model, without validation and test texts"
+def lm_texts(df, train, unlabelled=None, test=None, text_col='text')->tuple: # (texts, number of dropped texts)
+    """Texts for a language model: those of the rows `train` of `df` and `unlabelled`, a DataFrame or a list,
+    without validation and `test` texts"""
     cols,is_train = L(text_col),np.isin(np.arange(len(df)), train)
     more = as_frame([] if unlabelled is None else unlabelled, cols[0])
     own = [c for c in cols if c in more] or cols[:1]

@@ -42,11 +42,8 @@ class RowScores(Callback):
         self.scores.append(score.double().cpu())
         self.weights.append(weight.double().cpu())
 
-def measure(
-    learn:Learner,
-    dl=None, # Default: the validation rows
-)->tuple: # (metrics, scores, weights), arrays with one number per row, in the order of the rows
-    "Metrics and row scores of `learn` on `dl`"
+def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
+    "Metrics and row scores of `learn` on `dl`, by default the validation rows"
     rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
     with learn.no_logging(), learn.no_bar(): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
@@ -56,9 +53,7 @@ def measure(
     return dict(zip(names, values)), score, weight
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
-def class_scores(
-    learn:Learner, # With a classifier
-)->pd.DataFrame|None: # One row per class and one for their mean; None without classes
+def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one for their mean; None without classes
     "Precision, recall and F1 of each class on the validation rows, and its number of rows (support)"
     task = task_of(learn.dls)
     if not task.classes: return
@@ -69,12 +64,8 @@ def class_scores(
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
-def tfidf_hits(
-    train, valid, # DataFrames
-    text_col='text', # Column of the texts, or a pair of columns, which are joined
-    label_col='label', # Column of the labels
-)->np.ndarray: # For each row of `valid`, is it right?
-    "TF-IDF of words and pairs of words with logistic regression, trained on `train`"
+def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # for each row of `valid`, is it right?
+    "TF-IDF of words and pairs of words with logistic regression, trained on `train`; a pair of `text_col` is joined"
     def texts(df): return [' '.join(map(str, o)) for o in df[list(L(text_col))].to_numpy()]
     y,target = train[label_col].astype(str),valid[label_col].astype(str)
     model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))

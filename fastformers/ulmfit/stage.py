@@ -141,11 +141,8 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
-def small_config(
-    tok, # Its tokenizer
-    **kwargs # `family`, `layers`, `width`, `inner` and `positions`, see `GeneralConfig`
-) -> PretrainedConfig:
-    "Config of a small network with the vocabulary of `tok`"
+def small_config(tok, **kwargs)->PretrainedConfig:
+    "Config of a small network with the vocabulary of `tok`; `family`, `layers`, `width`, ... as in `GeneralConfig`"
     c = GeneralConfig(**kwargs)
     special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id')}
     return AutoConfig.for_model(
@@ -207,14 +204,8 @@ def fine_tune_lm(
                      precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
-def task_learner(
-    dls, # As from `classifier_dls`
-    arch, # As for `classifier_learner`
-    c:TaskConfig, # Head, hidden states, adapters, auxiliary language model
-    cbs=None, # More callbacks
-    **kwargs # Arguments of `classifier_learner`
-)->Learner:
-    "`classifier_learner` with the settings `c`"
+def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
+    "`classifier_learner` with the settings `c`: head, hidden states, adapters, auxiliary language model"
     adapt = adapter_methods.get(c.adapters, c.adapters)
     aux = [] if c.aux_lm is None else [AuxiliaryLM(c.aux_lm)]
     learn = classifier_learner(dls, arch, head=c.head, pool=c.pool, hidden_states=c.hidden_states,
@@ -223,11 +214,8 @@ def task_learner(
     if c.calibrate: check_rows(dls)
     return learn
 
-def labelled_dl(
-    dls, # As from `classifier_dls`
-    df # Labelled texts
-)->DataLoader:
-    "A `DataLoader` of labelled test rows; all labels are read now, so that an unknown one is an error before training"
+def labelled_dl(dls, df)->DataLoader:
+    "A `DataLoader` of the labelled test rows `df`; all labels are read now, so that an unknown one is an error before training"
     dl = dls.test_dl(df, with_labels=True)
     for _ in dl.dataset.tls[-1]: pass
     return dl
