@@ -52,6 +52,12 @@ def load_tokenizer(
     return tok
 
 # %% ../../nbs/text/02_tokenizer.ipynb #d594a3e9
+def _said(tok, **facts):
+    "A copy of `tok` that writes `facts` into its tokenizer_config.json"
+    new = copy.deepcopy(tok)
+    new.init_kwargs.update(facts)
+    return new
+
 def extend_vocab(
     tok, # What `load_tokenizer` takes; it is not changed
     tokens=(), # A new ordinary word, or several; those that are tokens already stay what they are
@@ -133,6 +139,11 @@ def _windows(e, max_len, truncation, windows, overlap):
     if over>0: at = _head[truncation](len(text)-over); del text[at:at+over]
     return [before+text[i:i+room]+after for i in range(0, max(len(text)-overlap, 1), step)]
 
+def _turned(seq, at):
+    "The positions `at` with those of each text in reverse; special tokens, None in `seq`, stay where they are"
+    of = {k:[j for j in at if seq[j]==k] for k in (0,1)}
+    return [j if seq[j] is None else of[seq[j]].pop() for j in at]
+
 # %% ../../nbs/text/02_tokenizer.ipynb #29fc3916
 def is_pair(o):
     "Is `o` a pair of texts?"
@@ -188,10 +199,13 @@ class HFTokenizer(Transform):
         truncation:str='head', # Which part of a long text is kept: 'head', 'tail' or 'head_tail'
         windows:int=1, # A longer text, or second text of a pair, is read in up to so many windows of `max_len` tokens
         overlap:int=0, # Tokens that a window shares with the one before it
-        pairing:str='together' # How a pair is read: 'together', 'siamese' or 'both_orders', see `pairings`
+        pairing:str='together', # How a pair is read: 'together', 'siamese' or 'both_orders', see `pairings`
+        backwards:bool=None # Read each text from its last token to the first? Kept in the tokenizer's files; None: as they say
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
+        if backwards is not None: self.tok = _said(self.tok, backwards=backwards)
+        self.backwards = self.tok.init_kwargs.get('backwards', False)
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         if windows>1 and not (max_len and 0<=overlap<max_len//2):
             raise ValueError(f"`windows` need a `max_len` and an `overlap` below half of it, got {max_len} and {overlap}")
@@ -227,7 +241,7 @@ class HFTokenizer(Transform):
         o = o[o.real]
         tokens = zip(o.ids.tolist(), o.predicted.tolist(), o.starts.cumsum(0).tolist())
         runs = groupby(tokens, key=lambda o: (o[0] in self._hidden, o[2]))
-        texts = [self._pieces([o[:2] for o in run]) for (hidden,_),run in runs if not hidden]
+        texts = [self._pieces([o[:2] for o in run][::-1 if self.backwards else 1]) for (hidden,_),run in runs if not hidden]
         return TokenText(*(o for i,t in enumerate(texts) for o in [(' | ',False)]*(i>0)+t))
 
     def encode_batch(self, texts, progress:bool=None)->list: # `TensorTokens`, equal to encoding the texts one by one
@@ -272,7 +286,7 @@ class HFTokenizer(Transform):
         types,limit,starts = [e.type_ids for e in es] if typed else [],self.max_len or len(max(ids, key=len)),{}
         for i,e in enumerate(es):
             if not ids[i]: ids[i] = [self.blank]; types[i:i+1] = [[0]]*typed
-            elif len(ids[i])>limit:
+            elif len(ids[i])>limit or self.backwards:
                 at = self._kept(e)
                 if len(at)>1: starts[i] = np.cumsum([*map(len, at)])[:-1]
                 for o in (ids, types)[:1+typed]: o[i] = [o[i][j] for w in at for j in w]
@@ -284,12 +298,14 @@ class HFTokenizer(Transform):
         return rows
 
     def _kept(self, e):
-        "Positions of the encoding `e` that are read, a list for each window"
+        "Positions of the encoding `e` that are read, in the order of reading, a list for each window"
         at = [*range(len(e.ids))]
-        if not self.max_len or len(at)<=self.max_len: return [at]
-        if self.windows>1: return _windows(e, self.max_len, self.truncation, self.windows, self.overlap)
-        for c in _cuts(e, self.max_len, self.truncation): del at[c]
-        return [at]
+        if not self.max_len or len(at)<=self.max_len: parts = [at]
+        elif self.windows>1: parts = _windows(e, self.max_len, self.truncation, self.windows, self.overlap)
+        else:
+            for c in _cuts(e, self.max_len, self.truncation): del at[c]
+            parts = [at]
+        return [_turned(e.sequence_ids, o) for o in parts] if self.backwards else parts
 
     def marked(self, e, marks):
         """The tokens of an encoding `e` of `rust`, and which of the positions `marks` in it are predicted
@@ -342,4 +358,4 @@ def tok_hash(tok)->str: # 16 hexadecimal digits
     d = json.loads(tok.backend_tokenizer.to_str())
     d['truncation'] = d['padding'] = None
     special = {k:str(v) for k,v in tok.special_tokens_map.items()}
-    return content_hash([json.dumps([d, special], sort_keys=True)])
+    return content_hash([json.dumps([d, special], sort_keys=True), *(['backwards'] if tok.init_kwargs.get('backwards') else [])])

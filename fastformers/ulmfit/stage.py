@@ -177,6 +177,7 @@ def pretrain_lm(
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = _new_tok(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
+    if c.backwards: tok = HFTokenizer(tok, backwards=True).tok
     if config is None: config = small_config(tok, **vars(c))
     return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs,
                      precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
