@@ -24,7 +24,7 @@ from ..models.load import load_config
 from ..text.core import normal
 from ..text.readers import check_columns
 from ..text.tokenizer import reads, texts_in
-from .recipe import as_recipe, split_columns
+from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
 from .report import Report
 from .scores import tfidf_hits
