@@ -1,11 +1,7 @@
-"Replaced token detection through everything that an objective meets: exact means, accumulation, resuming, hand-over, stages by name"
+"Replaced token detection: what it has beyond the other objectives (see test_objectives)"
 import logging, pytest, torch
-from fastai.basics import Callback
-from fastai.optimizer import SGD
 from fastai.torch_core import set_seed
 from transformers import AutoModel, AutoModelForPreTraining
-from fastformers.callback.compute import TokenAccumulation
-from fastformers.callback.resume import Resume
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.rtd import RTD
