@@ -81,3 +81,29 @@ def test_the_share_of_hidden_tokens_falls_over_a_fit():
 
 def test_a_falling_share_goes_on_after_a_stop(tmp_path):
     same_after_a_stop(lambda cbs: learner('mlm', 5, cbs=cbs, p=(.9,.1)), tmp_path)
+
+# ---- two ways of reading in one network
+
+@pytest.mark.parametrize('p', [0., .1])
+def test_a_hybrid_network_trains_alike_with_recomputed_layers(p):
+    "Gradient checkpointing runs the layers again in the backward pass, where the config no longer says in which direction"
+    res = []
+    for again in (False, True):
+        learn = learner('hybrid', 100, cbs=Grads()) if p else learner('hybrid', 100, 0., cbs=Grads())
+        if again: learn.model.hf.gradient_checkpointing_enable()
+        for m in learn.model.modules():
+            if hasattr(m, 'attention_dropout'): m.attention_dropout = p # the faster attention of training on a CPU
+        set_seed(1); learn.fit(1, 1e-3); res.append(learn.grads.grads)
+    assert max(gap(res[0][k], res[1][k]) for k in res[0])<1e-6
+
+def test_a_causal_row_of_a_hybrid_network_never_sees_what_follows_while_it_trains():
+    model = learner('hybrid').model.train()
+    for m in model.modules():
+        if hasattr(m, 'attention_dropout'): m.attention_dropout = .1
+    mask = toks['llama'].mask_token_id
+    for last,blind in ((30,True), (mask,False)): # without a mask token, and with one
+        ids = torch.randint(300, 600, (2,12)); ids[:,5] = last
+        other = ids.clone(); other[:,-1] = 31
+        outs = []
+        for o in (ids, other): set_seed(2); outs.append(model(TensorTokens(o, predicted=torch.ones_like(o))))
+        assert (gap(outs[0][:,:-1], outs[1][:,:-1])==0)==blind

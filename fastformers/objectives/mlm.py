@@ -64,7 +64,7 @@ class MLM(Objective):
         return lowest(self.hash(x), self.ordinary(x), self.rate)
 
     def hide(self, x, m, unit):
-        "`x` with the tokens at `m` hidden, and the targets; the hash `unit` `(bs, sl)` draws mask, random token or neither"
+        "`x` with the tokens at `m` hidden, and the targets; the hash `unit` draws mask token, random token or neither"
         h,u,ids,words = self.hash(x), hash_to_unit(splitmix64(unit+1)), x.ids, self.words.to(x.device)
         other = words[shift_right(splitmix64(h+2),1) % len(words)]
         new = torch.where(u<self.replace[0], self.tok.mask_token_id, torch.where(u<sum(self.replace), other, ids))
@@ -126,7 +126,8 @@ class SpanMLM(WholeWordMLM):
         starts,ok,h = self.word_starts(x),self.ordinary(x),self.hash(x)
         first = torch.where(starts, torch.arange(x.shape[1], device=x.device), 0).cummax(1).values
         ok &= starts.gather(1, first)
-        word = (starts + self.longest*~self.ordinary(x)).cumsum(1).gather(1, first) # number of the word; special tokens are a gap
+        gaps = self.longest*~self.ordinary(x) # no span goes past a special token
+        word = (starts+gaps).cumsum(1).gather(1, first)
         n,left,res = self.span_lengths(h),budget(ok, self.rate),torch.zeros_like(h)
         while bool(left.any()):
             begin = h.masked_fill(~starts | (res>0), torch.iinfo(torch.int64).max).argmin(1, keepdim=True)
