@@ -46,8 +46,9 @@ Modules:
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; give a network another tokenizer: `match_vocab`
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
+- `fastformers.objectives.hybrid`: Causal and masked language modelling in one network (GPT-BERT)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
-- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
+- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`), whole words (`WholeWordMLM`) or spans of words (`SpanMLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor

@@ -39,7 +39,7 @@ from ..models.heads import as_head
 from ..models.load import load_body
 from ..models.vocab import extend_rows
 from ..objectives.core import objective_of
-from ..objectives.metrics import TokenRecorder
+from ..objectives.metrics import TokenRecorder, TrainingShare
 from ..text.tokenizer import load_tokenizer, same_ids, tok_hash
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,8 @@ def lm_learner(
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`")
     if metrics is None: metrics = obj.metrics
-    learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder()], loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
+    own = [TokenRecorder(), TrainingShare()]
+    learn = _learner(dls, arch, pretrained, obj.build, own, loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
         _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and should first "
                      "train alone: `fine_tune_lm` does so; in your own loop use `fit_schedule(lp_ft)`")

@@ -263,10 +263,10 @@ class LanguageModel(HFModel):
         return self.loaded.loaded>0 and any(not o.startswith(prefix) for o in self.loaded.new)
     def forward(self, x): return self.in_parts(self.logits, as_tokens(x))
 
-    def logits(self, x):
-        "`forward` for a batch whose padding is safe"
+    def logits(self, x, **kwargs):
+        "`forward` for a batch whose padding is safe; `kwargs` go to the Hugging Face model"
         at = predicted_at(x.predicted)                                # (bs, k)
-        with select_positions(self.body, at) as body: logits = self.hf(**self.model_inputs(x)).logits
+        with select_positions(self.body, at) as body: logits = self.hf(**self.model_inputs(x), **kwargs).logits
         return logits if body.done else at_positions(logits, at)
 
 # %% ../../nbs/models/05_core.ipynb #f04b5026

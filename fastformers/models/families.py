@@ -83,18 +83,18 @@ def _says_causal(config):
     both_ways = getattr(config,'use_bidirectional_attention',False) in (True,'all')
     return getattr(config,'is_causal',True) is not False and not both_ways
 
-def _try_causal(body):
+def _try_causal(body, **kwargs):
     "Do all earlier states stay the same if the last token changes? None if the states are NaN or infinite"
     x = (torch.arange(8, device=next(body.parameters()).device)[None]*7+11)%body.config.get_text_config().vocab_size
     other = x.clone()
     other[:,-1] = x[:,0]
-    with evaluating(body): a,b = (body(input_ids=o)[0][:,:-1].float() for o in (x,other))
+    with evaluating(body): a,b = (body(input_ids=o, **kwargs)[0][:,:-1].float() for o in (x,other))
     return bool((a-b).abs().max() <= 1e-6*a.std()) if a.isfinite().all() else None
 
-def is_causal(o):
-    "True if a token sees only earlier tokens; `o` is a config, or a Hugging Face base model, which is tested"
+def is_causal(o, **kwargs):
+    "True if a token sees only earlier tokens; `o` is a config, or a Hugging Face base model, which is tested with `kwargs`"
     if not isinstance(o, nn.Module): return _says_causal(o)
-    tried = _try_causal(o) if get_meta(o.config).padding is None else None # no self-test, see `family_meta`
+    tried = _try_causal(o, **kwargs) if get_meta(o.config).padding is None else None # no self-test, see `family_meta`
     return _says_causal(o.config) if tried is None else tried
 
 # %% ../../nbs/models/00_families.ipynb #54da2bd0

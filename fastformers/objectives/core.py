@@ -90,7 +90,7 @@ objectives = {} # name -> class
 
 class Objective(ItemTransform):
     "Tokens -> (tokens with predicted positions, targets); brings loss, metrics and the model to train"
-    order,auto_cls,metrics,passes,_pass,_retain = 90,None,(),0,0,False
+    order,auto_cls,metrics,passes,share,_pass,_share,_retain = 90,None,(),0,0.,0,1.,False
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives[camel2snake(cls.__name__)] = cls
@@ -111,7 +111,7 @@ class Objective(ItemTransform):
             raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
 
     def __call__(self, b, split_idx=None, **kwargs):
-        self._pass = self.passes if split_idx==0 else 0
+        self._pass,self._share = (self.passes,self.share) if split_idx==0 else (0,1.) # validation: as at the end
         return super().__call__(b, **kwargs)
     def hash(self, x): "An int64 hash for each token on this pass"; return token_hash(x, self.seed, self._pass)
     def ordinary(self, x):

@@ -1,0 +1,109 @@
+"Every objective of the library, found by its name: exact means, accumulation, resuming, hand-over, tables"
+import pytest, torch
+from fastai.basics import Callback
+from fastai.optimizer import SGD
+from fastai.torch_core import set_seed
+from fastformers.callback.compute import TokenAccumulation
+from fastformers.callback.resume import Resume
+from fastformers.learner.core import lm_learner
+from fastformers.objectives.core import all_objectives, objective_of
+from fastformers.text.core import as_tokens
+from fastformers.text.tokenizer import extend_vocab
+from test_contracts_common import *
+
+known = {k:o for k,o in all_objectives().items() if o.__module__.startswith('fastformers.')}
+toks = {'electra':tiny_tok('electra'), 'llama':extend_vocab(tiny_tok('llama'), mask_token='<mask>')}
+df = tiny_df()[:24]
+
+def learner(name, bs=8, drop_mult=1., arch=None, cbs=None, opt_func=SGD, **kwargs):
+    "A small learner with objective `name`, on the first family that fits"
+    set_seed(0)
+    family = next(o for o in toks if known[name].fits(tiny_arch(o)))
+    dls = lm_dls(df, toks[family], known[name](toks[family], **kwargs), seq_len=32, bs=bs, device='cpu')
+    return quiet(lm_learner(dls, arch or tiny_arch(family, num_hidden_layers=1), drop_mult=drop_mult, precision='fp32', cbs=cbs, opt_func=opt_func))
+
+each = pytest.mark.parametrize('name', sorted(known))
+
+@each
+def test_validation_figures_do_not_depend_on_the_batch_size(name):
+    learns = [learner(name, bs) for bs in (1, 3, 100)]
+    for o in learns[1:]: o.model.load_state_dict(learns[0].model.state_dict())
+    figures = [list(o.validate()) for o in learns]
+    for o in figures[1:]: assert o==pytest.approx(figures[0], rel=1e-5)
+
+class Grads(Callback):
+    order = 1000
+    def before_step(self): self.grads = {k:p.grad.clone() for k,p in self.model.named_parameters() if p.grad is not None}
+
+@each
+def test_accumulated_gradients_are_those_of_the_large_batch(name):
+    whole,parts = learner(name, 100, 0., cbs=Grads()),learner(name, 5, 0., cbs=[Grads(), TokenAccumulation(n_acc=10**6)])
+    for o in (whole,parts): o.model.double(); o.fit(1, 1e-3)
+    a,b = whole.grads.grads,parts.grads.grads
+    assert a.keys()==b.keys() and max(gap(a[k], b[k]) for k in a)<1e-5 and max(float(o.abs().max()) for o in a.values())>1e-2
+
+def same_after_a_stop(new, tmp_path):
+    whole = new(Resume(tmp_path/'a', every=2, minutes=None)); whole.fit_one_cycle(2, 1e-2)
+    with pytest.raises(KeyboardInterrupt): new([Resume(tmp_path/'b', every=2, minutes=None), Power(5)]).fit_one_cycle(2, 1e-2)
+    again = new(Resume(tmp_path/'b', every=2, minutes=None)); again.fit_one_cycle(2, 1e-2)
+    a,b = whole.model.state_dict(),again.model.state_dict()
+    assert all(torch.equal(a[k], b[k]) for k in a) and [*whole.validate()]==[*again.validate()]
+
+@each
+def test_a_stopped_run_ends_as_the_whole_one(name, tmp_path):
+    same_after_a_stop(lambda cbs: learner(name, 5, cbs=cbs), tmp_path)
+
+@each
+def test_a_checkpoint_goes_on_where_it_was_left_and_tables_are_shown(name, tmp_path):
+    learn = learner(name); learn.fit(1, 1e-2)
+    learn.save_encoder(tmp_path/'lm')
+    for again in (learner(name, arch=tmp_path/'lm'), learner(name).load_encoder(tmp_path/'lm')):
+        assert [*again.validate()]==pytest.approx([*learn.validate()], rel=1e-5)
+    learn.dls.show_batch(max_n=2); learn.show_results(max_n=2)
+
+# ---- a share of hidden tokens that changes over a fit
+
+class Hidden(Callback):
+    "For each batch: is it of training, how many ordinary tokens has each row, how many of them are hidden"
+    order = 1
+    def before_fit(self): self.seen = []
+    def before_batch(self):
+        x,y = as_tokens(self.x),self.y.as_subclass(Tensor)
+        ok = objective_of(self.dls).ordinary(x.replace(ids=torch.where(y!=-100, y, x.ids)))
+        self.seen.append((self.training, ok.sum(1).tolist(), (y!=-100).sum(1).tolist()))
+
+def test_the_share_of_hidden_tokens_falls_over_a_fit():
+    learn = learner('mlm', 4, cbs=Hidden(), p=(.9,.1)); learn.fit(2, 1e-2)
+    train,valid = ([(n,k) for t,n,k in learn.hidden.seen if t==o] for o in (True,False))
+    assert len(train)>5 and len(valid)>1
+    for i,(ns,ks) in enumerate(train): assert ks==[max(1, round((.9-.8*i/len(train))*n)) for n in ns]
+    for ns,ks in valid: assert ks==[max(1, round(.1*n)) for n in ns]
+
+def test_a_falling_share_goes_on_after_a_stop(tmp_path):
+    same_after_a_stop(lambda cbs: learner('mlm', 5, cbs=cbs, p=(.9,.1)), tmp_path)
+
+# ---- two ways of reading in one network
+
+@pytest.mark.parametrize('p', [0., .1])
+def test_a_hybrid_network_trains_alike_with_recomputed_layers(p):
+    "Gradient checkpointing runs the layers again in the backward pass, where the config no longer says in which direction"
+    res = []
+    for again in (False, True):
+        learn = learner('hybrid', 100, cbs=Grads()) if p else learner('hybrid', 100, 0., cbs=Grads())
+        if again: learn.model.hf.gradient_checkpointing_enable()
+        for m in learn.model.modules():
+            if hasattr(m, 'attention_dropout'): m.attention_dropout = p # the faster attention of training on a CPU
+        set_seed(1); learn.fit(1, 1e-3); res.append(learn.grads.grads)
+    assert max(gap(res[0][k], res[1][k]) for k in res[0])<1e-6
+
+def test_a_causal_row_of_a_hybrid_network_never_sees_what_follows_while_it_trains():
+    model = learner('hybrid').model.train()
+    for m in model.modules():
+        if hasattr(m, 'attention_dropout'): m.attention_dropout = .1
+    mask = toks['llama'].mask_token_id
+    for last,blind in ((30,True), (mask,False)): # without a mask token, and with one
+        ids = torch.randint(300, 600, (2,12)); ids[:,5] = last
+        other = ids.clone(); other[:,-1] = 31
+        outs = []
+        for o in (ids, other): set_seed(2); outs.append(model(TensorTokens(o, predicted=torch.ones_like(o))))
+        assert (gap(outs[0][:,:-1], outs[1][:,:-1])==0)==blind
