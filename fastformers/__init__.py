@@ -48,6 +48,7 @@ Modules:
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
+- `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
