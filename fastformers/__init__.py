@@ -46,6 +46,7 @@ Modules:
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; give a network another tokenizer: `match_vocab`
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
+- `fastformers.objectives.joint`: Two objectives on one batch: masked words and the relation of two segments, as BERT and ALBERT were trained (`Joint`)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or of whole words (`WholeWordMLM`)
 - `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
