@@ -11,9 +11,8 @@ __all__ = ['JointLoss', 'MemberMetric', 'JointModel', 'Joint']
 # %% ../../nbs/objectives/08_joint.ipynb #5b923235
 from types import SimpleNamespace
 from fastai.learner import Metric
-from fastcore.basics import camel2snake, ifnone
+from fastcore.basics import camel2snake
 from transformers import AutoModelForPreTraining
-from ..models.load import load_hf
 from .core import Objective, reduce_rows
 from .mlm import MLM
 from .sentence_pairs import NSP, PairModel
@@ -21,15 +20,10 @@ from .sentence_pairs import NSP, PairModel
 # %% ../../nbs/objectives/08_joint.ipynb #f3ee755c
 class JointLoss:
     "Sum of the members' losses of each row times `weights`; rows are weighted as in the first member"
-    def __init__(self,
-        members, # Objectives
-        weights, # A number for each
-        reduction='mean' # 'mean', 'sum' or 'none'
-    ): self.members,self.weights,self.reduction = members,weights,reduction
-
-    def __call__(self, pred, *ys, reduction=None):
+    def __init__(self, members, weights): self.members,self.weights = members,weights
+    def __call__(self, pred, *ys, reduction='mean'):
         rows = sum(w*o.loss_func(p, y, reduction='none') for o,w,p,y in zip(self.members, self.weights, pred, ys))
-        return reduce_rows(rows, self.members[0].row_weights(pred[0], ys[0]), ifnone(reduction, self.reduction))
+        return reduce_rows(rows, self.members[0].row_weights(pred[0], ys[0]), reduction)
     def activation(self, preds): return tuple(o.loss_func.activation(p) for o,p in zip(self.members, preds))
     def decodes(self, preds): return tuple(o.loss_func.decodes(p) for o,p in zip(self.members, preds))
 
@@ -54,7 +48,7 @@ class JointModel(PairModel):
 
 class Joint(Objective):
     "An objective of words and one of pairs on one batch: `Joint([MLM(tok), NSP(tok)])`"
-    auto_cls,fits = AutoModelForPreTraining,NSP.fits
+    auto_cls,model_cls,fits = AutoModelForPreTraining,JointModel,NSP.fits
     def __init__(self,
         members, # `MLM` or `WholeWordMLM`, and `NSP` or `SOP`; or a tokenizer, for `MLM` and `NSP`
         weights=(1.,1.), # Weights of the two losses
@@ -66,11 +60,6 @@ class Joint(Objective):
         self.loss_func = JointLoss(self.members, weights)
     @property
     def metrics(self): return [MemberMetric(self, i, m) for i,o in enumerate(self.members) for m in o.metrics]
-    def build(self, arch, pretrained=True, **kwargs):
-        "`JointModel` of `arch`; `kwargs` go to `load_hf`"
-        self.check(arch, kwargs.get('revision','main'))
-        return JointModel(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
-
     def row_weights(self, pred, *yb): return self.members[0].row_weights(pred[0], yb[0])
     def encodes(self, b):
         x,ys = b[0],[]

@@ -15,61 +15,45 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 from ..models.core import LanguageModel, predicted_at
-from ..models.load import load_hf
 from .core import Objective, shift_right, splitmix64, token_hash
 from .metrics import token_metrics
 from .mlm import lowest
 
 # %% ../../nbs/objectives/06_plm.ipynb #f67ce587
 def permutation_mask(
-    x, # `TensorTokens` `(bs, sl)` with the predicted tokens
-    seed=42 # Seed of the order
+    x # `TensorTokens` `(bs, sl)` with the predicted tokens
 ): # Bool `(bs, sl, sl)`: True where token i must not see token j
     "XLNet's `perm_mask`: each predicted token comes after all others, in an order by hash, and is seen only by later ones"
-    h = token_hash(x.replace(ids=2*x.ids+x.predicted), seed)
+    h = token_hash(x.replace(ids=2*x.ids+x.predicted), 0)
     order = torch.where(x.predicted, h, torch.iinfo(torch.int64).min)
     return x.predicted[:,None] & (order[...,None]<=order[:,None])
 
 class XLNetLM(LanguageModel):
     "A `LanguageModel` of XLNet: each predicted token is predicted from those before it in a random order of the row"
-    def __init__(self,
-        hf, # An `XLNetLMHeadModel`
-        report=None, # Its `LoadReport`
-        seed=42 # Seed of the order
-    ):
-        super().__init__(hf, report)
-        self.seed = seed
-
     def logits(self, x):
         target = F.one_hot(predicted_at(x.predicted), x.shape[1]) # (bs, k, sl): where predictions are made
-        masks = dict(perm_mask=permutation_mask(x, self.seed), target_mapping=target)
+        masks = dict(perm_mask=permutation_mask(x), target_mapping=target)
         return self.hf(**self.model_inputs(x), **{k:o.to(self.hf.dtype) for k,o in masks.items()}).logits
 
 # %% ../../nbs/objectives/06_plm.ipynb #b547c972
 class PLM(Objective):
     "Permutation language modelling: predict spans of each row, `p` of its ordinary tokens, in a random order"
-    auto_cls,metrics = AutoModelForCausalLM,property(token_metrics)
+    auto_cls,model_cls,metrics = AutoModelForCausalLM,XLNetLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
         p=1/6, # Share of ordinary tokens to predict, 1/K in the paper
-        longest=5, # Most tokens in a span
-        seed=42 # Seed of spans and orders
+        seed=42 # Seed of the choice
     ):
         super().__init__(tok, seed)
-        self.p,self.longest = p,longest
+        self.p = p
     @classmethod
     def fits(cls, config): return config.model_type=='xlnet'
-
-    def build(self, arch, pretrained=True, **kwargs):
-        "`XLNetLM` of `arch`; `kwargs` go to `load_hf`"
-        self.check(arch, kwargs.get('revision','main'))
-        return XLNetLM(*load_hf(self.auto_cls, arch, pretrained, **kwargs), self.seed)
 
     def spans(self, x):
         "Number of the span of each ordinary token, in order `(bs, sl)`"
         ok = self.ordinary(x)
         h = self.hash(x).gather(1, (~ok).int().argsort(dim=1, stable=True)) # those of ordinary tokens first
-        ends = (1 + shift_right(splitmix64(h+1),1)%self.longest).cumsum(1)
+        ends = (1 + shift_right(splitmix64(h+1),1)%5).cumsum(1)
         return torch.searchsorted(ends, (ok.cumsum(1)-1).clamp(min=0), right=True)
 
     def mask(self, x):

@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import AutoModelForPreTraining
 from ..text.core import as_tokens
 from ..models.core import HFModel, predicted_at, select_positions
-from ..models.load import load_hf
 from .core import Objective
 from .metrics import TokenAccuracy
 
@@ -39,7 +38,7 @@ class PairModel(HFModel):
 # %% ../../nbs/objectives/07_sentence_pairs.ipynb #11d18354
 class NSP(Objective):
     "Next sentence prediction: is the second part that of the document (0) or that of another row (1)?"
-    auto_cls,metrics = AutoModelForPreTraining,property(lambda self: [TokenAccuracy()])
+    auto_cls,model_cls,metrics = AutoModelForPreTraining,PairModel,property(lambda self: [TokenAccuracy()])
     def __init__(self,
         tok, # A fast tokenizer that separates pairs, an `HFTokenizer`, or a name or directory of one
         seed=42 # Seed of the choice of rows
@@ -49,10 +48,6 @@ class NSP(Objective):
         self.around = self.special[~torch.isin(self.special, words)]
     @classmethod
     def fits(cls, config): return config.model_type in pair_families
-    def build(self, arch, pretrained=True, **kwargs):
-        "`PairModel` of `arch`; `kwargs` go to `load_hf`"
-        self.check(arch, kwargs.get('revision','main'))
-        return PairModel(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def parts(self, x):
         "True `(bs, sl)` on the tokens of the first part and of the second part, without special tokens"
@@ -67,8 +62,7 @@ class NSP(Objective):
         between = 2*(a.int().cummax(1).values + b.int().cummax(1).values) # 0 before, 2 between, 4 after the parts
         place = torch.cat([torch.where(frame, between, torch.where(first, 1, 8)),
                            torch.where(second & (second.cumsum(1)<=room), 3, 8)], 1)
-        place,at = place.sort(dim=1, stable=True)
-        place,at = place[:,:x.shape[1]],at[:,:x.shape[1]]
+        place,at = (o[:,:x.shape[1]] for o in place.sort(dim=1, stable=True))
         res = as_tokens(torch.cat([x.as_subclass(Tensor), y.as_subclass(Tensor)], 1).gather(1, at))
         return res.replace(attention_mask=place<8, segment_ids=torch.where(place%2==1, place//2, res.segment_ids))
 
