@@ -47,9 +47,12 @@ Modules:
 - `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; give a network another tokenizer: `match_vocab`
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.hybrid`: Causal and masked language modelling in one network (GPT-BERT)
+- `fastformers.objectives.joint`: Two objectives on one batch: masked words and the relation of two segments, as BERT and ALBERT were trained (`Joint`)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`), whole words (`WholeWordMLM`) or spans of words (`SpanMLM`)
+- `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
+- `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download

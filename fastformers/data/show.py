@@ -51,7 +51,9 @@ def _inputs(samples):
     names = zip(range(1, len(samples[0])), ('target','target2','target3'))
     return [('text',samples.itemgot(0)), *((n, [o[0].mark(o[i]) for o in samples]) for i,n in names)]
 
-def _predicted(samples, outs): return 'predicted', [o[0].mark(p[0]) for o,p in zip(samples, outs)]
+def _predicted(samples, outs):
+    "A column for each prediction"
+    return [(f"predicted{i+1 if i else ''}", [o[0].mark(p[i]) for o,p in zip(samples, outs)]) for i in range(len(outs[0]))]
 
 # %% ../../nbs/data/02_show.ipynb #8ca2b8cb
 @dispatch
@@ -62,7 +64,7 @@ def show_batch(x:TensorTokens, y, samples, ctxs=None, max_n=9, trunc_at=300, **k
 @dispatch
 def show_results(x:TensorTokens, y, samples, outs, ctxs=None, max_n=9, trunc_at=300, **kwargs):
     "A table of texts, their targets and what the model predicted"
-    cols = [*_inputs(samples), _predicted(samples, outs)]
+    cols = [*_inputs(samples), *_predicted(samples, outs)]
     return display_rows(table_rows(cols, ctxs, max_n, trunc_at))
 
 @dispatch
@@ -70,5 +72,5 @@ def plot_top_losses(x:TensorTokens, y, samples, outs, raws, losses, trunc_at=300
     "A table of the texts with the highest loss, with the loss and, where one class is predicted, its probability"
     one = isinstance(y, TensorCategory) and not isinstance(y, TensorMultiCategory)
     probs = [('probability',[float(o.max()) for o in raws])] if one else []
-    cols = [*_inputs(samples), _predicted(samples, outs), *probs, ('loss',[float(o) for o in losses])]
+    cols = [*_inputs(samples), *_predicted(samples, outs), *probs, ('loss',[float(o) for o in losses])]
     return display_rows(table_rows(cols, None, len(samples), trunc_at))

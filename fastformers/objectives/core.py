@@ -90,7 +90,8 @@ objectives = {} # name -> class
 
 class Objective(ItemTransform):
     "Tokens -> (tokens with predicted positions, targets); brings loss, metrics and the model to train"
-    order,auto_cls,metrics,passes,share,_pass,_share,_retain = 90,None,(),0,0.,0,1.,False
+    order,auto_cls,model_cls,metrics,passes,share = 90,None,LanguageModel,(),0,0.
+    _pass,_share,_retain = 0,1.,False
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives[camel2snake(cls.__name__)] = cls
@@ -136,7 +137,7 @@ class Objective(ItemTransform):
     def build(self, arch, pretrained=True, **kwargs):
         "The model of `arch` for this objective; `kwargs` go to `load_hf`"
         self.check(arch, kwargs.get('revision','main'))
-        return LanguageModel(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
+        return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
         "(tokens, targets or predicted ids `(bs, k)`) as two batches of tokens to show; the second holds the answers"
