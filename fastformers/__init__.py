@@ -39,6 +39,7 @@ Modules:
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
+- `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
 - `fastformers.models.families`: Layer groups, causality and maximum length of any transformers model, with one table row for each exception
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers

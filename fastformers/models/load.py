@@ -17,6 +17,7 @@ from pathlib import Path
 import torch, transformers
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 from transformers.utils import logging as hf_logging
+from . import awd_lstm # registers it with transformers
 from .families import block_modules, get_meta
 from .fast_cpu import use_fast_cpu
 from ..hub import load_kwargs, not_found, resolve_arch
