@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 # %% ../../nbs/models/01_awd_lstm.ipynb #aa000008
 class AWDLSTMConfig(PretrainedConfig):
     "Config of an AWD-LSTM; dropouts are those of fastai's language model, and `drop_mult` scales them"
-    model_type = 'awd_lstm'
+    model_type,attribute_map = 'awd_lstm',{'intermediate_size':'inner_size'}
     def __init__(self,
         vocab_size=60000, # Number of tokens
         hidden_size=400, # Width of the embeddings and of the last layer
