@@ -1,0 +1,91 @@
+"""Which objective teaches a network most? All of them from random weights on Wikipedia, for equal tokens and for equal time, judged by classifiers
+
+    FASTFORMERS_DATA=... python benchmarks/objectives.py --budget tokens                    # two million tokens each
+    FASTFORMERS_DATA=... python benchmarks/objectives.py --budget minutes --only mlm,rtd    # fifteen minutes each
+    FASTFORMERS_DATA=... python benchmarks/objectives.py --size .02 --only sop --seeds 42 --sets trec --work DIR    # tries the script
+
+Networks of 4 x 256 with the vocabulary of wiki-mini and embeddings that start from counts, batches of 16 x 128 tokens, Adam at 1e-3 with one cycle, one thread, fp32. The family is the one that an objective needs. The judges: classifiers of 1,200 rows (TREC: 2,000) by full
+fine-tuning, 3 epochs at 5e-4, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
+RoBERTa's questions are `static` masks, `full` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
+"""
+import tempfile
+from classify import Rows, last_only
+from common import *
+import glue, stage2
+
+arms = { # objective, its arguments, family, settings of stage 1
+    'mlm':('mlm', {}, 'bert', {}), 'static':('mlm', dict(masks=1), 'bert', {}), 'p40':('mlm', dict(p=.4), 'bert', {}), 'falling':('mlm', dict(p=(.3,.15)), 'bert', {}),
+    'words':('whole_word_mlm', {}, 'bert', {}), 'spans':('span_mlm', {}, 'bert', {}),
+    'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
+    'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('sop+mlm', {}, 'bert', dict(packing='segment-pair')),
+    'clm':('clm', {}, 'llama', {}), 'hybrid':('hybrid', {}, 'llama', {}), 'plm':('plm', {}, 'xlnet', {}),
+    'rtd':('rtd', {}, 'electra', {}), 'rtd15':('rtd', dict(detect='hidden'), 'electra', {}), 'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
+    'bs4':('mlm', {}, 'bert', dict(bs=4)), 'bs64':('mlm', {}, 'bert', dict(bs=64)), 'lr5e-4':('mlm', {}, 'bert', dict(lr=5e-4)), 'lr2e-3':('mlm', {}, 'bert', dict(lr=2e-3))}
+settings = dict(seq_len=128, bs=16, lr=1e-3, packing='full-sentences', valid_pct=.02, embeddings='counts')
+judges = dict(epochs=3, lr=5e-4, bs=16, max_len=128)
+sizes = {'tokens':2.,'minutes':15.}
+
+def objective(name, tok, seed, **kwargs):
+    from fastformers.objectives.core import all_objectives
+    known = all_objectives()
+    if name!='sop+mlm': return known[name](tok, seed=seed, **kwargs)
+    return known['joint']([known['mlm'](tok, seed=seed), known['sop'](tok, seed=seed)])
+
+def pretrain(arm, texts, budget, size, seed, path):
+    "Stage 1 of an arm, written to `path`"
+    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.ulmfit.stage import pretrain_lm, small_config
+    name,kwargs,family,own = arms[arm]
+    tok = HFTokenizer('wiki-mini').tok
+    length = size if budget=='minutes' else None
+    share = size*1e6/sum(map(len, HFTokenizer(tok).encode_batch(texts))) if length is None else None
+    return pretrain_lm(texts, path, tok, small_config(tok, family=family, layers=4, width=256), objective=objective(name, tok, seed, **kwargs),
+                       precision='fp32', seed=seed, minutes=length, epochs=share, **settings | own)
+
+def sets(names):
+    "Name -> labelled rows with `is_valid`, drawn from training rows"
+    res = {o:glue.load(o, False)[0] for o in names if o!='trec'}
+    if 'trec' in names:
+        train,valid,*_ = stage2.trec()
+        res['trec'] = pd.concat([train[:2000].assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)
+    return res
+
+def judge(path, name, df, seed):
+    "The score of a classifier that begins from the body in `path`"
+    import torch
+    from sklearn.metrics import matthews_corrcoef
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    learn = fine_tune_classifier(df, path, text_col=glue.columns(df), label_col='label', valid_col='is_valid', precision='fp32', seed=seed, cbs=last_only(), **judges).learner
+    with learn.no_bar(): p,y = learn.get_preds()
+    return 100*(matthews_corrcoef(y, p.argmax(1)) if name=='cola' else float((p.argmax(1)==y).float().mean()))
+
+def main():
+    p = parser(__doc__.split('\n')[0])
+    p.add_argument('--budget', choices=sizes, default='tokens')
+    p.add_argument('--size', type=float, help='million tokens, or minutes')
+    p.add_argument('--only', default=','.join(arms))
+    p.add_argument('--sets', default='trec,cola,sst2,mrpc')
+    p.add_argument('--work', type=Path, default=results/'objectives', help='directory of finished rows')
+    args = p.parse_args()
+    import torch
+    torch.set_num_threads(1)
+    quiet()
+    from fastformers.text.readers import read_texts
+    size = args.size or sizes[args.budget]
+    texts = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(frac=1, random_state=0).tolist()
+    if args.budget=='tokens': texts = texts[:int(500*size)+100] # an article has about 4,000 tokens
+    rows,data,seeds = Rows(args.work, settings=settings, judges=judges),sets(args.sets.split(',')),[int(o) for o in args.seeds.split(',')]
+    def row(arm, seed):
+        with tempfile.TemporaryDirectory() as tmp:
+            lm = pretrain(arm, texts, args.budget, size, seed, Path(tmp)/'lm')
+            read = lm.data['training tokens']*lm.schedule.total/1e6
+            return {'validation':{k:judge(lm.path, k, df, seed) for k,df in data.items()}, 'million tokens':round(read, 2), 'loss':lm.metrics['loss'], 'LM minutes':round(lm.seconds/60, 1)}
+    for seed in seeds:
+        for arm in args.only.split(','): rows.get(lambda: row(arm, seed), budget=args.budget, size=size, arm=arm, seed=seed)
+    table = pd.DataFrame([dict(arm=o['arm'], **o['validation'], mean=np.mean([*o['validation'].values()]), tokens=o['million tokens'], minutes=o['LM minutes']) for o in rows.all if o['budget']==args.budget and o['size']==size])
+    table = table.groupby('arm', sort=False).agg(['mean','std']).round(2)
+    print(table.sort_values(('mean','mean'), ascending=False).to_string())
+    save(f'objectives_{args.budget}', args, dict(settings=settings, judges=judges, size=size), {'validation %':{k:stat([o['validation'][k] for o in rows.all if o['budget']==args.budget]) for k in data},
+         'by objective':{arm:{k:stat([o['validation'][k] for o in rows.all if o['arm']==arm and o['budget']==args.budget and o['size']==size]) for k in data} for arm in table.index}})
+
+if __name__=='__main__': main()
