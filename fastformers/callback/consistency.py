@@ -11,14 +11,11 @@ __all__ = ['Consistency', 'pseudo_label']
 # %% ../../nbs/callback/10_consistency.ipynb #e1000005
 import numpy as np, pandas as pd, torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from fastai.callback.mixup import NoneReduce
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.tasks import task_of
 from ..objectives.mlm import MLM
-from ..text.core import TensorTokens
 
 # %% ../../nbs/callback/10_consistency.ipynb #e1000008
 class Consistency(Regularizer):
@@ -48,9 +45,8 @@ class Consistency(Regularizer):
     def unlabelled(self):
         "The next batch: neighbours in the order of length, from a random place"
         at = np.random.default_rng((self.seed, self.drawn)).integers(max(len(self.rows)-self.n, 0)+1)
-        rows = [o.as_subclass(Tensor) for o in self.rows[at:at+self.n]]
         self.drawn += 1
-        return pad_sequence(rows, batch_first=True, padding_value=int(self.tok.pad)).as_subclass(TensorTokens).to(self.dls.device)
+        return self.tok.batch(self.rows[at:at+self.n]).to(self.dls.device)
 
     def divergence(self, x):
         "The divergence for a batch of texts, a mean over all of them; 0 for those without a sure answer"

@@ -11,7 +11,6 @@ __all__ = ['FreezeGrads', 'frozen_modules', 'FrozenEval', 'StateCache', 'FrozenC
 
 # %% ../../nbs/callback/01_freeze.ipynb #7957906f
 import torch
-from torch import Tensor
 from fastai.basics import Callback, get_model
 from fastai.callback.fp16 import MixedPrecision
 from ..models.families import block_modules, layer_groups
@@ -76,8 +75,7 @@ class StateCache:
         if key!=self.key: self.clear()
         self.key = key
         if key is None: return self.model.states(x)
-        real,ids = x.real.cpu(),x.as_subclass(Tensor).cpu()
-        keys = [o[m].numpy().tobytes() for o,m in zip(ids, real)]
+        real,keys = x.real.cpu(),x.keys
         rows = [self.rows.get(k) for k in keys]
         new = [i for i,o in enumerate(rows) if o is None]
         if new:

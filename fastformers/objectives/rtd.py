@@ -150,7 +150,7 @@ class RTD(MLM):
         detect='all' # Which tokens the discriminator classifies: 'all' real ones or 'hidden'
     ):
         super().__init__(tok, p, (1.,0.), seed) # all hidden tokens become the mask token
-        self.generator,self.detect,self.loss_func = generator,detect,RTDLoss(rtd_weight, detect=detect)
+        self.generator,self.loss_func = generator,RTDLoss(rtd_weight, detect=detect)
 
     @classmethod
     def fits(cls, config): return config.model_type=='electra'

@@ -63,6 +63,10 @@ class TensorTokens(Tensor):
     def real(self):
         "`attention_mask` as booleans: True on real tokens"
         return (self.as_subclass(Tensor) & _PAD) == 0
+    @property
+    def keys(self):
+        "A key for each row of a batch: the bytes of its real tokens, whatever the padding"
+        return [o[m].numpy().tobytes() for o,m in zip(self.as_subclass(Tensor).cpu(), self.real.cpu())]
 
     def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, starts=None):
         "A copy of these tokens with the given fields replaced and the others kept"

@@ -252,17 +252,18 @@ class HFTokenizer(Transform):
         show = len(texts)>50_000 if progress is None else progress
         return [o for i in tqdm(range(0, len(texts), 1000), disable=not show) for o in self._encode(texts[i:i+1000])]
 
+    def batch(self, rows)->TensorTokens:
+        "`rows` of tokens as one batch `(bs, sl)`, padded on the right"
+        rows = [o.as_subclass(Tensor) for o in rows]
+        return pad_sequence(rows, batch_first=True, padding_value=int(self.pad)).as_subclass(TensorTokens)
     def batches(self, rows, bs=64, max_tokens=65536): # yields row numbers and their tokens `(bs, sl)`
         """Batches of `rows` (as from `encode_batch`) of similar length, longest first, padded on the right
         A batch holds at most `bs` rows and `max_tokens` tokens, padding included"""
-        def padded(at):
-            x = pad_sequence([rows[i].as_subclass(Tensor) for i in at], batch_first=True, padding_value=int(self.pad))
-            return at, x.as_subclass(TensorTokens)
         at = []
         for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):
-            if at and len(at)>=min(bs, max(max_tokens//len(rows[at[0]]), 1)): yield padded(at); at = []
+            if at and len(at)>=min(bs, max(max_tokens//len(rows[at[0]]), 1)): yield at, self.batch(rows[j] for j in at); at = []
             at.append(i)
-        if at: yield padded(at)
+        if at: yield at, self.batch(rows[j] for j in at)
 
     def find(self, text, word)->TensorTokens:
         "The tokens of the string `text`; those of the first `word` are `predicted`"
