@@ -2212,6 +2212,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.table': ( 'ulmfit/report.html#report.table',
                                                                                        'fastformers/ulmfit/report.py'),
+                                           'fastformers.ulmfit.report.Report.test_sets': ( 'ulmfit/report.html#report.test_sets',
+                                                                                           'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.to_dict': ( 'ulmfit/report.html#report.to_dict',
                                                                                          'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.to_markdown': ( 'ulmfit/report.html#report.to_markdown',
@@ -2297,6 +2299,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.ulmfit.stage.small_config': ( 'ulmfit/stage.html#small_config',
                                                                                      'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage.task_learner': ( 'ulmfit/stage.html#task_learner',
-                                                                                     'fastformers/ulmfit/stage.py')},
+                                                                                     'fastformers/ulmfit/stage.py'),
+                                          'fastformers.ulmfit.stage.test_rows': ( 'ulmfit/stage.html#test_rows',
+                                                                                  'fastformers/ulmfit/stage.py')},
             'fastformers.ulmfit.transfer': { 'fastformers.ulmfit.transfer.transfer_table': ( 'ulmfit/transfer.html#transfer_table',
                                                                                              'fastformers/ulmfit/transfer.py')}}}

@@ -79,6 +79,7 @@ class Stage:
     weight:np.ndarray|None = None # Weight of each row: 1 for a classifier, number of predicted tokens for an LM
     score_before:np.ndarray|None = None # `score` before training
     test_score:np.ndarray|None = None # `score` on test rows
+    test_sets:list = field(default_factory=list) # The set of each test row, if there are several
     score_name:str = '' # Name of the weighted mean of `score`: 'accuracy', '-loss', ...
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
     majority:float = 0. # Share of the most frequent label in the validation rows
@@ -92,7 +93,7 @@ class Stage:
 
     def to_dict(self):
         "A summary for JSON, without the scores of single rows"
-        left_out = 'losses schedule score weight score_before test_score'.split()
+        left_out = 'losses schedule score weight score_before test_score test_sets'.split()
         return {k:v for k,v in self._facts().items() if k not in left_out} | {'epochs':self.schedule.total*(self.lr>0)}
 
     def save(self, path):

@@ -150,6 +150,16 @@ class Report:
         words = {_random:_starts[0], _general:_starts[1], _final:last, _tfidf:'TF-IDF with logistic regression'}
         return {k:v for k,v in words.items() if self.scores(k, 'score')}
 
+    def test_sets(self):
+        "One row per test set, one column per classifier: the mean score of its rows, ± standard deviation over seeds"
+        sign,_ = _sign(self.final[0].score_name)
+        def values(name, k):
+            rows = [sign*o.test_score[np.array(o.test_sets)==k] for o in self.named[name]]
+            return ' ± '.join(filter(None, map(fmt, mean_std([{k:v.mean()} for v in rows], k))))
+        names = [*dict.fromkeys(self.final[0].test_sets)]
+        return pd.DataFrame({what:[values(name, k) for k in names] for name,what in self.arms().items()},
+                            index=pd.Index(names, name='test set'))
+
     def _compare(self):
         arms = self.arms()
         lms = [(k, _starts.index(v)) for k,v in arms.items() if k!=_tfidf]
@@ -199,6 +209,7 @@ class Report:
         if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
         parts += ["## The stages", "Metrics are on validation rows, before → after training. Rows and tokens are training + validation.",
                   markdown_table(self.table())]
+        if self.final[0].test_sets: parts += ["## Each test set", markdown_table(self.test_sets())]
         if d := self.final[0].path: parts += ["## Use the classifier", _use.format(dir=Path(d).name)]
         parts += ["## Read with care", _care, "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
         return '\n\n'.join(parts)+'\n'

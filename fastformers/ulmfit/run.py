@@ -28,7 +28,7 @@ from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
 from .report import Report
 from .scores import tfidf_hits
-from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm, task_learner
+from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm, task_learner, test_rows
 
 # %% ../../nbs/ulmfit/05_run.ipynb #a1df45d9
 def _texts(df, cols):
@@ -73,6 +73,7 @@ class _Run:
     "One call of `ulmfit`: its data, settings and directory"
     def __init__(self, r, df, test, arch, root, seeds, cols):
         self.r,self.df,self.test,self.arch,self.root,self.seeds,self.cols = r,df,test,arch,root,seeds,cols
+        self.tested,self.sets = test_rows(test)
         self.stages = []
 
     def dls(self, arch):
@@ -83,7 +84,7 @@ class _Run:
     def check(self):
         "Build data and learner of the classifier, to find mistakes before training"
         dls = self.dls(self.arch)
-        if self.test is not None: labelled_dl(dls, self.test)
+        if self.test is not None: labelled_dl(dls, self.tested)
         task_learner(dls, self.arch, self.r.classifier, pretrained=False)
 
     def train(self, f, at, *args, **kwargs):
@@ -125,9 +126,9 @@ class _Run:
         "Score TF-IDF with logistic regression on the same rows"
         start,held = time.time(),self.df.is_valid
         train,valid = self.df[~held],self.df[held]
-        hits = tfidf_hits(train, pd.concat([valid, self.test]), self.cols['text_col'], self.cols['label_col'])*1.
+        hits = tfidf_hits(train, pd.concat([valid, self.tested]), self.cols['text_col'], self.cols['label_col'])*1.
         score,test = np.split(hits, [len(valid)])
-        tested = dict(test={'accuracy':test.mean()}, test_score=test) if len(test) else {}
+        tested = dict(test={'accuracy':test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
         data = {'training rows':len(train), 'validation rows':len(valid)}
         self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={'accuracy':score.mean()}, score=score,
                                  score_name='accuracy', seconds=time.time()-start, **tested))
@@ -146,7 +147,7 @@ class _Run:
 def ulmfit(
     df, # Labelled texts, one row each
     unlabelled=None, # More texts of the same kind: a DataFrame or a list
-    test=None, # Labelled texts, evaluated after training
+    test=None, # Labelled texts, evaluated after training; a dict of several DataFrames: `{'es':df, 'de':df}`
     arch=None, # Hub id, directory of a general LM, or shipped name; default: the recipe's
     recipe=None, # A `Recipe`, a dict of sections, or the path of an INI file; default: the defaults of `Recipe`
     path=None, # Directory of the run; None: only the report and the last learner are kept
@@ -158,17 +159,18 @@ def ulmfit(
     "Train a language model on your texts and a classifier from it; report what each stage gained"
     r,df = as_recipe(recipe),as_frame(df)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),split_columns(df, label_col or r.data.label_col)
-    for o in (df, test):
+    every,_ = test_rows(test)
+    for o in (df, *(test.values() if isinstance(test, dict) else [test])):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     seeds,arch = list(seeds or r.run.seeds),arch or r.model.arch or (None if r.general else default_arch)
     task = find_task(df, label_col, r.classifier.task)
     names = class_names(df, label_col, task)
     train,valid = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, names)
     df = df.assign(is_valid=np.isin(np.arange(len(df)), valid))
-    texts,dropped = lm_texts(df, train, unlabelled, test, text_col)
-    if r.general: general = texts if general is None else lm_texts(df, [], general, test, text_col)[0]
+    texts,dropped = lm_texts(df, train, unlabelled, every, text_col)
+    if r.general: general = texts if general is None else lm_texts(df, [], general, every, text_col)[0]
     cols = [*L(text_col), *L(label_col), 'is_valid']
-    tested = None if test is None else test[cols[:-1]].values
+    tested = None if test is None else every[cols[:-1]].values
     facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts, test=tested)
     with tempfile.TemporaryDirectory() as tmp:
         run = _Run(r, df, test, arch, Path(path or tmp), seeds, dict(text_col=text_col, label_col=label_col, valid_col='is_valid'))
@@ -178,7 +180,7 @@ def ulmfit(
         if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
-                'test rows':0 if test is None else len(test), 'seeds':seeds}
+                'test rows':0 if test is None else len(every), 'seeds':seeds}
         report = run.report(path=path, info=info)
     if path is not None:
         report.save()
