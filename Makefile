@@ -4,15 +4,18 @@ PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test export readme docs docs-serve clean FORCE
+.PHONY: demo test test-all export readme docs docs-serve clean FORCE
 
 demo: .venv/.demo           # the three stages of settings.ini on text that is always there
 	fastformers run settings.ini --force
 
-test: .venv/.dev            # every notebook, then every test, two at a time: both always run
-	@$(OFFLINE) $(PY) -W ignore tools/pages.py; pages=$$?; \
-	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile; tests=$$?; \
+test: .venv/.dev            # the notebooks, then the tests, two at a time: both always run
+	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(SLOW); pages=$$?; \
+	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile $(SLOW); tests=$$?; \
 	exit $$((pages || tests))
+
+test-all: SLOW = --slow     # the tutorials, every family and the tests that take minutes too
+test-all: test
 
 export: .venv/.dev          # notebooks -> modules
 	nbdev-export && nbdev-clean

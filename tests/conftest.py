@@ -10,13 +10,23 @@ if 'CI' in os.environ: os.environ.setdefault('FASTFORMERS_HOME', tempfile.mkdtem
 import pytest
 
 def pytest_addoption(parser):
-    for o,h in (('slow','tests that take minutes'), ('network','tests that need a network')): parser.addoption(f'--{o}', action='store_true', help=f'run {h} too')
+    for o,h in (('slow','tests that take minutes, and those of more families'), ('network','tests that need a network')): parser.addoption(f'--{o}', action='store_true', help=f'run {h} too')
 
 def pytest_configure(config):
     if config.getoption('--network'): os.environ.pop('HF_HUB_OFFLINE', None)
 
+often = set('bert roberta albert electra modernbert deberta-v2 big_bird fnet xlnet gpt2 llama t5'.split()) # one of each kind: always run
+
+def rare(item, families):
+    "Is the test of a family that runs with `--slow` only?"
+    params = getattr(item, 'callspec', None)
+    return params is not None and any(isinstance(o, str) and o in families for o in params.params.values())
+
 def pytest_collection_modifyitems(config, items):
     "Skip what this machine cannot do or this run did not ask for"
+    from fastformers.testing import tiny_families
+    for o in items:
+        if rare(o, {*tiny_families}-often): o.add_marker(pytest.mark.slow)
     def lacks(mark):
         if mark!='gpu': return not config.getoption(f'--{mark}')
         import torch

@@ -62,6 +62,7 @@ def test_long_texts_without_dropout_are_left_to_torch():
     pays = fast_cpu._pays
     assert not pays(q, q, 0.) and pays(q[:,:,:256], q[:,:,:256], 0.) and pays(q, q, .1) and not pays(q.detach(), q.detach(), .1)
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [lm, classifier_of])
 def test_nothing_of_it_is_written(make, tmp_path):
     learn = make(gradient_checkpointing=True, compile_blocks='aot_eager')

@@ -56,6 +56,7 @@ def broken(site, pages):
             if not to.exists(): yield name, o
             elif url.fragment and to.suffix=='.html' and unquote(url.fragment) not in pages[os.path.relpath(to.resolve(), site.resolve())].ids: yield name, o
 
+@pytest.mark.slow
 def test_links_pictures_and_anchors_resolve(site, pages):
     assert sum(len(o.links) for o in pages.values())>1000
     assert not (bad := sorted(set(broken(site, pages)))), bad

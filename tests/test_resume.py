@@ -78,6 +78,7 @@ def kill(tmp, name, n, extra):
     assert p.poll() is None, (tmp/'cut.log').read_text()[-2000:]
     p.send_signal(signal.SIGKILL); p.wait()
 
+@pytest.mark.slow
 def test_killed_runs_end_as_the_whole_one(tmp_path):
     whole,rng = finish(tmp_path, 'whole', 'whole'),random.Random()
     for name in ('one_cycle','schedule','accumulate','unfreeze'): kill(tmp_path, name, rng.randint(1,4), rng.random()*.08)

@@ -1,4 +1,6 @@
-"""Run notebooks as tests, two at a time: `python tools/pages.py [nbs/x.ipynb ...]`
+"""Run notebooks as tests, two at a time: `python tools/pages.py [--slow] [nbs/x.ipynb ...]`
+
+Without a name all run; the tutorials, which train for minutes, with `--slow` only, as cells with that flag.
 
 Each page runs in a process of its own, so that what it patches or registers does not reach the next page. The processes are forked
 from one that has imported fastai and transformers already, which saves five seconds a page."""
@@ -33,7 +35,9 @@ def run(pages, n=2):
 if __name__=='__main__':
     every = sorted(o for o in (root/'nbs').rglob('*.ipynb') if not any(p[0] in '._' for p in o.relative_to(root).parts))
     every.sort(key=lambda o: 'tutorials' not in o.parts) # the longest first, so that both processes end together
-    pages = [Path(o).resolve() for o in sys.argv[1:]] or every
+    if '--slow' in sys.argv: skip = skip[1:]
+    else: every = [o for o in every if 'tutorials' not in o.parts]
+    pages = [Path(o).resolve() for o in sys.argv[1:] if o!='--slow'] or every
     os.chdir(root)
     failed = run(pages)
     print(f'notebooks: {len(pages)-len(failed)} passed, {len(failed)} failed')
