@@ -65,7 +65,6 @@ Modules:
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
-- `fastformers.ulmfit.restarts`: Repeat a fit with several seeds and keep the best: `best_of`
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
 - `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `measure`, `class_scores`, `tfidf_hits`
 - `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`

@@ -67,7 +67,6 @@ from .ulmfit.report import Report, paired_bootstrap
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.curve import label_curve
-from .ulmfit.restarts import best_of
 from .ulmfit.transfer import transfer_table
 
 # %% ../nbs/11_all.ipynb #06e584ed

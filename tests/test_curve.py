@@ -4,7 +4,6 @@ import numpy as np, pandas as pd, pytest
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.ulmfit import curve as curves
 from fastformers.ulmfit.curve import LabelCurve, label_curve, nested_order
-from fastformers.ulmfit.restarts import best_of
 from fastformers.ulmfit.recipe import Recipe
 from fastformers.ulmfit.scores import tfidf_hits
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
@@ -56,8 +55,3 @@ def test_an_order_holds_each_class_first():
 def test_tfidf_of_pairs():
     pairs = df.assign(other='and so on')
     assert tfidf_hits(pairs[:60], pairs[60:], text_col=['text','other']).shape==(len(df)-60,)
-
-def test_the_best_of_several_runs_is_kept(body):
-    fit = partial(fine_tune_classifier, df, body, epochs=.5, bs=8, max_len=16)
-    runs = best_of(fit, seeds=(1,2))
-    assert runs.scores.iloc[0]==runs.scores.max()==pytest.approx(runs.best.score.mean()) and runs.best.learner is not None

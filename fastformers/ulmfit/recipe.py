@@ -292,5 +292,5 @@ def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), Da
 def demo_recipe():
     "The recipe of `fastformers demo`: documentation of Python libraries, a small language model, a few minutes"
     return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')), model=dict(arch='wiki-mini'),
-                            lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3), classifier=dict(max_len=128, lr=3e-3, bs=16),
+                            lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3), classifier=dict(max_len=128, lr=1e-3, bs=16),
                             data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))
