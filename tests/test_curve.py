@@ -1,5 +1,4 @@
 "A learning curve is made of the runs that it names and compares what is comparable"
-from functools import partial
 import numpy as np, pandas as pd, pytest
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.ulmfit import curve as curves
