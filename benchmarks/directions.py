@@ -33,7 +33,7 @@ def classify(work, way, df, seed):
 def error(paths, df):
     from fastformers.inference.predictor import Ensemble
     held = df[df.is_valid]
-    return {'validation':100*float(np.mean([label!=y for (label,_),y in zip(Ensemble(paths)(held.text.tolist()), held.label)]))}
+    return {'validation':100*float(np.mean([o['label']!=y for o,y in zip(Ensemble(paths)(held.text.tolist()), held.label)]))}
 
 def main():
     p = parser(__doc__.split('\n')[0])

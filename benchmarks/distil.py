@@ -51,7 +51,7 @@ def main():
         committee = Ensemble([from_hf(args.work/f'fold{k}_{seed}') for seed in members])
         def together():
             test = held[held.is_valid]
-            return {'held out':100*float(np.mean([label!=y for (label,_),y in zip(committee(test.text.tolist()), test.label)]))}
+            return {'held out':100*float(np.mean([o['label']!=y for o,y in zip(committee(test.text.tolist()), test.label)]))}
         rows.get(together, 'held out', arm='committee', fold=k, seed=0)
         for arm,how in students.items():
             how = how | ({'teacher':committee} if how.get('teacher') else {})

@@ -17,7 +17,7 @@ pretrained_lr = 2e-4 # of classifiers: after stage 2, 500 reviews of one seed ha
 lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0.)
 sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3, passes=.6),
         'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3, passes=4.),
-        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3, passes=2.),
+        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3, passes=.6),
         'spanish':dict(sizes=(100,600), epochs={100:15, 600:8}, max_len=512, lr=1e-3, passes=4., general='wiki_es')}
 
 def sample(df, n, seed):
@@ -104,6 +104,22 @@ def classify(arch, c, df, test, n, seed, arm):
     def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
     return {'validation':error(learn.dls.valid), **({} if test is None else {'test':error(learn.dls.test_dl(test, with_labels=True))})}
 
+says = {'random':'random weights', 'wiki':'general language model', 'both':'and stage 2', 'target':'stage 2 alone', 'TF-IDF':'TF-IDF + logistic regression'}
+
+def plot(o, part, name):
+    "Error by number of labels: the mean of the seeds, and a band of one standard deviation"
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(6,3.4), layout='constrained')
+    ax,by = fig.subplots(),o.groupby(['n','arm'], sort=False)[part].agg(['mean','std']).unstack()
+    for arm in [k for k in says if k in by['mean']] + [k for k in by['mean'] if k not in says]:
+        m,sd = by['mean'][arm],by['std'][arm].fillna(0)
+        ax.plot(m.index, m, 'o--' if arm=='TF-IDF' else 'o-', label=says.get(arm, arm))
+        ax.fill_between(m.index, m-sd, m+sd, alpha=.15)
+    ax.set(xscale='log', xlabel='labels', ylabel=f'error %, {part}', title=f'What the stages buy: {name}')
+    ax.set_xticks(by.index, map('{:,}'.format, by.index)); ax.minorticks_off()
+    ax.legend(fontsize='small')
+    return fig
+
 def main():
     p = parser(__doc__.split('\n')[0])
     p.add_argument('set', choices=sets)
@@ -130,8 +146,10 @@ def main():
     figures = {}
     for part,held in {'validation':valid, **({'test':test} if args.final else {})}.items():
         o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r and r['lr']==lr_of(c, r['arm'])])
-        figures[part] = {f'{n} labels, {arm}'+(f' ({read:g}M tokens)' if read else ''):stat(g[part]) for (n,arm,read),g in o.groupby(['n','arm','read'], sort=False)} | \
-                        {f'{n} labels, TF-IDF':stat([tfidf_error(sample(train, n, s), held) for s in seeds]) for n in sizes}
+        words = pd.DataFrame([{'arm':'TF-IDF', 'n':n, 'read':0, part:tfidf_error(sample(train, n, s), held)} for n in sizes for s in seeds])
+        o = pd.concat([o, words], ignore_index=True)
+        figures[part] = {f'{n} labels, {arm}'+(f' ({read:g}M tokens)' if read else ''):stat(g[part]) for (n,arm,read),g in o.groupby(['n','arm','read'], sort=False)}
+        plot(o, part, args.set).savefig(results/f'stage2_{args.set}.png', dpi=90)
         print(f'\nerror %, {part}', *(f"  {k:26} {v['mean']} ± {v['sd']}" for k,v in figures[part].items()), sep='\n')
     save(f'stage2_{args.set}', args, dict(lm=lm, settings=c, seeds=seeds), {'validation error %':figures['validation'], **({'test':{'test error %':figures['test']}} if args.final else {})}, args.final)
 
