@@ -16,7 +16,7 @@ from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
 from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens, encode_df
 from .text.readers import read_texts
-from .text.corpora import docs_corpus, corpus_info
+from .text.corpora import docs_corpus, corpus_info, mix_texts
 from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta, FamilyMeta
 from .models.load import load_config, load_hf, load_body
@@ -24,6 +24,7 @@ from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, c
 from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.vocab import vocab_report, plot_vocab, match_vocab
+from .models.awd_lstm import join_directions
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
 from .models.adapters import save_adapters, load_adapters, reinit_layers
 from .objectives.core import Objective, TokenLoss

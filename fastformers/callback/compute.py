@@ -137,7 +137,7 @@ class ShortRows(Callback):
 
     def before_batch(self):
         x,(y,*more) = as_tokens(self.xb[0]),self.yb
-        if more or y.shape!=x.shape: raise ValueError("`ShortRows` needs an objective of words alone, such as `MLM` or `CLM`")
+        if more or y.shape!=x.shape: raise ValueError("`ShortRows` needs a target for each token, as in `MLM` or `CLM`; `NSP`, `SOP` and `Joint` have pairs")
         if self.pct_train>self.until-1e-6 or x.shape[1]<=self.seq_len: return # fastai adds it up, with rounding
         room = 0,-x.shape[1]%self.seq_len
         pad = int(TensorTokens(0, attention_mask=0))

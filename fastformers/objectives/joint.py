@@ -52,10 +52,12 @@ class Joint(Objective):
     def __init__(self,
         members, # `MLM` or `WholeWordMLM`, and `NSP` or `SOP`; or a tokenizer, for `MLM` and `NSP`
         weights=(1.,1.), # Weights of the two losses
-        seed=42 # Seed of the members that a tokenizer gets
+        seed=42 # Seed of `MLM` and `NSP`, if `members` is a tokenizer
     ):
         if not isinstance(members, (list,tuple)): members = [MLM(members, seed=seed), NSP(members, seed=seed)]
         self.members,self.weights = sorted(members, key=lambda o: isinstance(o, NSP)),weights
+        if [isinstance(o, NSP) for o in self.members]!=[False,True] or not isinstance(self.members[0], MLM):
+            raise ValueError(f"`Joint` takes one of `MLM`, `WholeWordMLM` and one of `NSP`, `SOP`; got {', '.join(type(o).__name__ for o in members)}")
         super().__init__(self.members[0].tfm, seed)
         self.loss_func = JointLoss(self.members, weights)
     @property
