@@ -13,7 +13,7 @@ from classify import Rows, last_only
 from common import *
 
 arms = 'random','wiki','both','target','minilm','minilm-both','awd-lstm'
-pretrained_lr = 2e-4 # of classifiers: after stage 2, 500 reviews of one seed had 25.5 % validation error, with 1e-3 29.7
+pretrained_lr = {'docs':1e-3} # of classifiers, elsewhere 2e-4. Validation error, one seed: after stage 2, 500 reviews had 25.5, with 1e-3 29.7; 400 pieces of documentation from wiki-mini 47.4
 lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0.)
 sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3, passes=.6),
         'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3, passes=4.),
@@ -95,12 +95,12 @@ def transformer(arch, c, df, n, seed, pretrained):
     dls = classifier_dls(df, arch, bs=16, seed=seed, max_len=c['max_len'], device='cpu')
     return classifier_learner(dls, arch, pretrained=pretrained, cbs=last_only())
 
-def lr_of(c, arm): return {'random':c['lr'], 'awd-lstm':2e-3}.get(arm, pretrained_lr)
+def lr_of(name, arm): return {'random':sets[name]['lr'], 'awd-lstm':2e-3}.get(arm, pretrained_lr.get(name, 2e-4))
 
-def classify(arch, c, df, test, n, seed, arm):
+def classify(arch, c, df, test, n, seed, arm, lr):
     "Validation error in %, with `test` also its"
     learn = awd_lstm(c, df, n, seed) if arm=='awd-lstm' else transformer(arch, c, df, n, seed, arm!='random')
-    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], lr_of(c, arm))
+    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], lr)
     def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
     return {'validation':error(learn.dls.valid), **({} if test is None else {'test':error(learn.dls.test_dl(test, with_labels=True))})}
 
@@ -142,10 +142,11 @@ def main():
             for seed in seeds:
                 few = sample(train, n, seed)
                 df = pd.concat([few.assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)[['text','label','is_valid']]
-                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm), 'test' if args.final else 'validation', arm=arm, read=millions, n=n, seed=seed, lr=lr_of(c, arm))
+                lr = lr_of(args.set, arm)
+                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm, lr), 'test' if args.final else 'validation', arm=arm, read=millions, n=n, seed=seed, lr=lr)
     figures = {}
     for part,held in {'validation':valid, **({'test':test} if args.final else {})}.items():
-        o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r and r['lr']==lr_of(c, r['arm'])])
+        o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r and r['lr']==lr_of(args.set, r['arm'])])
         words = pd.DataFrame([{'arm':'TF-IDF', 'n':n, 'read':0, part:tfidf_error(sample(train, n, s), held)} for n in sizes for s in seeds])
         o = pd.concat([o, words], ignore_index=True)
         figures[part] = {f'{n} labels, {arm}'+(f' ({read:g}M tokens)' if read else ''):stat(g[part]) for (n,arm,read),g in o.groupby(['n','arm','read'], sort=False)}
