@@ -1,9 +1,9 @@
 """The next sentence among four: the task `choice` beside Hugging Face's `Trainer`, the same body, rows, epochs, batch size and precision
 
-    FASTFORMERS_DATA=... python benchmarks/choice.py --work DIR            # a rate for each contender, of three, on validation articles (one seed); then the seeds
+    FASTFORMERS_DATA=... python benchmarks/choice.py --work DIR            # a rate for each contender, of two, on validation articles (one seed); then the seeds
     FASTFORMERS_DATA=... python benchmarks/choice.py --work DIR --final    # and the test articles
 
-English Wikipedia: two sentences of a paragraph, and four candidates for the one that follows; the other three are from elsewhere in the article. 3,000 rows to train, 600 validation, 600 test, from articles of their own. MiniLM, 128 tokens, 2 epochs,
+English Wikipedia: two sentences of a paragraph, and four candidates for the one that follows; the other three are from elsewhere in the article. 600 rows to train, 400 validation, 400 test, from articles of their own (`--full`: 3,000, 600 and 600). MiniLM, 128 tokens, 2 epochs,
 batches of 8, float32. Ours is `fine_tune_classifier` as it comes; the `Trainer` has `AutoModelForMultipleChoice`, linear decay and a tenth of warm-up. Score: accuracy in %; chance is 25.
 """
 import re, tempfile
@@ -12,7 +12,7 @@ from classify import Rows, last_only
 from common import *
 from glue import interval
 
-lrs,epochs,bs,max_len = (5e-5,1e-4,2e-4),2,8,128
+lrs,epochs,bs,max_len = (1e-4,2e-4),2,8,128
 files = [f'wiki_en/{o}.txt.gz' for o in ('train','valid','test')]
 origin.update({o:'English Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles' for o in files})
 
@@ -33,10 +33,10 @@ def next_sentences(articles, n, seed=42):
         rows.append((' '.join(p[i:i+2]), [*map(str, candidates)], label))
     return pd.DataFrame(rows, columns=['text','candidates','label'])
 
-def load(final, few):
+def load(final, few, full):
     "(training and validation rows, test rows or None)"
     from fastformers.text.readers import read_texts
-    ns = (few,)*3 if few else (3000,600,600)
+    ns = (few,)*3 if few else (3000,600,600) if full else (600,400,400)
     train,valid,test = (next_sentences(read_texts(f).text.tolist(), n) for f,n in zip(data_files(*files), ns))
     return pd.concat([train.assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True), test if final else None
 
@@ -70,11 +70,14 @@ def main():
     p = parser(__doc__.split('\n')[0])
     p.add_argument('--work', type=Path, default=Path('runs/choice'), help='directory of what is under way')
     p.add_argument('--few', type=int, default=0, help='only so many rows of each part, to try the script; no result is written')
+    p.add_argument('--full', action='store_true', help='3,000 rows, not 600')
     args = p.parse_args()
-    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, few=args.few)
+    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, few=args.few, full=args.full)
+    import torch
+    torch.set_num_threads(1)
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
-    df,test = load(args.final, args.few)
+    df,test = load(args.final, args.few, args.full)
     contenders = dict(ours=ours, trainer=trainer)
     def row(who, lr, seed): return rows.get(lambda: contenders[who](df, test, seed, lr), 'test' if args.final else 'validation', who=who, lr=lr, seed=seed)
     def dev(who, lr): return rows.get(lambda: contenders[who](df, None, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']
@@ -84,6 +87,6 @@ def main():
         each = {who:[o[part] for o in v] for who,v in got.items()}
         o = figures[part] = {'accuracy %':{who:stat(v) for who,v in each.items()}, 'ours - trainer':interval(each['ours'], each['trainer'])}
         print(part, o, flush=True)
-    if not args.few: save('choice', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, seeds=seeds, rates=best), figures, args.final)
+    if not args.few: save('choice', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, full=args.full, seeds=seeds, rates=best), figures, args.final)
 
 if __name__=='__main__': main()
