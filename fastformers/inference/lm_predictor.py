@@ -9,9 +9,11 @@ A language model gives a probability to each token. So it can tell how likely a 
 __all__ = ['LMPredictor', 'lm_from_hf', 'minimal_pairs']
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #72cd19b3
-import pandas as pd
+import math
+import numpy as np, pandas as pd
 import torch
 from fastcore.basics import patch
+from fastcore.foundation import L
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, TextStreamer
 from .predictor import as_texts
 from ..models.core import LanguageModel
@@ -55,9 +57,10 @@ class LMPredictor:
     def score(self,
         texts, # A text, or several
         by_token=False # A row for each token instead: number of the text, token, log-probability
-    ): # DataFrame with a row for each text: `total` in nats, number of `tokens`, `mean` over tokens
+    ): # DataFrame with a row for each text: `total` in nats, number of `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
         "Log-likelihood of texts by a causal LM, pseudo-log-likelihood (Salazar et al. 2020) by a masked LM"
-        xs,ps = self.tok.encode_batch(as_texts(texts)),[]
+        ts = as_texts(texts)
+        xs,ps = self.tok.encode_batch(ts),[]
         for i in range(0, len(xs), 64): # few texts at a time: a masked LM needs a row for each token
             ps += self._logprobs([(x, self._hide(x)) for x in xs[i:i+64]])
         if by_token:
@@ -65,7 +68,8 @@ class LMPredictor:
             rows = [(i, self.tok.tok.decode(t), float(o)) for i,(x,p) in enumerate(zip(ids, ps)) for t,o in zip(x, p)]
             return pd.DataFrame(rows, columns=['text','token','logprob'])
         res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'], index=_index(texts))
-        return res.assign(mean=res.total/res.tokens)
+        n_bytes,n_words = np.array([(len(o.encode()), len(o.split())) for o in (' '.join(L(t)) for t in ts)], float).reshape(-1, 2).T
+        return res.assign(mean=res.total/res.tokens, bits_per_byte=-res.total/n_bytes/math.log(2), word_perplexity=np.exp(-res.total/n_words))
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #8e3c4744
 def lm_from_hf(
