@@ -2,7 +2,7 @@
 import numpy as np, pandas as pd, pytest, torch
 from fastai.learner import load_learner
 from fastcore.foundation import L
-from transformers import AutoModelForMaskedLM, AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer, pipeline
 from fastformers import cli
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.callback.freeze import FrozenCache
@@ -68,6 +68,16 @@ def test_a_directory_answers_as_its_learner(kind, family, head, windows, tmp_pat
     if head=='hf':
         _,info = hf_class[kind].from_pretrained(tmp_path/'o', output_loading_info=True)
         assert not info['missing_keys'] and not info['unexpected_keys']
+
+def test_the_pipeline_of_transformers_opens_tags(tmp_path):
+    trained('tags', 'bert', 'hf').to_hf(tmp_path/'o')
+    words,p = tables['tags'][0].text[0],from_hf(tmp_path/'o', device='cpu')
+    scores = p.scores([words])[0]
+    pipe = pipeline('token-classification', str(tmp_path/'o'), device='cpu', ignore_labels=[])
+    first = [o for o in pipe(' '.join(words)) if not o['word'].startswith('##')] # a word's tag is that of its first piece
+    assert len(first)==len(words)
+    for o,row in zip(first, scores):
+        assert o['entity']==p.task.labels[row.argmax()] and abs(o['score']-float(row.max()))<1e-5
 
 @pytest.mark.parametrize('family', rich)
 def test_an_answer_is_that_of_the_plain_computation(family, tmp_path):
