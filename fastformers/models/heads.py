@@ -209,10 +209,10 @@ class ScalarMix(nn.Module):
 
 # %% ../../nbs/models/03_heads.ipynb #653384ee
 def all_states(body, inputs:dict)->tuple: # of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
-    "The hidden states of all layers of `body`, low to high; ValueError if they are not one a token"
+    "The hidden states of all layers of `body`, low to high; ValueError if they are not one a token, of one width"
     hs = body(**inputs, output_hidden_states=True).hidden_states
-    if any(h.shape[:2]!=inputs['input_ids'].shape for h in hs):
-        raise ValueError(f"{type(body).__name__} does not return one state a token in each layer; use `hidden_states=-1`")
+    if any(h.shape!=(*inputs['input_ids'].shape, hs[-1].shape[-1]) for h in hs):
+        raise ValueError(f"{type(body).__name__} does not return states of one width, one for each token, in each layer; use `hidden_states=-1`")
     return hs
 
 def forget_states(body):
