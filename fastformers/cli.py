@@ -200,7 +200,7 @@ def predict(args):
 # %% ../nbs/10_cli.ipynb #43db67ab
 _example = """A csv file with the columns text and label; a language model on its texts, then a classifier:
 
-  fastformers adapt reviews.csv --output models/lm
+  fastformers adapt reviews.csv --arch wiki-mini --output models/lm
   fastformers classify reviews.csv --arch models/lm --output models/reviews
   fastformers predict models/reviews "I would buy it again."
 
