@@ -96,7 +96,7 @@ def main():
     df,test = load(args.final, args.few, args.full)
     contenders = dict(ours=ours, trainer=trainer)
     def row(who, lr, seed): return rows.get(lambda: contenders[who](df, test, seed, lr), 'test' if args.final else 'validation', who=who, lr=lr, seed=seed)
-    def dev(who, lr): return rows.get(lambda: contenders[who](df, None, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']['f1']
+    def dev(who, lr): return rows.get(lambda: contenders[who](df, test, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']['f1']
     best = {who:max(lrs, key=lambda lr: dev(who, lr)) for who in contenders}
     got,figures = {who:[row(who, best[who], s) for s in seeds] for who in contenders},{}
     for part in ('validation','test')[:1+args.final]:
