@@ -99,6 +99,13 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] and len(learn.dls.valid_ds)==int(df.held.sum())
     assert 'start (target LM)'==report.stages[0].parent and 'hidden_states mix' in (tmp_path/'run'/'report.md').read_text()
 
+@pytest.mark.parametrize('classifier,test,words', [(dict(hidden_states=(7,)), None, 'index|range'), ({}, tiny_df().assign(label='new'), 'new')])
+def test_mistakes_of_the_third_stage_are_found_before_stage_1(tmp_path, monkeypatch, classifier, test, words):
+    def never(*args, **kwargs): raise AssertionError('a stage is trained')
+    monkeypatch.setattr(run_module, 'pretrain_lm', never)
+    recipe = Recipe().replace(general=dict(layers=2, width=64), classifier=classifier)
+    with pytest.raises((ValueError,IndexError,KeyError), match=words): ulmfit(tiny_df(), test=test, recipe=recipe, path=tmp_path/'run')
+
 def test_what_a_run_is_compared_with(tmp_path, run):
     "Each arm of the comparison has its directory, its parent and its gain; TF-IDF is for one class a row"
     recipe = Recipe().replace(run=dict(compare=('random','general','tfidf')), lm=dict(epochs=.5, bs=8, seq_len=16), classifier=dict(epochs=.5, bs=8, max_len=16))

@@ -23,12 +23,12 @@ from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
 from ..text.readers import check_columns
-from ..text.tokenizer import reads, texts_in
+from ..text.tokenizer import load_tokenizer, reads, texts_in
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
 from .report import Report
 from .scores import tfidf_hits
-from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm, task_learner, test_rows
+from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm, small_config, task_learner, test_rows
 
 # %% ../../nbs/ulmfit/05_run.ipynb #a1df45d9
 def _texts(df, cols):
@@ -82,10 +82,12 @@ class _Run:
         return classifier_dls(self.df, arch, **self.cols, task=c.task, **reads(c))
 
     def check(self):
-        "Build data and learner of the classifier, to find mistakes before training"
-        dls = self.dls(self.arch)
+        "Build data and learner of the classifier, to find mistakes before training; a tokenizer that stage 1 will train is not known yet"
+        arch = tok = self.arch or 'wiki-mini'
+        if self.arch is None: arch = small_config(load_tokenizer(tok), **vars(self.r.general))
+        dls = self.dls(tok)
         if self.test is not None: labelled_dl(dls, self.tested)
-        task_learner(dls, self.arch, self.r.classifier, pretrained=False)
+        task_learner(dls, arch, self.r.classifier, pretrained=False)
 
     def train(self, f, at, *args, **kwargs):
         "Train a stage with the function `f`, or read its record if it is finished; returns its directory"
@@ -174,7 +176,7 @@ def ulmfit(
     facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts, test=tested)
     with tempfile.TemporaryDirectory() as tmp:
         run = _Run(r, df, test, arch, Path(path or tmp), seeds, dict(text_col=text_col, label_col=label_col, valid_col='is_valid'))
-        if arch is not None: run.check()
+        run.check()
         _begin(run.root, facts, resume)
         run.classifiers(run.lm_stages(texts, general))
         if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
