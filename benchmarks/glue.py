@@ -44,30 +44,28 @@ def load(name, full):
 
 def columns(df): return 'text' if 'text' in df else ['text_a','text_b']
 
-def score(name, pred, y):
-    "`pred` `(rows, outputs)` and `y`, class numbers, numbers or 0 and 1 `(rows, labels)`, as a score in %"
+def score(what, pred, y):
+    "`pred` `(rows, outputs)` and `y`, class numbers, numbers or 0 and 1 `(rows, labels)`, as the score `what` in %"
     from sklearn.metrics import label_ranking_average_precision_score, matthews_corrcoef
-    what = sets[name][2]
     if what=='accuracy': return 100*(pred.argmax(1)==y).mean()
     if what=="Matthews' r": return 100*matthews_corrcoef(y, pred.argmax(1))
     if what=="Pearson's r": return 100*np.corrcoef(pred.reshape(-1), y.reshape(-1))[0,1]
     return 100*label_ranking_average_precision_score(y, pred)
 
-def ours(name, df, test, seed, lr):
+def ours(what, df, test, seed, lr):
     from fastformers.ulmfit.stage import fine_tune_classifier
     learn = fine_tune_classifier(df, 'minilm', text_col=columns(df), valid_col='is_valid', max_len=max_len, bs=bs, epochs=epochs, lr=lr, seed=seed, cbs=last_only()).learner
     def of(dl):
         with learn.no_bar(): pred,y = learn.get_preds(dl=dl)
-        return score(name, pred.float().numpy(), y.numpy())
+        return score(what, pred.float().numpy(), y.numpy())
     return {'validation':of(learn.dls.valid), **({} if test is None else {'test':of(learn.dls.test_dl(test, with_labels=True))})}
 
-def trainer(name, df, test, seed, lr):
+def trainer(what, df, test, seed, lr, epochs=epochs, max_len=max_len):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.hub import resolve_arch
     from fastformers.callback.compute import bf16_speedup
-    texts,what = columns(df),sets[name][2]
-    path = str(resolve_arch('minilm'))
+    texts,path = columns(df),str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df.label for l in str(o).split(';')})
     kind = 'regression' if what=="Pearson's r" else 'multi_label_classification' if what=='LRAP' else 'single_label_classification'
     def target(o):
@@ -86,7 +84,7 @@ def trainer(name, df, test, seed, lr):
         t.train()
         def of(part):
             o = t.predict(rows(part))
-            return score(name, o.predictions, o.label_ids)
+            return score(what, o.predictions, o.label_ids)
         return {'validation':of(df[df.is_valid]), **({} if test is None else {'test':of(test)})}
 
 def interval(a, b):
@@ -108,7 +106,7 @@ def main():
     for name in (chosen := args.sets.split(',')):
         df,test = load(name, args.full)
         def row(who, lr, seed, final=False):
-            return rows.get(lambda: dict(ours=ours, trainer=trainer)[who](name, df, test if final else None, seed, lr), 'test' if final else 'validation', set=name, who=who, lr=lr, seed=seed)
+            return rows.get(lambda: dict(ours=ours, trainer=trainer)[who](sets[name][2], df, test if final else None, seed, lr), 'test' if final else 'validation', set=name, who=who, lr=lr, seed=seed)
         best = {who:max(lrs, key=lambda lr: row(who, lr, seeds[0])['validation']) for who in ('ours','trainer')}
         got = {who:[row(who, best[who], s, args.final) for s in seeds] for who in best}
         res[name] = {part:{who:stat([o[part] for o in v]) for who,v in got.items()} | interval(*([o[part] for o in got[who]] for who in ('ours','trainer')))

@@ -37,7 +37,7 @@ def fit(work, target, source, seed):
         cbs = [AuxiliaryTasks({k:classifier_dls(o := rows_of(k, 3000), 'minilm', glue.columns(o), bs=how['bs'], max_len=how['max_len'], device='cpu') for k in sources})]
     learn = train(df, arch, seed, epochs['target'], cbs=cbs).learner
     with learn.no_bar(): pred,y = learn.get_preds()
-    return {'validation':float(glue.score(target, pred.float().numpy(), y.numpy()))}
+    return {'validation':float(glue.score(glue.sets[target][2], pred.float().numpy(), y.numpy()))}
 
 def main():
     p = parser(__doc__.split('\n')[0])
