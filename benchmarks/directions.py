@@ -17,7 +17,7 @@ def general(work, way, millions):
     from fastformers.ulmfit.stage import pretrain_lm, small_config
     path = work/way
     if not (path/'stage.json').exists():
-        texts,tok = read_texts(*data_files('wiki_en/train.txt.gz'))[:600],HFTokenizer('wiki-mini').tok
+        texts,tok = read_texts(*data_files('wiki_en/train.txt.gz')).text[:600].tolist(),HFTokenizer('wiki-mini').tok
         share = millions*1e6/sum(map(len, HFTokenizer(tok).encode_batch(texts)))
         pretrain_lm(texts, path, tok, small_config(tok, family='llama', layers=4, width=256), objective='clm', backwards=way=='backwards', precision='fp32',
                     seq_len=128, bs=16, lr=1e-3, valid_pct=.02, epochs=share, resume=work/f'{way}.checkpoints')
