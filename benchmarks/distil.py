@@ -3,7 +3,7 @@
     FASTFORMERS_DATA=... python benchmarks/distil.py --work DIR                 # two of five folds of the training questions; no test question is read
     FASTFORMERS_DATA=... python benchmarks/distil.py --work DIR --folds 0
 
-On each fold: three members (seeds), the mean of their probabilities, and students with the members' settings and two epochs more: the whole network and its layers 1, 3 and 5, each with the labels alone and with the committee's probabilities at weight 0.7 and temperature 2.
+On each fold: three members (seeds), the mean of their probabilities, and students with the members' settings and two epochs more: the whole network and its layers 1, 3 and 5, each with the labels alone and with the committee's probabilities at weight 0.7 and temperature 2; the three layers also for twelve epochs.
 `--work` keeps the members and finished rows: the same command goes on after it was stopped.
 """
 from classify import Rows, last_only
@@ -11,9 +11,10 @@ from common import *
 import trec_adapt
 
 members,epochs,half = (42,43,44),4,(1,3,5)
-students = {'alone':dict(), 'distilled':dict(teacher=True), 'three layers alone':dict(keep=half), 'three layers distilled':dict(keep=half, teacher=True)}
+students = {'alone':dict(), 'distilled':dict(teacher=True), 'three layers alone':dict(keep=half), 'three layers distilled':dict(keep=half, teacher=True),
+            'three layers alone, twelve epochs':dict(keep=half, epochs=12), 'three layers distilled, twelve epochs':dict(keep=half, teacher=True, epochs=12)}
 
-def trained(df, seed, epochs, keep=None, teacher=None):
+def trained(df, seed, epochs=epochs+2, keep=None, teacher=None):
     from fastai.torch_core import set_seed
     from fastformers.callback.distil import Distil, keep_layers
     from fastformers.callback.schedule import full_tune
@@ -55,7 +56,7 @@ def main():
         rows.get(together, 'held out', arm='committee', fold=k, seed=0)
         for arm,how in students.items():
             how = how | ({'teacher':committee} if how.get('teacher') else {})
-            rows.get(lambda: error(trained(held, 50, epochs+2, **how)), 'held out', arm=arm, fold=k, seed=50)
+            rows.get(lambda: error(trained(held, 50, **how)), 'held out', arm=arm, fold=k, seed=50)
     got = pd.DataFrame([o for o in rows.all if o['fold'] in map(int, args.folds.split(','))])
     by = got.groupby(['arm','fold'], sort=False)['held out'].mean().unstack()
     by['mean'] = by.mean(axis=1)
