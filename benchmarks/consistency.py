@@ -11,7 +11,7 @@ from common import *
 import stage2
 
 epochs,how = {100:15, 500:8},dict(max_len=128, bs=16)
-arms = 'alone','consistency'
+arms = {'alone':None, 'consistency':{}, 'consistency, no annealing':dict(anneal=False)} # arguments of `Consistency`
 
 def classify(df, arch, texts, n, seed, arm):
     from fastai.torch_core import set_seed
@@ -19,7 +19,7 @@ def classify(df, arch, texts, n, seed, arm):
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     set_seed(seed)
-    cbs = [last_only(), *([Consistency(texts)] if arm=='consistency' else [])]
+    cbs = [last_only(), *([] if arms[arm] is None else [Consistency(texts, **arms[arm])])]
     learn = classifier_learner(classifier_dls(df, arch, seed=seed, device='cpu', **how), arch, precision='fp32', cbs=cbs)
     with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(epochs[n], 2e-4)
     return {'validation':100*(1-float(learn.recorder.values[-1][2]))}
@@ -46,7 +46,7 @@ def main():
         for seed in seeds:
             for arm in arms: each[arm].append(row(arm, seed))
         figures |= {f'{n} labels, {arm}':stat(v) for arm,v in each.items()}
-        if len(seeds)>1: figures[f'{n} labels, gain by consistency'] = interval(each['alone'], each['consistency'])
+        if len(seeds)>1: figures |= {f'{n} labels, gain by {arm}':interval(each['alone'], v) for arm,v in each.items() if arm!='alone'}
     save('consistency', args, dict(arch=Path(args.arch).name, epochs=epochs, how=how, seeds=seeds), {'validation error %':figures})
 
 if __name__=='__main__': main()
