@@ -14,6 +14,7 @@ from common import *
 import glue, stage2
 
 arms = { # objective, its arguments, family, settings of stage 1
+    'none':('mlm', {}, 'bert', dict(epochs=1e-4, minutes=None)), # one batch: the embeddings from counts alone
     'mlm':('mlm', {}, 'bert', {}), 'static':('mlm', dict(masks=1), 'bert', {}), 'p40':('mlm', dict(p=.4), 'bert', {}), 'falling':('mlm', dict(p=(.3,.15)), 'bert', {}),
     'words':('whole_word_mlm', {}, 'bert', {}), 'spans':('span_mlm', {}, 'bert', {}),
     'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
@@ -40,7 +41,7 @@ def pretrain(arm, texts, budget, size, seed, path):
     length = size if budget=='minutes' else None
     share = size*1e6/sum(map(len, HFTokenizer(tok).encode_batch(texts))) if length is None else None
     return pretrain_lm(texts, path, tok, small_config(tok, family=family, layers=4, width=256), objective=objective(name, tok, seed, **kwargs),
-                       precision='fp32', seed=seed, minutes=length, epochs=share, **settings | own)
+                       precision='fp32', seed=seed, **dict(minutes=length, epochs=share) | settings | own)
 
 def sets(names):
     "Name -> labelled rows with `is_valid`, drawn from training rows"
@@ -58,6 +59,19 @@ def judge(path, name, df, seed):
     learn = fine_tune_classifier(df, path, text_col=glue.columns(df), label_col='label', valid_col='is_valid', precision='fp32', seed=seed, cbs=last_only(), **judges).learner
     with learn.no_bar(): p,y = learn.get_preds()
     return 100*(matthews_corrcoef(y, p.argmax(1)) if name=='cola' else float((p.argmax(1)==y).float().mean()))
+
+def plot(table, names):
+    "The scores of each objective: a panel for each set and one for their mean, best mean on top"
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(9,.8+.22*len(table)), layout='constrained')
+    table = table.sort_values(('mean','mean'))
+    for ax,name in zip(fig.subplots(1, len(names)+1, sharey=True), ['mean', *names]):
+        m,sd = table[name]['mean'],table[name]['std'].fillna(0)
+        ax.errorbar(m, range(len(m)), xerr=sd, fmt='o', ms=4)
+        if 'none' in m: ax.axvline(m['none'], color='grey', ls='--', lw=1)
+        ax.set(title=name, xlabel='validation %', yticks=range(len(m)), yticklabels=m.index)
+        ax.grid(axis='y', alpha=.3)
+    return fig
 
 def main():
     p = parser(__doc__.split('\n')[0])
@@ -85,7 +99,7 @@ def main():
     table = pd.DataFrame([dict(arm=o['arm'], **o['validation'], mean=np.mean([*o['validation'].values()]), tokens=o['million tokens'], minutes=o['LM minutes']) for o in rows.all if o['budget']==args.budget and o['size']==size])
     table = table.groupby('arm', sort=False).agg(['mean','std']).round(2)
     print(table.sort_values(('mean','mean'), ascending=False).to_string())
-    save(f'objectives_{args.budget}', args, dict(settings=settings, judges=judges, size=size), {'validation %':{k:stat([o['validation'][k] for o in rows.all if o['budget']==args.budget]) for k in data},
-         'by objective':{arm:{k:stat([o['validation'][k] for o in rows.all if o['arm']==arm and o['budget']==args.budget and o['size']==size]) for k in data} for arm in table.index}})
+    plot(table, [*data]).savefig(results/f'objectives_{args.budget}.png', dpi=90)
+    save(f'objectives_{args.budget}', args, dict(settings=settings, judges=judges, size=size), {'validation %':{arm:{k:stat([o['validation'][k] for o in rows.all if o['arm']==arm and o['budget']==args.budget and o['size']==size]) for k in data} for arm in table.index}})
 
 if __name__=='__main__': main()
