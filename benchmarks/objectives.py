@@ -32,16 +32,25 @@ def objective(name, tok, seed, **kwargs):
     if name!='sop+mlm': return known[name](tok, seed=seed, **kwargs)
     return known['joint']([known['mlm'](tok, seed=seed), known['sop'](tok, seed=seed)])
 
-def pretrain(arm, texts, budget, size, seed, path):
-    "Stage 1 of an arm, written to `path`"
+def corpus(tok, n):
+    "(articles of about `n` tokens, their tokens), in an order drawn once"
+    from fastformers.text.readers import read_texts
     from fastformers.text.tokenizer import HFTokenizer
+    texts = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(frac=1, random_state=0).tolist()
+    read = np.cumsum([len(o) for o in HFTokenizer(tok).encode_batch(texts[:int(n/2500)+10])])
+    k = int(np.searchsorted(read, n))+1
+    return texts[:k],int(read[k-1])
+
+def pretrain(arm, tok, budget, size, seed, path):
+    "Stage 1 of an arm, written to `path`"
     from fastformers.ulmfit.stage import pretrain_lm, small_config
     name,kwargs,family,own = arms[arm]
-    tok = HFTokenizer('wiki-mini').tok
-    length = size if budget=='minutes' else None
-    share = size*1e6/sum(map(len, HFTokenizer(tok).encode_batch(texts))) if length is None else None
-    return pretrain_lm(texts, path, tok, small_config(tok, family=family, layers=4, width=256), objective=objective(name, tok, seed, **kwargs),
-                       precision='fp32', seed=seed, **dict(minutes=length, epochs=share) | settings | own)
+    own = dict(own)
+    n = size*1e6 if budget=='tokens' else most
+    texts,read = corpus(tok, n/own.pop('passes', 1))
+    length = dict(epochs=n/read) if budget=='tokens' else dict(minutes=size)
+    return pretrain_lm(texts, path, tok, small_config(tok, family=family, layers=4, width=128), objective=objective(name, tok, seed, **kwargs),
+                       precision='fp32', seed=seed, **length | settings | own)
 
 def sets(names):
     "Name -> labelled rows with `is_valid`, drawn from training rows"
