@@ -4,26 +4,28 @@
     FASTFORMERS_DATA=... python benchmarks/objectives.py --budget minutes --only mlm,rtd    # fifteen minutes each
     FASTFORMERS_DATA=... python benchmarks/objectives.py --size .02 --only sop --seeds 42 --sets trec --work DIR    # tries the script
 
-Networks of 4 x 256 with the vocabulary of wiki-mini and embeddings that start from counts, batches of 16 x 128 tokens, Adam at 1e-3 with one cycle, one thread, fp32. The family is the one that an objective needs. The judges: classifiers of 1,200 rows (TREC: 2,000) by full
-fine-tuning, 3 epochs at 5e-4, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
-RoBERTa's questions are `static` masks, `full` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
+Networks of 4 x 128 with a vocabulary of 4,000 pieces, embeddings that start from counts, batches of 8 x 128 tokens, Adam at 2e-3 with one cycle, one thread, fp32. The family is the one that an objective needs, so `bert` and `electra` (masked LM in their families) stand beside
+theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
+RoBERTa's questions are `static` masks, `docs` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
 """
 import tempfile
+from functools import cache
 from classify import Rows, last_only
 from common import *
 import glue, stage2
 
 arms = { # objective, its arguments, family, settings of stage 1
-    'none':('mlm', {}, 'bert', dict(epochs=1e-4, minutes=None)), # one batch: the embeddings from counts alone
-    'mlm':('mlm', {}, 'bert', {}), 'static':('mlm', dict(masks=1), 'bert', {}), 'p40':('mlm', dict(p=.4), 'bert', {}), 'falling':('mlm', dict(p=(.3,.15)), 'bert', {}),
-    'words':('whole_word_mlm', {}, 'bert', {}), 'spans':('span_mlm', {}, 'bert', {}),
-    'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
-    'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('sop+mlm', {}, 'bert', dict(packing='segment-pair')),
+    'random weights':('mlm', {}, 'modernbert', dict(epochs=1e-4, minutes=None, embeddings='random')), 'counts':('mlm', {}, 'modernbert', dict(epochs=1e-4, minutes=None)), # one batch
+    'mlm':('mlm', {}, 'modernbert', {}), 'p40':('mlm', dict(p=.4), 'modernbert', {}), 'falling':('mlm', dict(p=(.3,.15)), 'modernbert', {}),
+    'four passes':('mlm', {}, 'modernbert', dict(passes=4)), 'static':('mlm', dict(masks=1), 'modernbert', dict(passes=4)), # a quarter of the texts, new masks or the same in each pass
+    'words':('whole_word_mlm', {}, 'modernbert', {}), 'spans':('span_mlm', {}, 'modernbert', {}),
     'clm':('clm', {}, 'llama', {}), 'hybrid':('hybrid', {}, 'llama', {}), 'plm':('plm', {}, 'xlnet', {}),
-    'rtd':('rtd', {}, 'electra', {}), 'rtd15':('rtd', dict(detect='hidden'), 'electra', {}), 'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
-    'bs4':('mlm', {}, 'bert', dict(bs=4)), 'bs64':('mlm', {}, 'bert', dict(bs=64)), 'lr5e-4':('mlm', {}, 'bert', dict(lr=5e-4)), 'lr2e-3':('mlm', {}, 'bert', dict(lr=2e-3))}
-settings = dict(seq_len=128, bs=16, lr=1e-3, packing='full-sentences', valid_pct=.02, embeddings='counts')
-judges = dict(epochs=3, lr=5e-4, bs=16, max_len=128)
+    'bert':('mlm', {}, 'bert', {}), 'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
+    'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('sop+mlm', {}, 'bert', dict(packing='segment-pair')),
+    'electra':('mlm', {}, 'electra', {}), 'rtd':('rtd', {}, 'electra', {}), 'rtd15':('rtd', dict(detect='hidden'), 'electra', {}), 'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
+    'bs2':('mlm', {}, 'modernbert', dict(bs=2)), 'bs32':('mlm', {}, 'modernbert', dict(bs=32)), 'lr1e-3':('mlm', {}, 'modernbert', dict(lr=1e-3)), 'lr4e-3':('mlm', {}, 'modernbert', dict(lr=4e-3))}
+settings = dict(seq_len=128, bs=8, lr=2e-3, packing='full-sentences', valid_pct=.02, embeddings='counts')
+judges = dict(epochs=3, lr=1e-3, bs=16, max_len=128)
 sizes = {'tokens':2.,'minutes':15.}
 
 def objective(name, tok, seed, **kwargs):
@@ -32,25 +34,26 @@ def objective(name, tok, seed, **kwargs):
     if name!='sop+mlm': return known[name](tok, seed=seed, **kwargs)
     return known['joint']([known['mlm'](tok, seed=seed), known['sop'](tok, seed=seed)])
 
-def corpus(tok, n):
-    "(articles of about `n` tokens, their tokens), in an order drawn once"
+@cache
+def corpus(n):
+    "(a tokenizer, articles, the sum of their tokens up to each): about `n` tokens in an order drawn once"
     from fastformers.text.readers import read_texts
     from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.train_tokenizer import train_tokenizer
     texts = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(frac=1, random_state=0).tolist()
-    read = np.cumsum([len(o) for o in HFTokenizer(tok).encode_batch(texts[:int(n/2500)+10])])
-    k = int(np.searchsorted(read, n))+1
-    return texts[:k],int(read[k-1])
+    tok = train_tokenizer(texts[:4000], 'wordpiece', 4000)
+    texts = texts[:int(n/3000)+10] # an article has about 5,000 tokens
+    return tok,texts,np.cumsum([len(o) for o in HFTokenizer(tok).encode_batch(texts)])
 
-def pretrain(arm, tok, budget, size, seed, path):
+def pretrain(arm, budget, size, seed, path):
     "Stage 1 of an arm, written to `path`"
     from fastformers.ulmfit.stage import pretrain_lm, small_config
     name,kwargs,family,own = arms[arm]
-    own = dict(own)
-    n = size*1e6 if budget=='tokens' else most
-    texts,read = corpus(tok, n/own.pop('passes', 1))
-    length = dict(epochs=n/read) if budget=='tokens' else dict(minutes=size)
-    return pretrain_lm(texts, path, tok, small_config(tok, family=family, layers=4, width=128), objective=objective(name, tok, seed, **kwargs),
-                       precision='fp32', seed=seed, **length | settings | own)
+    tok,texts,read = corpus(n := size*(1e6 if budget=='tokens' else 5e5)) # nothing here reads half a million tokens in a minute
+    k = int(np.searchsorted(read, n/own.get('passes', 1)))+1
+    length = dict(epochs=n/read[k-1]) if budget=='tokens' else dict(minutes=size)
+    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, layers=4, width=128), objective=objective(name, tok, seed, **kwargs),
+                       precision='fp32', seed=seed, **length | settings | {k:v for k,v in own.items() if k!='passes'})
 
 def sets(names):
     "Name -> labelled rows with `is_valid`, drawn from training rows"
@@ -77,7 +80,7 @@ def plot(table, names):
     for ax,name in zip(fig.subplots(1, len(names)+1, sharey=True), ['mean', *names]):
         m,sd = table[name]['mean'],table[name]['std'].fillna(0)
         ax.errorbar(m, range(len(m)), xerr=sd, fmt='o', ms=4)
-        if 'none' in m: ax.axvline(m['none'], color='grey', ls='--', lw=1)
+        if 'counts' in m: ax.axvline(m['counts'], color='grey', ls='--', lw=1)
         ax.set(title=name, xlabel='validation %', yticks=range(len(m)), yticklabels=m.index)
         ax.grid(axis='y', alpha=.3)
     return fig
@@ -93,10 +96,7 @@ def main():
     import torch
     torch.set_num_threads(1)
     quiet()
-    from fastformers.text.readers import read_texts
     size = args.size or sizes[args.budget]
-    texts = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(frac=1, random_state=0).tolist()
-    if args.budget=='tokens': texts = texts[:int(500*size)+100] # an article has about 4,000 tokens
     rows,data,seeds = Rows(args.work, settings=settings, judges=judges),sets(args.sets.split(',')),[int(o) for o in args.seeds.split(',')]
     def row(arm, seed):
         with tempfile.TemporaryDirectory() as tmp:
