@@ -100,7 +100,7 @@ def main():
     rows,data,seeds = Rows(args.work, settings=settings, judges=judges),sets(args.sets.split(',')),[int(o) for o in args.seeds.split(',')]
     def row(arm, seed):
         with tempfile.TemporaryDirectory() as tmp:
-            lm = pretrain(arm, texts, args.budget, size, seed, Path(tmp)/'lm')
+            lm = pretrain(arm, args.budget, size, seed, Path(tmp)/'lm')
             read = lm.data['training tokens']*lm.schedule.total/1e6
             return {'validation':{k:judge(lm.path, k, df, seed) for k,df in data.items()}, 'million tokens':round(read, 2), 'loss':lm.metrics['loss'], 'LM minutes':round(lm.seconds/60, 1)}
     for seed in seeds:
