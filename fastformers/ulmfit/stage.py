@@ -145,7 +145,8 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
 def small_config(tok, **kwargs)->PretrainedConfig:
     "Config of a small network with the vocabulary of `tok`; `family`, `layers`, `width`, ... as in `GeneralConfig`"
     c = GeneralConfig(**kwargs)
-    special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id')}
+    known = AutoConfig.for_model(c.family)
+    special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id') if hasattr(known,k)}
     return AutoConfig.for_model(
         c.family, vocab_size=len(tok), hidden_size=c.width, intermediate_size=c.inner or 4*c.width, num_hidden_layers=c.layers,
         num_attention_heads=max(c.width//64,1), max_position_embeddings=c.positions, **special)
