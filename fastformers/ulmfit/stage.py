@@ -146,10 +146,10 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     "Config of a small network with the vocabulary of `tok`; `family`, `layers`, `width`, ... as in `GeneralConfig`"
     c = GeneralConfig(**kwargs)
     known = AutoConfig.for_model(c.family)
-    special = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id') if hasattr(known,k)}
-    return AutoConfig.for_model(
-        c.family, vocab_size=len(tok), hidden_size=c.width, intermediate_size=c.inner or 4*c.width, num_hidden_layers=c.layers,
-        num_attention_heads=max(c.width//64,1), max_position_embeddings=c.positions, **special)
+    own = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id') if hasattr(known,k)}
+    own |= {k:c.inner or 4*c.width for k in ('intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim') if hasattr(known,k)} # the field's names for one size
+    if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions # XLNet has no limit
+    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=max(c.width//64,1), **own)
 
 def _new_tok(df, text_col, valid_col, c, resume):
     "A tokenizer trained on the training rows of `df`; a resumed stage keeps the first one"
