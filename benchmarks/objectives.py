@@ -5,7 +5,8 @@
     FASTFORMERS_DATA=... python benchmarks/objectives.py --size .02 --only sop --seeds 42 --sets trec --work DIR    # tries the script
 
 Networks of 4 x 128 with a vocabulary of 4,000 pieces, embeddings that start from counts, batches of 8 x 128 tokens, Adam at 2e-3 with one cycle, one thread, fp32. The family is the one that an objective needs, so `bert` and `electra` (masked LM in their families) stand beside
-theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
+theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows, and linear probes
+on the best layer, for TREC and SST-2; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
 RoBERTa's questions are `static` masks, `docs` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
 """
 import tempfile
@@ -72,6 +73,11 @@ def judge(path, name, df, seed):
     with learn.no_bar(): p,y = learn.get_preds()
     return 100*(matthews_corrcoef(y, p.argmax(1)) if name=='cola' else float((p.argmax(1)==y).float().mean()))
 
+def probe(path, df):
+    "The accuracy in % of a linear probe on the best layer of the body in `path`"
+    from fastformers.interpret.probes import layer_probes
+    return 100*float(layer_probes(path, df, valid_col='is_valid').accuracy.max())
+
 def plot(table, names):
     "The scores of each objective: a panel for each set and one for their mean, best mean on top"
     from matplotlib.figure import Figure
@@ -102,13 +108,14 @@ def main():
         with tempfile.TemporaryDirectory() as tmp:
             lm = pretrain(arm, args.budget, size, seed, Path(tmp)/'lm')
             read = lm.data['training tokens']*lm.schedule.total/1e6
-            return {'validation':{k:judge(lm.path, k, df, seed) for k,df in data.items()}, 'million tokens':round(read, 2), 'loss':lm.metrics['loss'], 'LM minutes':round(lm.seconds/60, 1)}
+            return {'validation':{k:judge(lm.path, k, df, seed) for k,df in data.items()} | {f'{k}, probe':probe(lm.path, df) for k,df in data.items() if k in ('trec','sst2')}, 'million tokens':round(read, 2), 'loss':lm.metrics['loss'], 'LM minutes':round(lm.seconds/60, 1)}
     for seed in seeds:
         for arm in args.only.split(','): rows.get(lambda: row(arm, seed), budget=args.budget, size=size, arm=arm, seed=seed)
     table = pd.DataFrame([dict(arm=o['arm'], **o['validation'], mean=np.mean([*o['validation'].values()]), tokens=o['million tokens'], minutes=o['LM minutes']) for o in rows.all if o['budget']==args.budget and o['size']==size])
     table = table.groupby('arm', sort=False).agg(['mean','std']).round(2)
     print(table.sort_values(('mean','mean'), ascending=False).to_string())
-    plot(table, [*data]).savefig(results/f'objectives_{args.budget}.png', dpi=90)
-    save(f'objectives_{args.budget}', args, dict(settings=settings, judges=judges, size=size), {'validation %':{arm:{k:stat([o['validation'][k] for o in rows.all if o['arm']==arm and o['budget']==args.budget and o['size']==size]) for k in data} for arm in table.index}})
+    names = [*rows.all[-1]['validation']]
+    plot(table, names).savefig(results/f'objectives_{args.budget}.png', dpi=90)
+    save(f'objectives_{args.budget}', args, dict(settings=settings, judges=judges, size=size), {'validation %':{arm:{k:stat([o['validation'][k] for o in rows.all if o['arm']==arm and o['budget']==args.budget and o['size']==size]) for k in names} for arm in table.index}})
 
 if __name__=='__main__': main()
