@@ -4,8 +4,8 @@
     FASTFORMERS_DATA=... python benchmarks/objectives.py --budget minutes --only mlm,rtd    # fifteen minutes each
     FASTFORMERS_DATA=... python benchmarks/objectives.py --size .02 --only sop --seeds 42 --sets trec --work DIR    # tries the script
 
-Networks of 4 x 128 with a vocabulary of 4,000 pieces, embeddings that start from counts, batches of 8 x 128 tokens, Adam at 2e-3 with one cycle, one thread, fp32. The family is the one that an objective needs, so `bert` and `electra` (masked LM in their families) stand beside
-theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows, and linear probes
+Networks of 4 x 128 with a vocabulary of 4,000 pieces, embeddings that start from counts, batches of 8 x 128 tokens, Adam at 2e-3 with one cycle, one thread, fp32. The family is the one that an objective needs, so `bert` (masked LM in BERT's network; ELECTRA's is the same at
+this size) stands beside theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows, and linear probes
 on the best layer, for TREC and SST-2; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
 RoBERTa's questions are `static` masks, `docs` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
 """
@@ -23,8 +23,12 @@ arms = { # objective, its arguments, family, settings of stage 1
     'clm':('clm', {}, 'llama', {}), 'hybrid':('hybrid', {}, 'llama', {}), 'plm':('plm', {}, 'xlnet', {}),
     'bert':('mlm', {}, 'bert', {}), 'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
     'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('sop+mlm', {}, 'bert', dict(packing='segment-pair')),
-    'electra':('mlm', {}, 'electra', {}), 'rtd':('rtd', {}, 'electra', {}), 'rtd15':('rtd', dict(detect='hidden'), 'electra', {}), 'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
-    'bs2':('mlm', {}, 'modernbert', dict(bs=2)), 'bs32':('mlm', {}, 'modernbert', dict(bs=32)), 'lr1e-3':('mlm', {}, 'modernbert', dict(lr=1e-3)), 'lr4e-3':('mlm', {}, 'modernbert', dict(lr=4e-3))}
+    'rtd':('rtd', {}, 'electra', dict(lr=5e-4)), 'rtd15':('rtd', dict(detect='hidden'), 'electra', dict(lr=5e-4)), 'rtd2e-3':('rtd', {}, 'electra', {}), # ELECTRA-Small's rate, and the others'
+    'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
+    'bs2':('mlm', {}, 'modernbert', dict(bs=2)), 'bs32':('mlm', {}, 'modernbert', dict(bs=32)), 'lr1e-3':('mlm', {}, 'modernbert', dict(lr=1e-3)), 'lr4e-3':('mlm', {}, 'modernbert', dict(lr=4e-3)),
+    'lamb':('mlm', {}, 'modernbert', dict(opt='lamb', lr=8e-3)), 'muon':('mlm', {}, 'modernbert', dict(opt='muon')), 'short rows':('mlm', {}, 'modernbert', dict(seq_len=32, bs=32)),
+    '2x128':('mlm', {}, 'modernbert', dict(layers=2)), '8x128':('mlm', {}, 'modernbert', dict(layers=8)), '4x256':('mlm', {}, 'modernbert', dict(width=256)), '4x64':('mlm', {}, 'modernbert', dict(width=64))} # for equal time
+network = dict(layers=4, width=128)
 settings = dict(seq_len=128, bs=8, lr=2e-3, packing='full-sentences', valid_pct=.02, embeddings='counts')
 judges = dict(epochs=3, lr=1e-3, bs=16, max_len=128)
 sizes = {'tokens':2.,'minutes':15.}
@@ -34,6 +38,30 @@ def objective(name, tok, seed, **kwargs):
     known = all_objectives()
     if name!='sop+mlm': return known[name](tok, seed=seed, **kwargs)
     return known['joint']([known['mlm'](tok, seed=seed), known['sop'](tok, seed=seed)])
+
+def using(name):
+    "A callback that gives a learner the optimizer 'lamb' or 'muon'"
+    import torch
+    from fastai.callback.core import Callback
+    from fastai.optimizer import Lamb
+    from torch.optim._muon import muon
+    from fastformers.learner.optimizer import FusedAdam
+    class Muon(FusedAdam):
+        "Orthogonalised momentum for the matrices of the blocks (Jordan et al. 2024), scaled to Adam's step; Adam for the rest"
+        def _update(self, ps, hyper, wd):
+            inner = {id(p) for group in self.param_lists[1:-1] for p in group if p.ndim==2}
+            mats = [p for p in ps if id(p) in inner]
+            if len(mats)<len(ps): super()._update([p for p in ps if id(p) not in inner], hyper, wd)
+            for p in mats:
+                if 'grad_avg' not in self.state[p]: self.state[p]['grad_avg'] = torch.zeros_like(p)
+            if mats: self._orthogonal(mats, hyper, wd)
+        @torch.no_grad()
+        def _orthogonal(self, ps, hyper, wd):
+            muon(ps, [p.grad for p in ps], [self.state[p]['grad_avg'] for p in ps], lr=hyper['lr'], weight_decay=wd, momentum=.95, nesterov=True,
+                 ns_coefficients=(3.4445,-4.775,2.0315), eps=1e-7, ns_steps=5, adjust_lr_fn='match_rms_adamw', has_complex=False)
+    class Using(Callback):
+        def after_create(self): self.learn.opt_func = dict(lamb=Lamb, muon=Muon)[name]
+    return Using()
 
 @cache
 def corpus(n):
@@ -50,11 +78,13 @@ def pretrain(arm, budget, size, seed, path):
     "Stage 1 of an arm, written to `path`"
     from fastformers.ulmfit.stage import pretrain_lm, small_config
     name,kwargs,family,own = arms[arm]
+    own = dict(own)
+    passes,opt,net = own.pop('passes', 1),own.pop('opt', None),{k:own.pop(k, v) for k,v in network.items()}
     tok,texts,read = corpus(n := size*(1e6 if budget=='tokens' else 5e5)) # nothing here reads half a million tokens in a minute
-    k = int(np.searchsorted(read, n/own.get('passes', 1)))+1
+    k = int(np.searchsorted(read, n/passes))+1
     length = dict(epochs=n/read[k-1]) if budget=='tokens' else dict(minutes=size)
-    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, layers=4, width=128), objective=objective(name, tok, seed, **kwargs),
-                       precision='fp32', seed=seed, **length | settings | {k:v for k,v in own.items() if k!='passes'})
+    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, **net), objective=objective(name, tok, seed, **kwargs),
+                       precision='fp32', seed=seed, cbs=using(opt) if opt else None, **length | settings | own)
 
 def sets(names):
     "Name -> labelled rows with `is_valid`, drawn from training rows"
