@@ -14,6 +14,7 @@ origin = {
     'imdb/test.csv.gz': 'Large Movie Review Dataset v1.0 (Maas et al. 2011), as CSV text,label,rating,id,movie',
     'imdb/unsup.csv.gz': 'Large Movie Review Dataset v1.0 (Maas et al. 2011), as CSV text,id,movie',
     'wiki_en/train.txt.gz': 'English Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles',
+    'wiki_en/valid.txt.gz': 'as above, other articles',
     'wiki_es/train.txt.gz': 'Spanish Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles',
     'fakenews_es/train.csv.gz': 'jpposadas/FakeNewsCorpusSpanish train.xlsx, as CSV text,headline,label,...',
     'fakenews_es/dev.csv.gz': 'jpposadas/FakeNewsCorpusSpanish development.xlsx, as CSV text,headline,label,...',
