@@ -109,14 +109,16 @@ def probe(path, df):
     return 100*float(layer_probes(path, df, valid_col='is_valid').accuracy.max())
 
 def plot(table, names):
-    "The scores of each objective: a panel for each set and one for their mean, best mean on top"
+    "The scores of each objective: a panel for each set and one for their mean, best mean on top; grey: `counts` and two standard errors of 500 rows"
     from matplotlib.figure import Figure
     fig = Figure(figsize=(9,.8+.22*len(table)), layout='constrained')
     table = table.sort_values(('mean','mean'))
+    error = {k:100/500**.5 if k=='cola' else np.sqrt(v*(100-v)/500) for k,v in ((k, table[k]['mean'].mean()) for k in names)}
+    error['mean'] = np.sqrt(sum(o**2 for o in error.values()))/len(names)
     for ax,name in zip(fig.subplots(1, len(names)+1, sharey=True), ['mean', *names]):
         m,sd = table[name]['mean'],table[name]['std'].fillna(0)
+        if 'counts' in m: ax.axvspan(m['counts']-2*error[name], m['counts']+2*error[name], color='grey', alpha=.25, lw=0)
         ax.errorbar(m, range(len(m)), xerr=sd, fmt='o', ms=4)
-        if 'counts' in m: ax.axvline(m['counts'], color='grey', ls='--', lw=1)
         ax.set(title=name, xlabel='validation %', yticks=range(len(m)), yticklabels=m.index)
         ax.grid(axis='y', alpha=.3)
     return fig
