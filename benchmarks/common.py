@@ -16,6 +16,8 @@ origin = {
     'wiki_en/train.txt.gz': 'English Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles',
     'wiki_en/valid.txt.gz': 'as above, other articles',
     'wiki_es/train.txt.gz': 'Spanish Wikipedia, plain text: `= Title =`, a paragraph a line, blank line between articles',
+    'qa_en/tydiqa_train.csv.gz': 'TyDi QA gold passages (Clark et al. 2020), English training part, as CSV context,question,answer_text,answer_start',
+    'qa_en/mlqa_dev.csv.gz': 'MLQA development set, English (Lewis et al. 2020), as CSV context,question,answer_text,answer_start',
     'fakenews_es/train.csv.gz': 'jpposadas/FakeNewsCorpusSpanish train.xlsx, as CSV text,headline,label,...',
     'fakenews_es/dev.csv.gz': 'jpposadas/FakeNewsCorpusSpanish development.xlsx, as CSV text,headline,label,...',
     'fakenews_es/test.csv.gz': 'jpposadas/FakeNewsCorpusSpanish test.xlsx, as CSV text,headline,label,...'}

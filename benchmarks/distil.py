@@ -3,7 +3,7 @@
     FASTFORMERS_DATA=... python benchmarks/distil.py --work DIR                 # two of five folds of the training questions; no test question is read
     FASTFORMERS_DATA=... python benchmarks/distil.py --work DIR --folds 0
 
-On each fold: three members (seeds), the mean of their probabilities, and students with the members' settings and two epochs more: the whole network and its layers 1, 3 and 5, each with the labels alone and with the committee's probabilities at weight 0.7 and temperature 2; the three layers also for twelve epochs.
+On each fold: three members (seeds), the mean of their probabilities, and students with the members' settings and two epochs more: the whole network and its layers 1, 3 and 5, each with the labels alone and with the committee's probabilities at weight 0.7 and temperature 2; the three layers also for twelve epochs, and on unlabelled questions as well, from TyDi QA and MLQA, with the committee's answers as their labels.
 `--work` keeps the members and finished rows: the same command goes on after it was stopped.
 """
 from classify import Rows, last_only
@@ -12,7 +12,14 @@ import trec_adapt
 
 members,epochs,half = (42,43,44),4,(1,3,5)
 students = {'alone':dict(), 'distilled':dict(teacher=True), 'three layers alone':dict(keep=half), 'three layers distilled':dict(keep=half, teacher=True),
-            'three layers alone, twelve epochs':dict(keep=half, epochs=12), 'three layers distilled, twelve epochs':dict(keep=half, teacher=True, epochs=12)}
+            'three layers alone, twelve epochs':dict(keep=half, epochs=12), 'three layers distilled, twelve epochs':dict(keep=half, teacher=True, epochs=12),
+            'three layers distilled, unlabelled questions':dict(keep=half, teacher=True, unlabelled=True)}
+
+def other_questions(df):
+    "Questions of two sets of question answering that are not among those of `df`"
+    texts = pd.concat([read(o).question for o in data_files('qa_en/tydiqa_train.csv.gz', 'qa_en/mlqa_dev.csv.gz')]).str.strip().drop_duplicates()
+    def plain(o): return o.str.lower().str.findall(r'\w+').str.join(' ') # TREC writes its marks apart
+    return texts[~plain(texts).isin(plain(df.text))].tolist()
 
 def trained(df, seed, epochs=epochs+2, keep=None, teacher=None):
     from fastai.torch_core import set_seed
@@ -37,10 +44,12 @@ def main():
     p.add_argument('--folds', default='0,1')
     args = p.parse_args()
     import torch
+    from fastformers.callback.consistency import pseudo_label
     from fastformers.inference.predictor import Ensemble, from_hf
     torch.set_num_threads(1)
     quiet()
-    (df,_),rows = trec_adapt.load(),Rows(args.work, epochs=epochs)
+    (df,test),rows = trec_adapt.load(),Rows(args.work, epochs=epochs)
+    questions = other_questions(pd.concat([df, test]))
     fold = trec_adapt.fold_of(df)
     for k in map(int, args.folds.split(',')):
         held = df.assign(is_valid=fold==k)
@@ -54,9 +63,10 @@ def main():
             test = held[held.is_valid]
             return {'held out':100*float(np.mean([o['label']!=y for o,y in zip(committee(test.text.tolist()), test.label)]))}
         rows.get(together, 'held out', arm='committee', fold=k, seed=0)
-        for arm,how in students.items():
-            how = how | ({'teacher':committee} if how.get('teacher') else {})
-            rows.get(lambda: error(trained(held, 50, **how)), 'held out', arm=arm, fold=k, seed=50)
+        def student(teacher=False, unlabelled=False, **how):
+            more = [pseudo_label(committee, questions, at_least=0).assign(is_valid=False)] if unlabelled else []
+            return error(trained(pd.concat([held, *more], ignore_index=True), 50, teacher=committee if teacher else None, **how))
+        for arm,how in students.items(): rows.get(lambda: student(**how), 'held out', arm=arm, fold=k, seed=50)
     got = pd.DataFrame([o for o in rows.all if o['fold'] in map(int, args.folds.split(','))])
     by = got.groupby(['arm','fold'], sort=False)['held out'].mean().unstack()
     by['mean'] = by.mean(axis=1)

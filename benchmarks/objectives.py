@@ -1,13 +1,14 @@
 """Which objective teaches a network most? All of them from random weights on Wikipedia, for equal tokens and for equal time, judged by classifiers
 
     FASTFORMERS_DATA=... python benchmarks/objectives.py --budget tokens                    # two million tokens each
-    FASTFORMERS_DATA=... python benchmarks/objectives.py --budget minutes --only mlm,rtd    # fifteen minutes each
+    FASTFORMERS_DATA=... python benchmarks/objectives.py --budget minutes --only mlm,rtd    # fifteen minutes each; `--size 5`: five
     FASTFORMERS_DATA=... python benchmarks/objectives.py --size .02 --only sop --seeds 42 --sets trec --work DIR    # tries the script
 
 Networks of 4 x 128 with a vocabulary of 4,000 pieces, embeddings that start from counts, batches of 8 x 128 tokens, Adam at 2e-3 with one cycle, one thread, fp32. The family is the one that an objective needs, so `bert` (masked LM in BERT's network; ELECTRA's is the same at
 this size) stands beside theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows, and linear probes
 on the best layer, for TREC and SST-2; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
 RoBERTa's questions are `static` masks, `docs` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
+`4x256` and `muon` are for equal time: a wider network, and another optimizer.
 """
 import tempfile
 from functools import cache
@@ -22,12 +23,11 @@ arms = { # objective, its arguments, family, settings of stage 1
     'words':('whole_word_mlm', {}, 'modernbert', {}), 'spans':('span_mlm', {}, 'modernbert', {}),
     'clm':('clm', {}, 'llama', {}), 'hybrid':('hybrid', {}, 'llama', {}), 'plm':('plm', {}, 'xlnet', {}),
     'bert':('mlm', {}, 'bert', {}), 'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
-    'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('sop+mlm', {}, 'bert', dict(packing='segment-pair')),
+    'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('mlm_sop', {}, 'bert', dict(packing='segment-pair')),
     'rtd':('rtd', {}, 'electra', dict(lr=5e-4)), 'rtd15':('rtd', dict(detect='hidden'), 'electra', dict(lr=5e-4)), 'rtd2e-3':('rtd', {}, 'electra', {}), # ELECTRA-Small's rate, and the others'
     'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
     'bs2':('mlm', {}, 'modernbert', dict(bs=2)), 'bs32':('mlm', {}, 'modernbert', dict(bs=32)), 'lr1e-3':('mlm', {}, 'modernbert', dict(lr=1e-3)), 'lr4e-3':('mlm', {}, 'modernbert', dict(lr=4e-3)),
-    'lamb':('mlm', {}, 'modernbert', dict(opt='lamb', lr=8e-3)), 'muon':('mlm', {}, 'modernbert', dict(opt='muon')), 'short rows':('mlm', {}, 'modernbert', dict(seq_len=32, bs=32)),
-    '2x128':('mlm', {}, 'modernbert', dict(layers=2)), '8x128':('mlm', {}, 'modernbert', dict(layers=8)), '4x256':('mlm', {}, 'modernbert', dict(width=256)), '4x64':('mlm', {}, 'modernbert', dict(width=64))} # for equal time
+    'muon':('mlm', {}, 'modernbert', dict(opt='muon')), '4x256':('mlm', {}, 'modernbert', dict(width=256))} # for equal time
 network = dict(layers=4, width=128)
 settings = dict(seq_len=128, bs=8, lr=2e-3, packing='full-sentences', valid_pct=.02, embeddings='counts')
 judges = dict(epochs=3, lr=1e-3, bs=16, max_len=128)
@@ -36,14 +36,13 @@ sizes = {'tokens':2.,'minutes':15.}
 def objective(name, tok, seed, **kwargs):
     from fastformers.objectives.core import all_objectives
     known = all_objectives()
-    if name!='sop+mlm': return known[name](tok, seed=seed, **kwargs)
-    return known['joint']([known['mlm'](tok, seed=seed), known['sop'](tok, seed=seed)])
+    def made(name, **kwargs): return known[name](tok, seed=seed, **kwargs)
+    return known['joint']([made('mlm'), made('sop')]) if name=='mlm_sop' else made(name, **kwargs)
 
-def using(name):
-    "A callback that gives a learner the optimizer 'lamb' or 'muon'"
+def muon_optimizer():
+    "A callback that gives a learner the optimizer Muon"
     import torch
     from fastai.callback.core import Callback
-    from fastai.optimizer import Lamb
     from torch.optim._muon import muon
     from fastformers.learner.optimizer import FusedAdam
     class Muon(FusedAdam):
@@ -59,9 +58,9 @@ def using(name):
         def _orthogonal(self, ps, hyper, wd):
             muon(ps, [p.grad for p in ps], [self.state[p]['grad_avg'] for p in ps], lr=hyper['lr'], weight_decay=wd, momentum=.95, nesterov=True,
                  ns_coefficients=(3.4445,-4.775,2.0315), eps=1e-7, ns_steps=5, adjust_lr_fn='match_rms_adamw', has_complex=False)
-    class Using(Callback):
-        def after_create(self): self.learn.opt_func = dict(lamb=Lamb, muon=Muon)[name]
-    return Using()
+    class UseMuon(Callback):
+        def after_create(self): self.learn.opt_func = Muon
+    return UseMuon()
 
 @cache
 def corpus(n):
@@ -79,12 +78,12 @@ def pretrain(arm, budget, size, seed, path):
     from fastformers.ulmfit.stage import pretrain_lm, small_config
     name,kwargs,family,own = arms[arm]
     own = dict(own)
-    passes,opt,net = own.pop('passes', 1),own.pop('opt', None),{k:own.pop(k, v) for k,v in network.items()}
+    passes,opt,width = own.pop('passes', 1),own.pop('opt', None),own.pop('width', network['width'])
     tok,texts,read = corpus(n := size*(1e6 if budget=='tokens' else 5e5)) # nothing here reads half a million tokens in a minute
     k = int(np.searchsorted(read, n/passes))+1
     length = dict(epochs=n/read[k-1]) if budget=='tokens' else dict(minutes=size)
-    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, **net), objective=objective(name, tok, seed, **kwargs),
-                       precision='fp32', seed=seed, cbs=using(opt) if opt else None, **length | settings | own)
+    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, layers=network['layers'], width=width), objective=objective(name, tok, seed, **kwargs),
+                       precision='fp32', seed=seed, cbs=muon_optimizer() if opt=='muon' else None, **length | settings | own)
 
 def sets(names):
     "Name -> labelled rows with `is_valid`, drawn from training rows"
@@ -113,7 +112,11 @@ def plot(table, names):
     from matplotlib.figure import Figure
     fig = Figure(figsize=(9,.8+.22*len(table)), layout='constrained')
     table = table.sort_values(('mean','mean'))
-    error = {k:100/500**.5 if k=='cola' else np.sqrt(v*(100-v)/500) for k,v in ((k, table[k]['mean'].mean()) for k in names)}
+    def standard_error(name):
+        if name=='cola': return 100/500**.5 # of a correlation
+        v = table[name]['mean'].mean()
+        return np.sqrt(v*(100-v)/500)
+    error = {k:standard_error(k) for k in names}
     error['mean'] = np.sqrt(sum(o**2 for o in error.values()))/len(names)
     for ax,name in zip(fig.subplots(1, len(names)+1, sharey=True), ['mean', *names]):
         m,sd = table[name]['mean'],table[name]['std'].fillna(0)

@@ -15,8 +15,6 @@ from glue import interval
 
 lrs,epochs,bs,max_len,overlap,longest,n_train = (1e-4,2e-4),2,16,256,64,30,1200
 files = ['qa_en/tydiqa_train.csv.gz','qa_en/mlqa_dev.csv.gz']
-origin.update({files[0]:'TyDi QA gold passages (Clark et al. 2020), English training part, as CSV context,question,answer_text,answer_start',
-               files[1]:'MLQA development set, English (Lewis et al. 2020), as CSV context,question,answer_text,answer_start'})
 
 def load(final, few, full):
     "(training and validation rows, test rows or None); all questions on a context are in one part"

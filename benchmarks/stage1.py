@@ -9,34 +9,34 @@ ModernBERT of 4 x 128 with a WordPiece of 4,000, English Wikipedia, 15 % masked,
 import tempfile
 from classify import Rows
 from common import *
-from objectives import corpus
+from objectives import corpus, network, settings
 
 rates = 1e-3,2e-3
 arms = 'ours','random embeddings','Trainer'
-loop = dict(seq_len=128, bs=8)
 
-def network(tok):
+def config(tok):
     from fastformers.ulmfit.stage import small_config
-    return small_config(tok, family='modernbert', layers=4, width=128)
+    return small_config(tok, family='modernbert', **network)
 
 def ours(texts, tok, path, lr, seed, length, embeddings='counts'):
     from fastformers.ulmfit.stage import pretrain_lm
-    pretrain_lm(texts, path, tok, network(tok), seed=seed, precision='fp32', lr=lr, mask_rate=.15, packing='full-sentences', valid_pct=.01, embeddings=embeddings, **loop, **length)
+    pretrain_lm(texts, path, tok, config(tok), seed=seed, precision='fp32', mask_rate=.15, **settings | dict(lr=lr, embeddings=embeddings), **length)
 
 def trainer(texts, tok, path, lr, seed, length):
     import torch
     from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments, set_seed
     set_seed(seed)
     ids = [i for o in tok(texts)['input_ids'] for i in o]
-    rows = [dict(input_ids=ids[i:i+loop['seq_len']]) for i in range(0, len(ids)-loop['seq_len'], loop['seq_len'])]
+    n,bs = settings['seq_len'],settings['bs']
+    rows = [dict(input_ids=ids[i:i+n]) for i in range(0, len(ids)-n, n)]
     def fit(max_steps):
         torch.manual_seed(seed)
-        args = TrainingArguments(str(path/'trainer'), per_device_train_batch_size=loop['bs'], learning_rate=lr, max_steps=max_steps, seed=seed, use_cpu=True, report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True)
-        o = Trainer(AutoModelForMaskedLM.from_config(network(tok)), args, train_dataset=rows, data_collator=DataCollatorForLanguageModeling(tok))
+        args = TrainingArguments(str(path/'trainer'), per_device_train_batch_size=bs, learning_rate=lr, max_steps=max_steps, seed=seed, use_cpu=True, report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True)
+        o = Trainer(AutoModelForMaskedLM.from_config(config(tok)), args, train_dataset=rows, data_collator=DataCollatorForLanguageModeling(tok))
         start = time.perf_counter()
         o.train()
         return o.model,time.perf_counter()-start
-    steps = int(length.get('epochs', 0)*len(rows)/loop['bs']) or int(60*length['minutes']/fit(30)[1]*30)
+    steps = int(length.get('epochs', 0)*len(rows)/bs) or int(60*length['minutes']/fit(30)[1]*30)
     fit(steps)[0].save_pretrained(path)
     tok.save_pretrained(path)
 
@@ -46,7 +46,7 @@ def measured(path, tok):
     from fastformers.learner.core import lm_learner
     from fastformers.text.readers import read_texts
     valid = read_texts(*data_files('wiki_en/valid.txt.gz'))
-    dls = lm_dls(pd.concat([valid[:2].assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True), tok, valid_col='is_valid', packing='full-sentences', bs=32, seq_len=128, device='cpu')
+    dls = lm_dls(pd.concat([valid[:2].assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True), tok, valid_col='is_valid', packing=settings['packing'], seq_len=settings['seq_len'], bs=32, device='cpu')
     learn = lm_learner(dls, path, precision='fp32')
     with learn.no_bar(), learn.no_logging(): figures = learn.validate()
     return dict(zip(['loss', *(o.name for o in learn.metrics)], map(float, figures)))
@@ -78,8 +78,9 @@ def main():
         for arm in arms:
             best = min(rates, key=lambda lr: get(arm, 'tokens', lr, first)['validation']['nll_per_byte'])
             got = [get(arm, budget, best, s) for s in (first, *seeds)]
-            figures[f'{budget}, {arm}'] = dict(lr=best, minutes=stat([o['LM minutes'] for o in got]), **{m:{'mean':round(float(np.mean(v)), 3), 'each':[round(x, 3) for x in v]} for m in ('nll_per_byte','accuracy') for v in [[o['validation'][m] for o in got]]})
+            def of(metric): return [round(o['validation'][metric], 3) for o in got]
+            figures[f'{budget}, {arm}'] = {'lr':best, 'minutes':stat([o['LM minutes'] for o in got]), 'nll_per_byte':of('nll_per_byte'), 'accuracy':of('accuracy')}
             print(budget, arm, figures[f'{budget}, {arm}'], flush=True)
-    save('stage1', args, dict(size=args.size, minutes=args.minutes, rates=rates, loop=loop), {'validation':figures})
+    save('stage1', args, dict(size=args.size, minutes=args.minutes, rates=rates, network=network, settings=settings), {'validation':figures})
 
 if __name__=='__main__': main()

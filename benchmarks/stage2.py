@@ -4,7 +4,7 @@
     FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR --arms wiki,both --sizes 100 --seeds 42
     FASTFORMERS_DATA=... python benchmarks/stage2.py imdb --work DIR --final                  # and a fixed balanced sample of 2,500 test reviews
 
-The starting points: `random` weights; `wiki`, the general language model (wiki-mini, for Spanish one trained on its Wikipedia by the same recipe); `both`, this model trained further on the target texts; `target`, the same network
+The starting points: `random` weights; `wiki`, the general language model (wiki-mini, for Spanish one trained on its Wikipedia by the same recipe); `both`, this model trained further on the target texts; `both-counts`, with embeddings mixed with counts of these texts before; `target`, the same network
 trained on the target texts alone, as long as `both` there; `target-long`, for as many tokens as `both` has read in all; `minilm`, a sentence encoder without an LM head; `minilm-both`, trained further; `awd-lstm`, fastai's, from
 scratch; beside TF-IDF + logistic regression on whole texts. `--work` keeps language models and their checkpoints, results/stage2_rows finished rows: the same command goes on after it was stopped. Reviews of `unsup` that are also
 test or validation texts, and those of validation films, are left out.
@@ -13,12 +13,11 @@ from classify import Rows, last_only
 from common import *
 
 arms = 'random','wiki','both','target','minilm','minilm-both','awd-lstm'
-pretrained_lr = {'docs':1e-3} # of classifiers, elsewhere 2e-4. Validation error, one seed: after stage 2, 500 reviews had 25.5, with 1e-3 29.7; 400 pieces of documentation from wiki-mini 47.4
 lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0.)
-sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, lr=1e-3, passes=.6),
-        'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, lr=1e-3, passes=4.),
-        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, lr=1e-3, passes=.6),
-        'spanish':dict(sizes=(100,600), epochs={100:15, 600:8}, max_len=512, lr=1e-3, passes=4., general='wiki_es')}
+sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, pool='mean', passes=.6),
+        'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, pool='concat', passes=4.),
+        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, pool='mean', passes=.6),
+        'spanish':dict(sizes=(100,600), epochs={100:15, 600:8}, max_len=512, pool='mean', passes=4., general='wiki_es')}
 
 def sample(df, n, seed):
     "`n` rows, as many of each class as there are, at most alike"
@@ -74,12 +73,12 @@ def start_of(work, c, texts, arm):
         return made('wiki', pretrain_lm, read_texts(*data_files(f"{c['general']}/train.txt.gz")), **recipe | {'epochs':1.})
     if arm in ('minilm','awd-lstm'): return arm
     if arm in ('random','wiki'): return general()
-    if arm.endswith('both'): return made(arm, fine_tune_lm, texts, 'minilm' if arm=='minilm-both' else general(), epochs=c['passes'], mask_rate=.15, **lm)
+    if 'both' in arm: return made(arm, fine_tune_lm, texts, 'minilm' if arm=='minilm-both' else general(), epochs=c['passes'], embeddings='counts' if arm=='both-counts' else 'kept', mask_rate=.15, **lm)
     tok = load_tokenizer(general())
     passes = c['passes']+(1e6*tokens_read(general())/sum(map(len, tok(texts)['input_ids'])) if arm=='target-long' else 0)
     return made(arm, pretrain_lm, texts, tok=tok, config=load_config(general()), mask_rate=.15, lr=2e-3, packing='doc-sentences', epochs=passes, **lm)
 
-def awd_lstm(c, df, n, seed):
+def awd_lstm(c, df, seed):
     "fastai's classifier from scratch"
     from fastai.text.all import AWD_LSTM, TextDataLoaders, accuracy, text_classifier_learner
     from fastai.torch_core import set_seed
@@ -87,24 +86,24 @@ def awd_lstm(c, df, n, seed):
     dls = TextDataLoaders.from_df(df, text_col='text', label_col='label', valid_col='is_valid', seq_len=72, bs=16, device='cpu')
     return text_classifier_learner(dls, AWD_LSTM, pretrained=False, metrics=accuracy, max_len=c['max_len'], cbs=last_only())
 
-def transformer(arch, c, df, n, seed, pretrained):
+def transformer(arch, c, df, seed, pretrained):
     from fastai.torch_core import set_seed
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=16, seed=seed, max_len=c['max_len'], device='cpu')
-    return classifier_learner(dls, arch, pretrained=pretrained, cbs=last_only())
+    return classifier_learner(dls, arch, pretrained=pretrained, pool=c['pool'], cbs=last_only())
 
-def lr_of(name, arm): return {'random':sets[name]['lr'], 'awd-lstm':2e-3}.get(arm, pretrained_lr.get(name, 2e-4))
-
-def classify(arch, c, df, test, n, seed, arm, lr):
-    "Validation error in %, with `test` also its"
-    learn = awd_lstm(c, df, n, seed) if arm=='awd-lstm' else transformer(arch, c, df, n, seed, arm!='random')
-    with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(c['epochs'][n], lr)
+def classify(arch, c, df, test, n, seed, arm):
+    "Validation error in %, with `test` also its; random weights learn all at once, pretrained ones the head first"
+    from fastformers.callback.schedule import full_tune, head_first
+    learn = awd_lstm(c, df, seed) if arm=='awd-lstm' else transformer(arch, c, df, seed, arm!='random')
+    schedule,lr = full_tune if arm in ('random','awd-lstm') else head_first,2e-3 if arm=='awd-lstm' else 1e-3
+    with learn.no_bar(), learn.no_logging(): learn.fit_schedule(schedule, lr, c['epochs'][n])
     def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
     return {'validation':error(learn.dls.valid), **({} if test is None else {'test':error(learn.dls.test_dl(test, with_labels=True))})}
 
-says = {'random':'random weights', 'wiki':'general language model', 'both':'and stage 2', 'target':'stage 2 alone', 'TF-IDF':'TF-IDF + logistic regression'}
+says = {'random':'random weights', 'wiki':'general language model', 'both':'and stage 2', 'both-counts':'and stage 2 with counts', 'target':'stage 2 alone', 'TF-IDF':'TF-IDF + logistic regression'}
 
 def plot(o, part, name):
     "Error by number of labels: the mean of the seeds, and a band of one standard deviation"
@@ -142,11 +141,10 @@ def main():
             for seed in seeds:
                 few = sample(train, n, seed)
                 df = pd.concat([few.assign(is_valid=False), valid.assign(is_valid=True)], ignore_index=True)[['text','label','is_valid']]
-                lr = lr_of(args.set, arm)
-                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm, lr), 'test' if args.final else 'validation', arm=arm, read=millions, n=n, seed=seed, lr=lr)
+                rows.get(lambda: classify(arch, c, df, test if args.final else None, n, seed, arm), 'test' if args.final else 'validation', arm=arm, read=millions, n=n, seed=seed)
     figures = {}
     for part,held in {'validation':valid, **({'test':test} if args.final else {})}.items():
-        o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r and r['lr']==lr_of(args.set, r['arm'])])
+        o = pd.DataFrame([r for r in rows.all if r['n'] in sizes and r['seed'] in seeds and part in r])
         words = pd.DataFrame([{'arm':'TF-IDF', 'n':n, 'read':0, part:tfidf_error(sample(train, n, s), held)} for n in sizes for s in seeds])
         o = pd.concat([o, words], ignore_index=True)
         figures[part] = {f'{n} labels, {arm}'+(f' ({read:g}M tokens)' if read else ''):stat(g[part]) for (n,arm,read),g in o.groupby(['n','arm','read'], sort=False)}

@@ -1154,6 +1154,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fastformers/learner/core.py')},
             'fastformers.learner.counts': { 'fastformers.learner.counts.Learner.start_from_counts': ( 'learner/counts.html#learner.start_from_counts',
                                                                                                       'fastformers/learner/counts.py'),
+                                            'fastformers.learner.counts._mixed': ( 'learner/counts.html#_mixed',
+                                                                                   'fastformers/learner/counts.py'),
                                             'fastformers.learner.counts.count_vectors': ( 'learner/counts.html#count_vectors',
                                                                                           'fastformers/learner/counts.py')},
             'fastformers.learner.generation': { 'fastformers.learner.generation.Learner.choose': ( 'learner/generation.html#learner.choose',

@@ -102,6 +102,8 @@ class LMConfig(TrainConfig):
     seq_len:int = 128 # Most tokens in a row
     # How documents become rows: doc-sentences, full-sentences, segment-pair, sentence-pair
     packing:str = 'doc-sentences'
+    # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks and millions of tokens)
+    embeddings:Literal['kept','counts'] = 'kept'
     # Share of texts held out to measure the language model; with the classifier's share both hold out the same texts
     valid_pct:float = .2
 
@@ -121,7 +123,7 @@ class GeneralConfig(LMConfig):
     width:int = 256 # Its hidden size; attention heads have 64 dimensions
     inner:int|None = None # Inner width of its feed-forward layers; blank: four times the hidden size
     positions:int = 512 # Longest row the network can read
-    # How its token embeddings start: counts (of neighbouring tokens in the texts, one minute for 20 million) or random
+    # Token embeddings at the start: counts (of neighbouring tokens in the texts, a minute for 10 million) or random
     embeddings:Literal['counts','random'] = 'counts'
 
 @dataclass(frozen=True)

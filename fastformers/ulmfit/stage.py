@@ -90,7 +90,9 @@ def _train(learn, c, name, seed, path, resume, test_dl=None, **facts):
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
     epochs = _epochs(learn, c, resume)
-    if is_lm: stage.before,stage.score_before,_ = measure(learn)
+    if is_lm:
+        stage.before,stage.score_before,_ = measure(learn)
+        if c.embeddings=='counts': learn.start_from_counts()
     schedule = ('head_first' if learn.model.new_head else 'full_tune') if c.schedule is None else c.schedule
     schedule,n = named(schedule),len(learn.splitter(learn.model))
     table = schedules.table_for(schedule, n)*discriminative_lrs(n, c.discr)
@@ -137,7 +139,6 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
     dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
-    if isinstance(c, GeneralConfig) and c.embeddings=='counts': learn.start_from_counts()
     return _train(learn, c, name, seed, path, resume)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
