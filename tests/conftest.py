@@ -5,6 +5,7 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
 os.environ.setdefault('OMP_NUM_THREADS', '2')
 os.environ.setdefault('MPLBACKEND', 'agg')
+os.environ.setdefault('FASTFORMERS_PRECISION', 'fp32')                                # what bfloat16 changes, tests of equality would see
 if 'CI' in os.environ: os.environ.setdefault('FASTFORMERS_HOME', tempfile.mkdtemp())   # elsewhere the user's own cache may serve
 
 import pytest
@@ -35,11 +36,6 @@ def pytest_collection_modifyitems(config, items):
         marked = [o for o in items if o.get_closest_marker(mark)]
         if marked and lacks(mark):
             for o in marked: o.add_marker(pytest.mark.skip(reason=why))
-
-@pytest.fixture(scope='session', autouse=True)
-def float32():
-    "`precision='auto'` is float32 on a CPU, whatever this one gains from"
-    with pytest.MonkeyPatch.context() as m: m.setattr('fastformers.callback.compute.bf16_speedup', lambda: 1.); yield
 
 @pytest.fixture(scope='session')
 def root(): return Path(__file__).resolve().parent.parent

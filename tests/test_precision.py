@@ -87,9 +87,22 @@ def test_resume_goes_on_with_the_scale_of_the_loss(at, start, acc, tmp_path):
 
 @pytest.mark.parametrize('speedup,on', [(.5,False), (3.,True)])
 def test_auto_on_a_cpu_asks_the_probe(monkeypatch, speedup, on):
+    monkeypatch.delenv('FASTFORMERS_PRECISION', raising=False)
     monkeypatch.setattr(compute, 'bf16_speedup', lambda: speedup)
     learn = fit(classifier(*precision('auto', 'cpu')))
     assert learn.cpu_bf16.on==on and learn.get_preds()[0].dtype==torch.float32 and not torch.is_autocast_enabled('cpu')
+
+@pytest.mark.parametrize('name,on', [('bf16',True), ('fp32',False), ('',False)])
+def test_the_environment_says_what_auto_is(monkeypatch, name, on):
+    monkeypatch.setenv('FASTFORMERS_PRECISION', name)
+    monkeypatch.setattr(compute, 'bf16_speedup', lambda: 1.)
+    cbs = fit(classifier(*precision('auto', 'cpu'))).cbs
+    assert any(isinstance(o, compute.cpu_bf16) and o.on for o in cbs)==on
+    assert precision('fp32', 'cpu')==[] # what is asked for stays
+
+def test_the_environment_cannot_name_an_unknown_format(monkeypatch):
+    monkeypatch.setenv('FASTFORMERS_PRECISION', 'half')
+    with pytest.raises(ValueError, match="FASTFORMERS_PRECISION .* got 'half'"): precision('auto', 'cpu')
 
 def test_words_for_precision():
     assert precision('fp32', 'cpu')==precision('fp32', 'cuda')==[]

@@ -9,7 +9,7 @@ optimizer step equals that of one large batch. `ShortRows` trains a language mod
 __all__ = ['bf16_speedup', 'cpu_bf16', 'precision', 'loss_weight', 'TokenAccumulation', 'ShortRows']
 
 # %% ../../nbs/callback/04_compute.ipynb #23637a9f
-import logging, time
+import logging, os, time
 from functools import cache
 import torch, torch.nn.functional as F
 from torch import nn
@@ -71,10 +71,11 @@ def precision(
     how:str='auto', # 'auto', 'bf16', 'fp16' or 'fp32'
     device=None, # where the model trains; default: fastai's `default_device`
 )->list: # callbacks
-    "Callbacks for training in a number format; 'auto': the fastest on this machine"
+    "Return the callbacks for training in a number format. 'auto': what FASTFORMERS_PRECISION names, else the fastest on this machine"
     device = torch.device(device or default_device()).type
+    if how=='auto': how = os.environ.get('FASTFORMERS_PRECISION') or 'auto'
     if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':
-        raise ValueError(f"`precision` is 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; got {how!r}")
+        raise ValueError(f"`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; got {how!r}")
     if how=='fp32': return []
     if device=='cpu': return [cpu_bf16(enabled=None if how=='auto' else True)]
     if how=='auto': how = 'bf16' if torch.cuda.is_bf16_supported() else 'fp16'
