@@ -10,10 +10,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 demo: .venv/.demo           # the three stages of settings.ini on text that is always there
 	fastformers run settings.ini --force
 
-test: .venv/.dev            # the notebooks, then the tests, two at a time: both always run
+test: .venv/.dev            # the notebooks, then the tests, two at a time: both always run, and what failed is named at the end
 	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(SLOW); pages=$$?; \
 	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile $(SLOW); tests=$$?; \
-	exit $$((pages || tests))
+	cat .venv/failed-pages; exit $$((pages || tests))
 
 test-all: SLOW = --slow     # the tutorials, every family and the tests that take minutes too
 test-all: test

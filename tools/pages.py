@@ -3,8 +3,9 @@
 Without a name all run; the tutorials, which train for minutes, with `--slow` only, as cells with that flag.
 
 Each page runs in a process of its own, so that what it patches or registers does not reach the next page. The processes are forked
-from one that has imported fastai and transformers already, which saves five seconds a page."""
-import os, sys, time
+from one that has imported fastai and transformers already, which saves five seconds a page. What a failed page printed is shown at once;
+its name and error stand at the end too, and in `.venv/failed-pages`, for `make test` to repeat after pytest."""
+import os, sys, tempfile
 from pathlib import Path
 from nbdev.test import test_nb
 import fastai.text.all, matplotlib.pyplot, sklearn.feature_extraction.text, transformers
@@ -12,24 +13,33 @@ import fastai.text.all, matplotlib.pyplot, sklearn.feature_extraction.text, tran
 root = Path(__file__).resolve().parent.parent
 skip = 'slow','gpu','network'
 
-def start(page):
-    "The process that runs `page`; it exits with 0 if no cell fails"
+def start(page, out):
+    "Start a process that runs `page`, prints to `out`, and exits with 0 if no cell fails"
     sys.stdout.flush()
     if pid := os.fork(): return pid
+    for fd in (1,2): os.dup2(out.fileno(), fd)
     try: ok,_ = test_nb(page, skip_flags=skip, basepath=root, cell_timeout=300)
-    except BaseException: ok = False
+    except BaseException as e:
+        print(repr(e))
+        ok = False
     sys.stdout.flush(); sys.stderr.flush()
     os._exit(not ok)
 
 def run(pages, n=2):
-    "Run `pages`, `n` at a time; those that failed"
+    "Run `pages`, `n` at a time. Return the names of those that failed, each with the end of its output"
     todo,running,failed = [*pages],{},[]
     while todo or running:
-        while todo and len(running)<n: page = todo.pop(0); running[start(page)] = page,time.time()
-        pid,status = os.wait()
-        page,began = running.pop(pid)
-        if status: failed.append(page)
-        print(f"{'FAILED' if status else 'ok'} {page.relative_to(root)} {time.time()-began:.0f} s", flush=True)
+        while todo and len(running)<n:
+            page,out = todo.pop(0),tempfile.TemporaryFile('w+', errors='replace')
+            running[start(page, out)] = page,out
+        pid,status,used = os.wait3(0)
+        page,out = running.pop(pid)
+        out.seek(0)
+        said = out.read().strip()
+        name = page.relative_to(root)
+        if status: print(said)
+        if status: failed.append('\n'.join([f'FAILED {name}', *[o[:200] for o in said.splitlines() if o.strip()][-4:]]))
+        print(f"{'FAILED' if status else 'ok'} {name} {used.ru_utime+used.ru_stime:.0f} s of a core", flush=True)
     return failed
 
 if __name__=='__main__':
@@ -40,5 +50,7 @@ if __name__=='__main__':
     pages = [Path(o).resolve() for o in sys.argv[1:] if o!='--slow'] or every
     os.chdir(root)
     failed = run(pages)
-    print(f'notebooks: {len(pages)-len(failed)} passed, {len(failed)} failed')
+    summary = '\n'.join([*failed, f'notebooks: {len(pages)-len(failed)} passed, {len(failed)} failed'])
+    print(summary)
+    (root/'.venv/failed-pages').write_text(summary*bool(failed))
     sys.exit(bool(failed))
