@@ -38,7 +38,9 @@ def run(pages, n=2):
         said = out.read().strip()
         name = page.relative_to(root)
         if status: print(said)
-        if status: failed.append('\n'.join([f'FAILED {name}', *[o[:200] for o in said.splitlines() if o.strip()][-4:]]))
+        if status:
+            lines = [o[:200] for o in said.splitlines() if o.strip()]
+            failed.append('\n'.join([f'FAILED {name}', *lines[:1], *lines[-3:]]))
         print(f"{'FAILED' if status else 'ok'} {name} {used.ru_utime+used.ru_stime:.0f} s of a core", flush=True)
     return failed
 

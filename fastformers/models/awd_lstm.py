@@ -52,9 +52,12 @@ class WeightDropLSTM(nn.LSTM):
         super().__init__(n_in, n_out, batch_first=True)
         self.weight_p = weight_p
     def forward(self, x):
+        x = x.to(self.weight_ih_l0)
         h = x.new_zeros(1, len(x), self.hidden_size)
         w = F.dropout(self.weight_hh_l0, self.weight_p, self.training)
-        return torch.lstm(x, (h,h), [self.weight_ih_l0, w, self.bias_ih_l0, self.bias_hh_l0], True, 1, 0., self.training, False, True)[0]
+        weights = [self.weight_ih_l0, w, self.bias_ih_l0, self.bias_hh_l0]
+        with torch.autocast('cpu', enabled=False): # only some processors have an LSTM in bfloat16
+            return torch.lstm(x, (h,h), weights, True, 1, 0., self.training, False, True)[0]
 
 # %% ../../nbs/models/01_awd_lstm.ipynb #aa000010
 class _AWDLSTMBase(PreTrainedModel):
