@@ -53,7 +53,7 @@ from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.auxiliary_tasks import AuxiliaryTasks
 from .callback.distil import Distil, keep_layers
 from .callback.consistency import Consistency, pseudo_label
-from .callback.compute import precision, cpu_bf16, TokenAccumulation, ShortRows
+from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .callback.lr_find import lr_sweep, epochs_for
 from .learner.optimizer import FusedAdam, BertAdam
