@@ -45,7 +45,7 @@ Modules:
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
 - `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, one prediction a token, and a learned mix of layers
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
-- `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; give a network another tokenizer: `match_vocab`
+- `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.hybrid`: Causal and masked language modelling in one network (GPT-BERT)
 - `fastformers.objectives.joint`: Two objectives on one batch: masked words and the relation of two segments, as BERT and ALBERT were trained (`Joint`)

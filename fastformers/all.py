@@ -23,7 +23,7 @@ from .models.load import load_config, load_hf, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, concat_pool, PoolingHead
 from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
-from .models.vocab import vocab_report, plot_vocab, match_vocab
+from .models.vocab import vocab_report
 from .models.awd_lstm import join_directions
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
 from .models.adapters import save_adapters, load_adapters, reinit_layers
