@@ -38,7 +38,7 @@ from .objectives.sentence_pairs import NSP, SOP
 from .objectives.joint import Joint
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
-from .inference.lm_predictor import lm_from_hf, LMPredictor, minimal_pairs
+from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .inference.vectors import nearest
 from .data.labels import class_weights
 from .data.loader import TokensDL
