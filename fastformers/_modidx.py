@@ -2039,8 +2039,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer._windows': ( 'text/tokenizer.html#_windows',
                                                                                      'fastformers/text/tokenizer.py'),
-                                            'fastformers.text.tokenizer.encode_df': ( 'text/tokenizer.html#encode_df',
-                                                                                      'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.extend_vocab': ( 'text/tokenizer.html#extend_vocab',
                                                                                          'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.is_pair': ( 'text/tokenizer.html#is_pair',

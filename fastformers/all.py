@@ -14,7 +14,7 @@ import fastformers.data.show as _show # `show_batch`, `show_results`
 from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
-from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens, encode_df
+from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens
 from .text.readers import read_texts
 from .text.corpora import docs_corpus, corpus_info
 from .text.store import TokenStore
