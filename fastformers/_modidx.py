@@ -1946,8 +1946,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/text/corpora.py'),
                                           'fastformers.text.corpora._versions': ( 'text/corpora.html#_versions',
                                                                                   'fastformers/text/corpora.py'),
-                                          'fastformers.text.corpora.corpus_info': ( 'text/corpora.html#corpus_info',
-                                                                                    'fastformers/text/corpora.py'),
                                           'fastformers.text.corpora.docs_corpus': ( 'text/corpora.html#docs_corpus',
                                                                                     'fastformers/text/corpora.py')},
             'fastformers.text.readers': { 'fastformers.text.readers._conll': ('text/readers.html#_conll', 'fastformers/text/readers.py'),
