@@ -31,7 +31,7 @@ Modules:
 - `fastformers.inference.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.inference.tasks`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.inference.vectors`: Nearest neighbours of a text, or of a word in its sentence: `nearest`
-- `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`, `accuracy_at_coverage`
+- `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`

@@ -1091,8 +1091,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/interpret/decisions.py'),
                                                  'fastformers.interpret.decisions._outcomes': ( 'interpret/decisions.html#_outcomes',
                                                                                                 'fastformers/interpret/decisions.py'),
-                                                 'fastformers.interpret.decisions.accuracy_at_coverage': ( 'interpret/decisions.html#accuracy_at_coverage',
-                                                                                                           'fastformers/interpret/decisions.py'),
                                                  'fastformers.interpret.decisions.best_threshold': ( 'interpret/decisions.html#best_threshold',
                                                                                                      'fastformers/interpret/decisions.py'),
                                                  'fastformers.interpret.decisions.check_rows': ( 'interpret/decisions.html#check_rows',

@@ -60,7 +60,7 @@ from .learner.optimizer import FusedAdam, BertAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
-from .interpret.decisions import expected_calibration_error, plot_reliability, accuracy_at_coverage
+from .interpret.decisions import expected_calibration_error, plot_reliability
 from .ulmfit.recipe import read_recipe
 from .ulmfit.scores import measure
 from .ulmfit.record import Stage
