@@ -56,7 +56,7 @@ from .callback.consistency import Consistency, pseudo_label
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .callback.lr_find import lr_sweep, epochs_for
-from .learner.optimizer import FusedAdam, BertAdam
+from .learner.optimizer import FusedAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
