@@ -1212,8 +1212,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/models/adapters.py'),
                                              'fastformers.models.adapters.plain_state': ( 'models/adapters.html#plain_state',
                                                                                           'fastformers/models/adapters.py'),
-                                             'fastformers.models.adapters.reinit_layers': ( 'models/adapters.html#reinit_layers',
-                                                                                            'fastformers/models/adapters.py'),
                                              'fastformers.models.adapters.remove_adapters': ( 'models/adapters.html#remove_adapters',
                                                                                               'fastformers/models/adapters.py'),
                                              'fastformers.models.adapters.save_adapters': ( 'models/adapters.html#save_adapters',

@@ -26,7 +26,7 @@ from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.vocab import vocab_report
 from .models.awd_lstm import join_directions
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
-from .models.adapters import save_adapters, load_adapters, reinit_layers
+from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM, SpanMLM
