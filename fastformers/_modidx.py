@@ -1081,8 +1081,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fastformers/inference/tasks.py'),
                                              'fastformers.inference.tasks.task_of': ( 'inference/tasks.html#task_of',
                                                                                       'fastformers/inference/tasks.py')},
-            'fastformers.inference.vectors': { 'fastformers.inference.vectors.nearest': ( 'inference/vectors.html#nearest',
-                                                                                          'fastformers/inference/vectors.py')},
             'fastformers.interpret.decisions': { 'fastformers.interpret.decisions.Learner.calibrate': ( 'interpret/decisions.html#learner.calibrate',
                                                                                                         'fastformers/interpret/decisions.py'),
                                                  'fastformers.interpret.decisions.Learner.tune_thresholds': ( 'interpret/decisions.html#learner.tune_thresholds',

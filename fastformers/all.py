@@ -39,7 +39,6 @@ from .objectives.joint import Joint
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor
-from .inference.vectors import nearest
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
