@@ -474,7 +474,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fastformers.data.block._EncodeOnce.setups': ( 'data/block.html#_encodeonce.setups',
                                                                                        'fastformers/data/block.py'),
                                         'fastformers.data.block._dls': ('data/block.html#_dls', 'fastformers/data/block.py'),
-                                        'fastformers.data.block._doors': ('data/block.html#_doors', 'fastformers/data/block.py'),
                                         'fastformers.data.block._key': ('data/block.html#_key', 'fastformers/data/block.py'),
                                         'fastformers.data.block._say': ('data/block.html#_say', 'fastformers/data/block.py'),
                                         'fastformers.data.block._tok': ('data/block.html#_tok', 'fastformers/data/block.py'),
