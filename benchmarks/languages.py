@@ -38,10 +38,38 @@ def unknown_and_pieces(arts, tok):
     o = vocab_report(arts[:n_held], tok)
     return dict(pieces=float(o.pieces@o['count']/o['count'].sum()), unknown=100*float(o.unknown@o['count']/o['count'].sum()))
 
+def mix_texts(texts, alpha=.3, size=None, seed=42):
+    "Draw `size` characters from `{language: texts}`, each language in proportion to its size**alpha (XLM-R: .3)"
+    rng = np.random.default_rng(seed)
+    chars = {k:sum(map(len, v)) for k,v in texts.items()}
+    parts,res = sum(n**alpha for n in chars.values()),[]
+    for k,v in texts.items():
+        left = (size or sum(chars.values()))*chars[k]**alpha/parts
+        while left>0:
+            for i in rng.permutation(len(v)):
+                if left<=0: break
+                res.append(v[i]); left -= len(v[i])
+    return [res[i] for i in rng.permutation(len(res))]
+
+def match_vocab(arch, new, path):
+    "Write `arch` with the tokenizer `new`: the embeddings of the same tokens, or the mean of the pieces"
+    import transformers
+    from fastformers.models.load import load_config, load_hf
+    from fastformers.models.vocab import fill_rows, vocab_rows
+    from fastformers.text.tokenizer import load_tokenizer
+    hf,_ = load_hf(getattr(transformers, load_config(arch).architectures[0]), arch)
+    rows = {k:p.detach().clone() for k,p in vocab_rows(hf).items()}
+    hf.resize_token_embeddings(len(new), mean_resizing=False)
+    fill_rows(hf, rows, new, load_tokenizer(arch))
+    for k in ('pad','bos','eos','cls','sep','mask'):
+        if hasattr(hf.config, f'{k}_token_id'): setattr(hf.config, f'{k}_token_id', getattr(new, f'{k}_token_id'))
+    hf.save_pretrained(path)
+    new.save_pretrained(path)
+    return path
+
 def language_model(work, name, millions, tok=None, arts=None):
     "The directory of the language model `name`; the figures are in its stage.json"
     from fastformers.models.load import load_config
-    from fastformers.models.vocab import match_vocab
     from fastformers.text.tokenizer import HFTokenizer
     from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
     path,start = work/name,'wiki-mini'
@@ -76,7 +104,6 @@ def main():
     torch.set_num_threads(1)
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
-    from fastformers.text.corpora import mix_texts
     from fastformers.text.tokenizer import load_tokenizer
     from fastformers.text.train_tokenizer import train_tokenizer
     arts = {k:articles(k) for k in ('en','es')}

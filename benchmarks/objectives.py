@@ -7,7 +7,7 @@
 Networks of 4 x 128 with a vocabulary of 4,000 pieces, embeddings that start from counts, batches of 8 x 128 tokens, Adam at 2e-3 with one cycle, one thread, fp32. The family is the one that an objective needs, so `bert` (masked LM in BERT's network; ELECTRA's is the same at
 this size) stands beside theirs; `counts` and `random weights` are the start. The judges: classifiers of 1,200 rows (TREC: 2,000) by full fine-tuning, 3 epochs at 1e-3, accuracy (CoLA: Matthews' r) in % on 500 validation rows drawn from training rows, and linear probes
 on the best layer, for TREC and SST-2; no test row is read. `--work` keeps finished rows: the same command goes on after it was stopped.
-RoBERTa's questions are `static` masks, `docs` and `segment` rows, and batches; ELECTRA's are `rtd`, `rtd15` (detection at hidden tokens only), `replace` (the generator's words instead of masks) and `all` (and a loss at all tokens).
+RoBERTa's questions are `static` masks, `docs` and `segment` rows, and batches; ELECTRA's are `rtd` and `rtd15` (detection at hidden tokens only).
 `4x256` and `muon` are for equal time: a wider network, and another optimizer.
 """
 import tempfile
@@ -25,7 +25,6 @@ arms = { # objective, its arguments, family, settings of stage 1
     'bert':('mlm', {}, 'bert', {}), 'docs':('mlm', {}, 'bert', dict(packing='doc-sentences')), 'segment':('mlm', {}, 'bert', dict(packing='segment-pair')),
     'nsp':('joint', {}, 'bert', dict(packing='segment-pair')), 'sop':('mlm_sop', {}, 'bert', dict(packing='segment-pair')),
     'rtd':('rtd', {}, 'electra', dict(lr=5e-4)), 'rtd15':('rtd', dict(detect='hidden'), 'electra', dict(lr=5e-4)), 'rtd2e-3':('rtd', {}, 'electra', {}), # ELECTRA-Small's rate, and the others'
-    'replace':('replace_mlm', {}, 'electra', {}), 'all':('replace_mlm', dict(predict='all'), 'electra', {}),
     'bs2':('mlm', {}, 'modernbert', dict(bs=2)), 'bs32':('mlm', {}, 'modernbert', dict(bs=32)), 'lr1e-3':('mlm', {}, 'modernbert', dict(lr=1e-3)), 'lr4e-3':('mlm', {}, 'modernbert', dict(lr=4e-3)),
     'muon':('mlm', {}, 'modernbert', dict(opt='muon')), '4x256':('mlm', {}, 'modernbert', dict(width=256))} # for equal time
 network = dict(layers=4, width=128)

@@ -5,7 +5,7 @@ Modules:
 - `fastformers.all`: The names you need in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.auxiliary_tasks`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
-- `fastformers.callback.compute`: Numeric precision, gradient accumulation, short rows first: `precision`, `cpu_bf16`, `TokenAccumulation`, `ShortRows`
+- `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.consistency`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
@@ -30,14 +30,13 @@ Modules:
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.inference.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.inference.tasks`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
-- `fastformers.inference.vectors`: Nearest neighbours of a text, or of a word in its sentence: `nearest`
-- `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`, `accuracy_at_coverage`
+- `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.counts`: Start the token embeddings of a language model from counts: `start_from_counts`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
-- `fastformers.learner.optimizer`: `FusedAdam`, `BertAdam`, and no weight decay on normalization layers
+- `fastformers.learner.optimizer`: `FusedAdam`, and no weight decay on normalization layers
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
@@ -45,7 +44,7 @@ Modules:
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
 - `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, one prediction a token, and a learned mix of layers
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
-- `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; give a network another tokenizer: `match_vocab`
+- `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.hybrid`: Causal and masked language modelling in one network (GPT-BERT)
 - `fastformers.objectives.joint`: Two objectives on one batch: masked words and the relation of two segments, as BERT and ALBERT were trained (`Joint`)
@@ -56,7 +55,7 @@ Modules:
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
-- `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download; `mix_texts`: several languages in one training set
+- `fastformers.text.corpora`: `docs_corpus`: the documentation of installed Python libraries as a classification task, without a download
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
 - `fastformers.text.tokenizer`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer; add tokens to a trained tokenizer

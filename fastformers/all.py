@@ -14,19 +14,19 @@ import fastformers.data.show as _show # `show_batch`, `show_results`
 from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
-from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens, encode_df
+from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens
 from .text.readers import read_texts
-from .text.corpora import docs_corpus, corpus_info, mix_texts
+from .text.corpora import docs_corpus
 from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta, FamilyMeta
 from .models.load import load_config, load_hf, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, concat_pool, PoolingHead
 from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
-from .models.vocab import vocab_report, plot_vocab, match_vocab
+from .models.vocab import vocab_report
 from .models.awd_lstm import join_directions
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
-from .models.adapters import save_adapters, load_adapters, reinit_layers
+from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM, SpanMLM
@@ -38,8 +38,7 @@ from .objectives.sentence_pairs import NSP, SOP
 from .objectives.joint import Joint
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
-from .inference.lm_predictor import lm_from_hf, LMPredictor, minimal_pairs
-from .inference.vectors import nearest
+from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
@@ -53,14 +52,14 @@ from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.auxiliary_tasks import AuxiliaryTasks
 from .callback.distil import Distil, keep_layers
 from .callback.consistency import Consistency, pseudo_label
-from .callback.compute import precision, cpu_bf16, TokenAccumulation, ShortRows
+from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .callback.lr_find import lr_sweep, epochs_for
-from .learner.optimizer import FusedAdam, BertAdam
+from .learner.optimizer import FusedAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
-from .interpret.decisions import expected_calibration_error, plot_reliability, accuracy_at_coverage
+from .interpret.decisions import expected_calibration_error, plot_reliability
 from .ulmfit.recipe import read_recipe
 from .ulmfit.scores import measure
 from .ulmfit.record import Stage

@@ -1,5 +1,5 @@
 "What all tests share: no hub, few threads, marks that say what a test needs"
-import os, tempfile
+import json, os, shutil, tempfile
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
@@ -46,6 +46,17 @@ def data_dir():
     d = os.environ.get('FASTFORMERS_DATA')
     if not d: pytest.skip('FASTFORMERS_DATA is not set')
     return Path(d)
+
+@pytest.fixture
+def deeper(tmp_path):
+    "A function that copies a checkpoint and gives its config one block more than it has weights for"
+    def f(path):
+        new = shutil.copytree(path, tmp_path/'deeper')
+        cfg = json.loads((new/'config.json').read_text())
+        cfg['num_hidden_layers'] += 1
+        (new/'config.json').write_text(json.dumps(cfg))
+        return new
+    return f
 
 @pytest.fixture
 def shown(monkeypatch):

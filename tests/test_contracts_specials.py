@@ -1,7 +1,7 @@
 "Special tokens come from the template, never from a user's text; nothing is derived from the value of an id"
 import pandas as pd, pytest, torch
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.text.tokenizer import encode_df, ordinary_ids
+from fastformers.text.tokenizer import ordinary_ids
 from test_contracts_common import *
 
 literals = '[SEP] [CLS] [MASK] [PAD] [UNK] <s> </s> <pad> <mask> <unk> <sep> <cls> <|endoftext|> <|begin_of_text|> <|end_of_text|>'.split()
@@ -13,14 +13,13 @@ def specials(tok, x):
     return [i for i in x.ids[x.real].tolist() if i in hidden]
 
 @pytest.mark.parametrize('style', styles)
-def test_spelt_specials_stay_text_in_encode_df(style):
+def test_spelt_specials_stay_text(style):
     tok = tokenizer(style)
     names = set(tok.tok.all_special_tokens)
     assert len(names & set(literals))==len(names) # the list above covers this style
     plain,pair = specials(tok, tok('word')), specials(tok, tok(('word','word')))
-    df = pd.DataFrame({'text':spelt, 'other':spelt[::-1]})
-    for t,x in zip(spelt, encode_df(df, tok)['ids']): assert specials(tok, x)==plain, t
-    for t,x in zip(spelt, encode_df(df, tok, text_col=['text','other'])['ids']): assert specials(tok, x)==pair, t
+    for t,x in zip(spelt, tok.encode_batch(spelt)): assert specials(tok, x)==plain, t
+    for t,x in zip(spelt, tok.encode_batch([*zip(spelt, spelt[::-1])])): assert specials(tok, x)==pair, t
     if style in ('roberta','gpt2','llama'): # byte-level: nothing is lost either
         for t in spelt: assert str(tok.decode(tok(t)))==t
 

@@ -8,7 +8,7 @@ from fastformers.data.block import HFTextBlock
 from fastformers.inference.bundle import read_bundle
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.tasks import task_of
-from fastformers.interpret.decisions import accuracy_at_coverage, expected_calibration_error
+from fastformers.interpret.decisions import expected_calibration_error
 from fastformers.learner.core import classifier_learner
 from fastformers.ulmfit.scores import class_scores, measure
 from test_contracts_common import *
@@ -101,4 +101,3 @@ def test_a_perfectly_calibrated_score_has_no_error():
     scores = torch.stack([1-p, p], 1)
     assert expected_calibration_error(scores, y)<.01 and expected_calibration_error(p[:,None], y[:,None])<.01
     assert expected_calibration_error((scores.log()*3).softmax(1), y)>.05
-    assert accuracy_at_coverage(scores, y, (1,.5)).accuracy.tolist()==pytest.approx([.75,.875], abs=.01)

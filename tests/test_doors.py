@@ -9,6 +9,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls, tokenizer_of
 from fastformers.data.labels import class_weights, split_rows
 from fastformers.text.core import normal
+from fastformers.text.readers import read_texts
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.tasks import task_of, tasks
 from fastformers.learner.core import classifier_learner
@@ -29,7 +30,7 @@ def test_csv_is_the_frame_it_was_written_from(door, sep, encoding, tmp_path):
     df = pd.concat([tiny_df()[:20], pd.DataFrame({'text':awkward, 'label':'neutral', 'is_valid':False})], ignore_index=True)
     df['text'] = df.text.map(lambda o: o.encode('cp1252','ignore').decode('cp1252'))
     df.to_csv(tmp_path/'r.csv', sep=sep, encoding=encoding, index=False)
-    assert same(door.from_csv(tmp_path/'r.csv', tiny_tok(), sep=sep, encoding=encoding, **small), door(df, tiny_tok(), **small))
+    assert same(door(read_texts(tmp_path/'r.csv', sep=sep, encoding=encoding), tiny_tok(), **small), door(df, tiny_tok(), **small))
 
 def write(root, df, parts=True):
     "`df` as text files in `root`/part/label"
@@ -40,21 +41,19 @@ def write(root, df, parts=True):
     return root
 
 def test_folders_of_parts_are_the_frame(tmp_path):
-    dls = classifier_dls.from_folder(write(tmp_path, tiny_df()), tiny_tok(), **small)
+    dls = classifier_dls(read_texts(write(tmp_path, tiny_df())), tiny_tok(), **small)
     df = tiny_df().sort_values('label', kind='stable'); df = pd.concat([df[~df.is_valid], df[df.is_valid]])
     assert same(dls, classifier_dls(df, tiny_tok(), **small)) and len(dls.valid_ds)==15
-    assert len(lm_dls.from_folder(tmp_path, tiny_tok(), **small).valid_ds)==15
+    assert len(lm_dls(read_texts(tmp_path, labels=False), tiny_tok(), **small).valid_ds)==15
 
 def test_folders_of_classes_alone_are_split_by_content(tmp_path):
-    dls = classifier_dls.from_folder(write(tmp_path, tiny_df(), parts=False), tiny_tok(), **small)
+    dls = classifier_dls(read_texts(write(tmp_path, tiny_df(), parts=False)), tiny_tok(), **small)
     assert list(dls.vocab)==['negative','neutral','positive'] and len(dls.valid_ds)==len(split_rows(tiny_df()[['text']])[1])
 
 @doors
-@pytest.mark.parametrize('name', ['from_csv','from_folder'])
-def test_doors_say_what_they_take(door, name):
-    f = getattr(door, name)
-    params = inspect.signature(f).parameters
-    assert 'kwargs' not in params and all(docments(f, full=True)[k]['docment'] for k in ('path','tok','bs','seed') if k in params)
+def test_doors_say_what_they_take(door):
+    assert 'kwargs' not in inspect.signature(door).parameters
+    assert all(docments(door, full=True)[k]['docment'] for k in ('tok','bs','seed'))
 
 # ---- frames and datasets
 
@@ -95,7 +94,7 @@ def test_language_model_and_classifier_hold_out_the_same_texts(tmp_path):
     more = pd.concat([pd.DataFrame({'text':[f'Another text, number {i}.' for i in range(40)]}), df[['text']].sample(frac=1, random_state=1)])
     assert held < texts_held(lm_dls(more, tiny_tok(), valid_pct=.2, **small))         # whatever stands beside them
     df.to_csv(tmp_path/'r.csv', index=False)
-    assert texts_held(classifier_dls.from_csv(tmp_path/'r.csv', tiny_tok(), seed=7, **small))==held
+    assert texts_held(classifier_dls(read_texts(tmp_path/'r.csv'), tiny_tok(), seed=7, **small))==held
     assert texts_held(classifier_dls(df, tiny_tok(), valid_pct=.1, **small)) < held
 
 def test_a_copy_goes_where_its_original_went():

@@ -4,7 +4,7 @@ import pytest, torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 import fastformers.learner.generation # `score`, `choose`, `generate`
 from fastformers.data.block import lm_dls
-from fastformers.inference.lm_predictor import LMPredictor, lm_from_hf, minimal_pairs
+from fastformers.inference.lm_predictor import LMPredictor, lm_from_hf
 from fastformers.learner.core import lm_learner
 from fastformers.models.core import LanguageModel
 from fastformers.objectives.rtd import RTD
@@ -80,8 +80,6 @@ def test_a_directory_answers_like_its_learner(family, tmp_path):
     lm = lm_from_hf(learn.save_encoder(tmp_path/'lm'), device='cpu')
     assert learn.score(texts).equals(lm.score(texts))
     assert learn.choose('It was [MASK].', ['good','bad']).equals(lm.choose('It was [MASK].', ['good','bad']))
-    a,b = (minimal_pairs(o, texts[:2], texts[3:]) for o in (learn,lm))
-    assert a[0]==b[0] and a[1].equals(b[1])
     if family=='gpt2': assert learn.generate(texts, max_new_tokens=5)==lm.generate(texts, max_new_tokens=5)
 
 def test_texts_continue_without_fastai(tmp_path):

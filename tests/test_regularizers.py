@@ -11,7 +11,7 @@ from fastai.optimizer import SGD, Adam
 from fastai.torch_core import set_seed
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers.callback.compute import TokenAccumulation
-from fastformers.models.adapters import add_lora, reinit_layers
+from fastformers.models.adapters import add_lora
 from fastformers.models.adapters import load_adapters, save_adapters
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.text.core import as_tokens
@@ -444,12 +444,11 @@ def test_forgetting_needs_no_luck(stages):
     assert lo<mid<hi and mid==pytest.approx(b.loc['now','LM loss']-b.loc['before','LM loss']) and b.loc['before','LM loss']==a.loc['before','LM loss']
     assert forgetting(learn, 'one text 😀').shape==(2,5)
 
-def test_a_new_block_below_an_auxiliary_head_is_not_kept_near_its_luck(stages):
-    "What `reinit_layers` drew anew was not loaded, whoever else holds the body"
-    from fastformers.models.adapters import reinit_layers
+def test_a_new_block_below_an_auxiliary_head_is_not_kept_near_its_luck(stages, deeper):
+    "A block that the checkpoint lacks was not loaded, whoever else holds the body"
+    arch = deeper(stages['bert'])
     for cbs in ([], [AuxiliaryLM(.5)]):
-        learn = classifier(stages['bert'], *cbs)
-        reinit_layers(learn.model, 1)
+        learn = classifier(arch, *cbs)
         known = loaded_weights(learn.model)
         last = [p for p in learn.model.body.encoder.layer[-1].parameters()]
         assert not any(p in known for p in last) and learn.model.body.get_input_embeddings().weight in known
@@ -460,7 +459,7 @@ def test_a_summary_before_the_first_fit(stages, capsys):
     for cbs in ([AuxiliaryLM()], [L2SP()], [EWC(stages['fisher'], 1.)], [Mixout()]): assert 'Total trainable params' in str(classifier(stages['bert'], *cbs).summary())
 
 @pytest.mark.skipif(importlib.util.find_spec('peft') is None, reason='peft is an extra')
-def test_lora_beside_and_below(stages, tmp_path):
+def test_lora_beside_and_below(stages, tmp_path, deeper):
     learn = classifier(stages['bert'], EWC(stages['fisher'], 1.)); add_lora(learn.model)
     def change(): return forgetting(learn, ['good work', 'a test of the tests']).change['now']
     assert change()==0
@@ -471,11 +470,12 @@ def test_lora_beside_and_below(stages, tmp_path):
     fisher = fisher_diagonal(lm, n=3)
     assert fisher.keys()==load_fisher(stages['fisher']).keys()
     assert penalty(quiet(classifier(lm.save_encoder(tmp_path/'lm'), EWC(fisher, 1.)), 1, 1e-3), EWC)>0
-    learn = classifier(stages['bert']); reinit_layers(learn.model, 1); add_lora(learn.model)
-    top = {n:p for n,p in learn.model.body.named_parameters() if '.layer.1.' in n}
+    arch = deeper(stages['bert'])
+    learn = classifier(arch); add_lora(learn.model)
+    top = {n:p for n,p in learn.model.body.named_parameters() if '.layer.2.' in n}
     assert top and all(p.requires_grad for p in top.values()), 'what began at random trains'
     assert not loaded_weights(learn.model)&{*top.values()}
     quiet(learn, 1, 1e-2); a = learn.get_preds()[0]
-    new = classifier(stages['bert'], seed=5)
+    new = classifier(arch, seed=5)
     load_adapters(new.model, save_adapters(learn.model, tmp_path/'a.safetensors')); new.opt = None
     assert torch.equal(new.get_preds()[0], a)

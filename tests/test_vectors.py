@@ -11,7 +11,6 @@ from fastformers.data.block import HFTextBlock, tokenizer_of
 from fastformers.hub import resolve_arch
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_stage
-from fastformers.inference.vectors import nearest
 from fastformers.learner.core import classifier_learner
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
@@ -152,10 +151,3 @@ def test_vectors_of_a_classifier_are_those_of_its_body(tmp_path):
     mean,std = (o[0] for o in learn.model.units)
     assert gap(learn.model.head.layers((4*(u*v).sum(1)-2)[:,None])*std+mean, p.scores(odd))<1e-4
     with pytest.raises(TypeError, match='single texts'): p.vectors(pairs[:2])
-
-def test_neighbours_of_a_column():
-    encoder,df = from_hf('minilm', device='cpu'),tiny_df()
-    got = nearest(encoder, df.text[3], df.text, n=60)
-    assert len(got)==df.text.nunique()-1 and df.text[3] not in set(got.text)
-    assert gap(torch.tensor(got.cosine.tolist()), encoder.vectors(got.text.tolist())@encoder.vectors(df.text[3])[0])<1e-5
-    with pytest.raises(TypeError, match="df\\['text'\\]"): nearest(encoder, 'a', df)

@@ -18,7 +18,7 @@ from fasttransform import Transform
 from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
-from ..text.readers import check_columns, read_texts
+from ..text.readers import check_columns
 from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
@@ -171,28 +171,6 @@ def classifier_dls(
     items = [Item(ids=i, label=l) for i,l in zip(ids, labels)]
     tfms = [[ReadText(text_col), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
     return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
-
-# %% ../../nbs/data/04_block.ipynb #7246f1f5
-def _doors(f, labels):
-    "Give `f(data, tok, ...)` its `from_csv` and `from_folder`: one function under both names of fastai"
-    @delegates(f, but=['df','data'])
-    def from_csv(
-        path, # File or folder to read, see `read_texts`
-        tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-        sep=None, # Separator of fields in a csv file; default: a comma, or a tab in .tsv
-        encoding='utf-8', # Encoding of the files
-        train='train', # Folder of the training texts, inside `path`; if it is missing: `path` itself
-        valid='valid', # Folder of the validation texts; if it is missing, or None: a share `valid_pct` is held out
-        **kwargs
-    ) -> DataLoaders:
-        "Data from a file or a folder of texts, see `read_texts`"
-        text_col = kwargs.get('text_col', 'text')
-        df = read_texts(path, text_col, labels=labels, sep=sep, encoding=encoding, train=train, valid=valid)
-        return f(df, tok, **kwargs)
-    f.from_csv = f.from_folder = from_csv
-
-_doors(lm_dls, labels=False)
-_doors(classifier_dls, labels=True)
 
 # %% ../../nbs/data/04_block.ipynb #54223f9b
 def _key(o): return tuple(o) if isinstance(o, (list,tuple,L)) and all(isinstance(t, str) for t in o) else o

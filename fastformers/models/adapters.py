@@ -9,7 +9,7 @@ function with `train_only` and name it in `adapter_methods`."""
 
 # %% auto #0
 __all__ = ['adapter_methods', 'plain_name', 'train_only', 'Adapter', 'sublayers', 'add_adapters', 'add_lora', 'bitfit',
-           'plain_state', 'remove_adapters', 'merge_adapters', 'save_adapters', 'load_adapters', 'reinit_layers']
+           'plain_state', 'remove_adapters', 'merge_adapters', 'save_adapters', 'load_adapters']
 
 # %% ../../nbs/models/04_adapters.ipynb #17eda23b
 import json, logging, re
@@ -220,20 +220,4 @@ def load_adapters(model, path): # `model`, adapted and frozen as the saved one
         _log.warning(f"{path} was trained with other frozen weights of a {facts['family']}: the predictions may be wrong")
     model.body.load_state_dict({k.removeprefix('body.'):v for k,v in tensors.items() if k.startswith('body.')}, strict=False)
     model.load_state_dict({k:v for k,v in tensors.items() if not k.startswith('body.')}, strict=False)
-    return model
-
-# %% ../../nbs/models/04_adapters.ipynb #c1a73294
-def reinit_layers(model, n): # `model`
-    "Re-initialise the top `n` blocks of `model` in place, and the pooler if there is one (Zhang et al. 2021)"
-    body,blocks = _plain_body(model),block_modules(model.body)
-    assert 1<=n<=len(blocks), n
-    top = [m for b in blocks[-n:] for m in b] + [m for k,m in body.named_children() if k=='pooler']
-    gone = {id(p) for m in top for p in m.parameters()}
-    theirs = dict(type(body)(body.config).named_parameters()) # of the whole: some families draw weights by depth
-    with torch.no_grad():
-        for k,p in body.named_parameters():
-            if id(p) in gone: p.copy_(theirs[k])
-    report = model.loaded
-    names = [k for k,p in model.hf.named_parameters() if id(p) in gone and k not in report.new]
-    if report.loaded: report.new,report.loaded = sorted([*report.new, *names]),report.loaded-len(names)
     return model

@@ -8,7 +8,7 @@ tokenizer (domain words, separators for pairs) and compare two tokenizers. A new
 
 # %% auto #0
 __all__ = ['pairings', 'load_tokenizer', 'extend_vocab', 'same_ids', 'separates_pairs', 'pair_tokens', 'is_pair', 'texts_in',
-           'word_at', 'reads', 'HFTokenizer', 'encode_df', 'ordinary_ids', 'tok_hash']
+           'word_at', 'reads', 'HFTokenizer', 'ordinary_ids', 'tok_hash']
 
 # %% ../../nbs/text/02_tokenizer.ipynb #63fc6061
 import copy, json, os, re
@@ -334,19 +334,6 @@ class HFTokenizer(Transform):
             if end>at: res.append((text[at:end], p))
             at = end
         return res
-
-# %% ../../nbs/text/02_tokenizer.ipynb #54152bc8
-def encode_df(
-    df, # A DataFrame, one row for each text
-    tok, # An `HFTokenizer`, or what it takes
-    text_col='text', # Column of the texts, or two of them for pairs
-    col:str='ids' # Name of the new column
-): # A copy of `df` with `TensorTokens` in the column `col`
-    "Encode the texts of `df`"
-    if not isinstance(tok, HFTokenizer): tok = HFTokenizer(tok)
-    ids = np.empty(len(df), dtype=object)
-    for i,o in enumerate(tok.encode_batch(texts_in(df, text_col))): ids[i] = o # `ids[:]` would make a table of them
-    return df.assign(**{col:ids})
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
 def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
