@@ -1,7 +1,7 @@
 "Scores, choices and continuations equal those computed one token and one text at a time, of any family, from a learner and from a directory"
 import subprocess, sys
 import pytest, torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 import fastformers.learner.generation # `score`, `choose`, `generate`
 from fastformers.data.block import lm_dls
 from fastformers.inference.lm_predictor import LMPredictor, lm_from_hf, minimal_pairs
@@ -110,6 +110,14 @@ def test_the_generator_of_electra_answers(tmp_path):
     total,n = by_hand(lm, texts[0])
     assert learn.score(texts[0]).total[0]==pytest.approx(total, abs=2e-4) and n>2
     assert len(learn.fill_mask('A [MASK] film', n=3)[0])==3
+
+def test_a_recurrent_network_continues_each_text_of_a_list_as_alone():
+    torch.manual_seed(0)
+    tok = HFTokenizer(tiny_tok('gpt2'))
+    config = AutoConfig.for_model('awd_lstm', vocab_size=len(tok.tok), hidden_size=32, inner_size=48)
+    lm = LMPredictor(loud(LanguageModel(AutoModelForCausalLM.from_config(config))), tok)
+    for kwargs in ({}, dict(num_beams=3)):
+        assert lm.generate(texts, max_new_tokens=10, **kwargs)==[lm.generate(o, max_new_tokens=10, **kwargs) for o in texts]
 
 def test_xlnet_is_asked_as_it_was_trained():
     tok = HFTokenizer(tiny_tok('xlnet'))
