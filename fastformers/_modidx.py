@@ -1744,6 +1744,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'fastformers.objectives.plm': { 'fastformers.objectives.plm.PLM': ('objectives/plm.html#plm', 'fastformers/objectives/plm.py'),
                                             'fastformers.objectives.plm.PLM.__init__': ( 'objectives/plm.html#plm.__init__',
                                                                                          'fastformers/objectives/plm.py'),
+                                            'fastformers.objectives.plm.PLM.build': ( 'objectives/plm.html#plm.build',
+                                                                                      'fastformers/objectives/plm.py'),
                                             'fastformers.objectives.plm.PLM.encodes': ( 'objectives/plm.html#plm.encodes',
                                                                                         'fastformers/objectives/plm.py'),
                                             'fastformers.objectives.plm.PLM.fits': ( 'objectives/plm.html#plm.fits',

@@ -12,7 +12,7 @@ from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.objectives.core import gather_targets
 from fastformers.callback.schedule import gradual_unfreeze
-from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 from fastformers.callback.compute import cpu_bf16
 from fastformers.learner.optimizer import FusedAdam
 
@@ -34,7 +34,11 @@ class First(torch.nn.Linear):
 def learner(kind, bs, *cbs, opt_func=SGD, double=True, loss=None):
     set_seed(0)
     df = tiny_df()
-    if kind=='classifier':
+    if kind=='tags':
+        dls = classifier_dls(tiny_tags(), tiny_tok(), bs=bs, device='cpu')
+        learn = classifier_learner(dls, tiny_arch('bert', num_hidden_layers=1), drop_mult=0., precision='fp32', opt_func=opt_func, cbs=[Keep(), *cbs])
+        double = False                                                    # outputs at words are float32
+    elif kind=='classifier':
         tok,kw = tiny_tok(),dict(loss_func=loss or torch.nn.CrossEntropyLoss(), head=First(32, 3))
         learn = classifier_learner(classifier_dls(df, tok, bs=bs), tiny_arch('bert', num_hidden_layers=1), drop_mult=0., precision='fp32', opt_func=opt_func, cbs=[Keep(), *cbs], **kw)
     else:
@@ -51,11 +55,11 @@ def fit(learn, n=1, lr=1e-2):
 
 def distance(a, b): return max(float((a[k]-b[k]).abs().max()) for k in a)
 
-@pytest.mark.parametrize('kind', ['mlm','clm','classifier'])
+@pytest.mark.parametrize('kind', ['mlm','clm','classifier','tags'])
 def test_window_equals_large_batch(kind):
     whole,parts = fit(learner(kind, 1000)),fit(learner(kind, 7, TokenAccumulation(n_acc=10**6)))
     assert len(whole)==len(parts)==1 and whole[0].keys()==parts[0].keys()
-    assert distance(whole[0], parts[0])<(1e-6 if kind=='classifier' else 1e-10) and max(float(o.abs().max()) for o in whole[0].values())>1e-3
+    assert distance(whole[0], parts[0])<(1e-6 if kind in ('classifier','tags') else 1e-10) and max(float(o.abs().max()) for o in whole[0].values())>1e-3
 
 def test_class_weights():
     w = torch.tensor([1.,5.,.2], dtype=torch.float64)

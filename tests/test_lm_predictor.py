@@ -1,12 +1,14 @@
 "Scores, choices and continuations equal those computed one token and one text at a time, of any family, from a learner and from a directory"
 import subprocess, sys
 import pytest, torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 import fastformers.learner.generation # `score`, `choose`, `generate`
 from fastformers.data.block import lm_dls
 from fastformers.inference.lm_predictor import LMPredictor, lm_from_hf
 from fastformers.learner.core import lm_learner
 from fastformers.models.core import LanguageModel
+from fastformers.models.families import evaluating
+from fastformers.objectives.plm import PLM
 from fastformers.objectives.rtd import RTD
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.tokenizer import HFTokenizer
@@ -106,3 +108,25 @@ def test_the_generator_of_electra_answers(tmp_path):
     total,n = by_hand(lm, texts[0])
     assert learn.score(texts[0]).total[0]==pytest.approx(total, abs=2e-4) and n>2
     assert len(learn.fill_mask('A [MASK] film', n=3)[0])==3
+
+def test_a_recurrent_network_continues_each_text_of_a_list_as_alone():
+    torch.manual_seed(0)
+    tok = HFTokenizer(tiny_tok('gpt2'))
+    config = AutoConfig.for_model('awd_lstm', vocab_size=len(tok.tok), hidden_size=32, inner_size=48)
+    lm = LMPredictor(loud(LanguageModel(AutoModelForCausalLM.from_config(config))), tok)
+    for kwargs in ({}, dict(num_beams=3)):
+        assert lm.generate(texts, max_new_tokens=10, **kwargs)==[lm.generate(o, max_new_tokens=10, **kwargs) for o in texts]
+
+def test_xlnet_is_asked_as_it_was_trained():
+    tok = HFTokenizer(tiny_tok('xlnet'))
+    learn = lm_learner(lm_dls(tiny_df(), tok, PLM(tok), device='cpu'), tiny_arch('xlnet'), precision='fp32')
+    with torch.no_grad():
+        for p in learn.model.parameters(): p.mul_(8.)                     # so that a leak would show
+    for text,words in (('the <mask> was slow', ['soup']), ('the <mask> was <mask>', ['soup','slow'])):
+        asked = learn.fill_mask(text, n=3)
+        x = tok('the soup was slow')
+        at = [x.ids.tolist().index(tok.tok.convert_tokens_to_ids('▁'+w)) for w in words]
+        for j,answers in zip(at, asked):                                  # each from all tokens that are no mask
+            hide = torch.zeros(len(x), len(x)); hide[:,at] = 1.
+            with evaluating(learn.model): p = learn.model.hf(x.ids[None], token_type_ids=x.segment_ids[None], perm_mask=hide[None], target_mapping=torch.eye(len(x))[None,[j]]).logits[0,0].softmax(-1)
+            assert [o['score'] for o in answers]==pytest.approx(p.topk(3).values.tolist(), abs=1e-5)

@@ -16,7 +16,7 @@ from torch import nn
 from fastai.basics import Callback, CancelBatchException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
-from ..objectives.core import objective_of
+from ..objectives.core import TokenLoss, objective_of
 from .schedule import ScheduleRunner
 
 _log = logging.getLogger(__name__)
@@ -83,10 +83,11 @@ def precision(
 
 # %% ../../nbs/callback/04_compute.ipynb #76e902c6
 def loss_weight(learn):
-    "Denominator of the batch's mean loss: predicted tokens, rows, or class weights of the labels"
+    "Return the denominator of the batch's mean loss: predicted tokens, tagged words, rows, or class weights of the labels"
     if (obj := objective_of(learn.dls)) is not None: return obj.weight(learn.pred, *learn.yb)
     f,y = learn.loss_func,learn.yb[0].flatten()
     while inner := getattr(f, 'func', None) or getattr(f, 'f', None): f = inner # inside fastai's losses and ours
+    if isinstance(f, TokenLoss): return float((y!=-100).sum())
     if not isinstance(f, nn.CrossEntropyLoss) or y.is_floating_point(): return float(find_bs(learn.yb))
     y = y[y!=f.ignore_index]
     return float(len(y) if f.weight is None else f.weight[y].sum())

@@ -11,12 +11,13 @@ __all__ = ['Distil', 'keep_layers']
 # %% ../../nbs/callback/09_distil.ipynb #d1000005
 import torch
 import torch.nn.functional as F
+from fastcore.foundation import first
 from torch import nn
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.predictor import Predictor, from_hf
 from ..inference.tasks import task_of
-from ..models.families import block_modules
+from ..models.families import block_modules, get_meta
 from ..text.core import as_tokens
 from ..text.tokenizer import tok_hash
 
@@ -63,11 +64,17 @@ def keep_layers(
 ): # `model`
     "Remove all transformer blocks from the body of `model` but those in `keep`"
     body,keep = model.body,[*keep]
-    blocks = block_modules(body)
-    of_blocks = {id(m) for b in blocks for m in b}
-    for name,m in [*body.named_modules()]:
-        if isinstance(m, nn.ModuleList) and len(m)==len(blocks) and all(id(o) in of_blocks for o in m):
-            body.set_submodule(name, nn.ModuleList(m[i] for i in keep))
+    family,meta,blocks = body.config.model_type,get_meta(body.config),block_modules(body)
+    if meta.blocks or meta.chain or len(blocks)!=body.config.num_hidden_layers:
+        raise ValueError(f"the blocks of {family} are shared, or in several lists: none can be removed; take a smaller checkpoint")
+    shapes = [{n:p.shape for n,p in o.named_parameters()} for o,in blocks]
+    if odd := [k for i,k in enumerate(keep) if shapes[k]!=shapes[i]]: # a checkpoint is read by position
+        raise ValueError(f"block {odd[0]} of {family} has other weights than the one whose place it takes; begin `keep` with 0, got {keep}")
+    for i,k in enumerate(keep):
+        for m in blocks[k][0].modules():
+            if hasattr(m, 'layer_idx'): m.layer_idx = i # of the cache in `generate`
+    name = first(n for n,m in body.named_modules() if isinstance(m, nn.ModuleList) and len(m) and m[0] is blocks[0][0])
+    body.set_submodule(name, nn.ModuleList(blocks[k][0] for k in keep))
     for config in {id(o):o for o in (body.config, model.hf.config)}.values():
         if types := getattr(config, 'layer_types', None): config.layer_types = [types[i] for i in keep]
         config.num_hidden_layers = len(keep)

@@ -19,7 +19,7 @@ from ..text.readers import read_texts
 # %% ../../nbs/data/05_glue.ipynb #2e67bf94
 def _matthews(labels): return [MatthewsCorrCoef()]
 def _pearson(labels): return [PearsonCorrCoef(), SpearmanCorrCoef()]
-def _f1(labels): return [accuracy, F1Score(pos_label=int(labels[0].startswith('not')))] # of the class that is not called not_...
+def _f1(labels): return [accuracy, F1Score(pos_label=int(not labels[-1].startswith('not')))] # of 1, or of the class that is not called not_...
 def _accuracy(labels): return [accuracy]
 glue_tasks = dict(cola=(1, _matthews), sst2=(1, _accuracy), mrpc=(2, _f1), qqp=(2, _f1), stsb=(2, _pearson), mnli=(2, _accuracy),
                   qnli=(2, _accuracy), rte=(2, _accuracy), wnli=(2, _accuracy), sick=(2, _accuracy)) # name -> (texts, metrics)
@@ -50,10 +50,11 @@ def glue(
     "The rows, columns and metrics of a GLUE task"
     if name not in glue_tasks: raise ValueError(f"{name!r} is none of {', '.join(glue_tasks)}{did_you_mean(name, glue_tasks)}")
     n_texts,metrics = glue_tasks[name]
+    names = _names if n_texts==1 else _names | {'sentence':'text_b'} # QNLI: a question and a sentence
     cols = ['text'] if n_texts==1 else ['text_a','text_b']
     def ready(df):
         if df is None: return
-        df = df.rename(columns={k:v for k,v in _names.items() if v not in df}) # SICK has a label and a score
+        df = df.rename(columns={k:v for k,v in names.items() if v not in df}) # SICK has a label and a score
         if missing := {*cols,'label'}-{*df}: raise ValueError(f"{name} needs the columns {', '.join(sorted(missing))}; there are {', '.join(map(str, df))}")
         return df.assign(label=df.label.astype(float if name=='stsb' else str))[[*cols,'label']]
     train,valid,test = map(ready, _tables(name, path))

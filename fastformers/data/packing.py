@@ -177,13 +177,14 @@ class PackedRows:
         i = range(len(self))[i]
         spans = self.spans[self.begin[i]:self.begin[i+1]].tolist()
         if self.packing in _pair_cuts: return self.frame(*(self._ids(a, b) for a,b,_ in spans))
-        if self.pair and len({*self.segments[slice(*spans[0][:2])]})>1: return self._of_pair(*spans[0][:2])
+        if self.pair and self.segments[slice(*spans[0][:2])].any(): return self._of_pair(*spans[0][:2])
         between = np.array([self.sep or 0], np.int64)
         return self.frame(np.concatenate([o for a,b,sep in spans for o in (self._ids(a, b), between[:sep])]))
 
     def _of_pair(self, a, b):
-        "A row with pieces of both texts of a document"
+        "A row with a piece of the second text of a document"
         ids,(pre,_,post) = TensorTokens(self.docs[a:b], segment_ids=self.segments[a:b]),self.pair.around
+        if self.segments[b:b+1].any(): post = self.frame.around[-1] # the text goes on: its end is not here
         return torch.from_numpy(np.concatenate([pre, ids.as_subclass(Tensor).numpy(), post])).as_subclass(TensorTokens)
 
 def pack_tokens(docs, tok, seq_len=128, packing='doc-sentences'):

@@ -12,11 +12,10 @@ __all__ = []
 from fastcore.basics import patch
 from fastcore.meta import delegates
 from fastai.learner import Learner
-from transformers import FillMaskPipeline
 from ..data.block import tokenizer_of
 from ..inference.lm_predictor import LMPredictor
 from ..models.families import evaluating
-from ..models.load import quiet_hf
+from ..text.core import TensorTokens
 
 # %% ../../nbs/learner/02_generation.ipynb #e851ddc1
 def _lm(learn):
@@ -31,10 +30,17 @@ def fill_mask(self:Learner,
     "The most probable words for each mask in `text`"
     lm = _lm(self)
     lm.check('fill_mask', causal=False)
-    hf = lm.model.hf
-    with evaluating(hf), quiet_hf(): res = FillMaskPipeline(model=hf, tokenizer=lm.tok.tok, device=hf.device)(text, top_k=n)
-    if not isinstance(res[0], list): res = [res] # of a text with one mask
-    return [[{k:o[k] for k in ('token_str','score','sequence')} for o in os] for os in res]
+    tok,hf = lm.tok.tok,lm.model.hf
+    if not tok.mask_token or tok.mask_token not in text: raise ValueError(f"expected the mask token {tok.mask_token} in {text!r:.80}")
+    e = tok(text, return_token_type_ids=True)
+    x = TensorTokens(e.input_ids, segment_ids=e.token_type_ids)
+    masks = x.ids==tok.mask_token_id
+    at = masks.nonzero().flatten()
+    def answer(p, i, k):
+        sequence = tok.decode(x.ids.index_fill(0, i, k), skip_special_tokens=len(at)==1)
+        return dict(token_str=tok.decode([k]), score=p, sequence=sequence)
+    with evaluating(hf): probs = lm.model(x.replace(predicted=masks)[None].to(hf.device))[0].float().softmax(-1).cpu()
+    return [[answer(p, i, k) for p,k in zip(*(o.tolist() for o in r.topk(n)))] for i,r in zip(at, probs)]
 
 # %% ../../nbs/learner/02_generation.ipynb #ac7d60da
 @patch

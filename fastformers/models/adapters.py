@@ -40,6 +40,8 @@ def train_only(model, wanted): # `model`, changed before its optimizer is made
     trained = [n for n,p in model.body.named_parameters() if wanted(n, p) or id(p) in random]
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
+    if model.new_tokens: _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their pieces; "
+        "to train them, train the language model on your texts first, without adapters (`fine_tune_lm`)")
     few,every = (sum(p.numel() for p in ps) for ps in ((p for g in layer_groups(model) for p in g), model.parameters()))
     _log.info(f"{few:,} of {every:,} weights train ({few/every:.2%})")
     return model

@@ -79,14 +79,18 @@ class AWDLSTMModel(_AWDLSTMBase):
     def set_input_embeddings(self, new): self.embeddings = new
 
     def forward(self, input_ids, attention_mask=None, output_hidden_states=False, **kwargs):
-        c = self.config
+        c,left = self.config,attention_mask is not None and not bool((attention_mask[:,0]!=0).all())
+        if left: # padding on the left, as in `generate`, is read last
+            at = (attention_mask==0).int().argsort(dim=1, stable=True)
+            input_ids = input_ids.gather(1, at)
         words = F.dropout(self.embeddings.weight.new_ones(len(self.embeddings.weight), 1), c.word_dropout, self.training)
         h = row_dropout(self.embeddings(input_ids)*words[input_ids], c.input_dropout, self.training)
         states = [h]
         for i,layer in enumerate(self.layers, 1):
             h = row_dropout(layer(h), c.output_dropout if i==len(self.layers) else c.hidden_dropout, self.training)
             states.append(h)
-        return BaseModelOutput(last_hidden_state=h, hidden_states=tuple(states) if output_hidden_states else None)
+        if left: states = [o.gather(1, at.argsort(1)[...,None].expand_as(o)) for o in states]
+        return BaseModelOutput(last_hidden_state=states[-1], hidden_states=tuple(states) if output_hidden_states else None)
 
 class AWDLSTMForCausalLM(_AWDLSTMBase, GenerationMixin):
     "Token ids `(bs, sl)` -> logits of the next token, with the embeddings as output layer"
@@ -99,7 +103,8 @@ class AWDLSTMForCausalLM(_AWDLSTMBase, GenerationMixin):
     def set_output_embeddings(self, new): self.lm_head = new
     def forward(self, input_ids, attention_mask=None, **kwargs):
         return CausalLMOutput(logits=self.lm_head(self.model(input_ids, attention_mask).last_hidden_state))
-    def prepare_inputs_for_generation(self, input_ids, **kwargs): return {'input_ids':input_ids} # the whole text again: there is no cache
+    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **kwargs):
+        return dict(input_ids=input_ids, attention_mask=attention_mask) # the whole text again: there is no cache
 
 AutoConfig.register('awd_lstm', AWDLSTMConfig)
 AutoModel.register(AWDLSTMConfig, AWDLSTMModel)

@@ -126,6 +126,7 @@ class HFModel(nn.Module):
     "A Hugging Face model as a module: `TensorTokens` `(bs, sl)` -> hidden states of its body `(bs, sl, nf)`"
     is_lm = False # Does it predict tokens?
     new_head = False # Is the head random and the body loaded?
+    new_tokens = 0 # Number of embeddings that `fit_vocab` added
     state_modules = () # Modules that compute the hidden states which feed the head, for `FrozenCache`
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
@@ -170,7 +171,7 @@ class HFModel(nn.Module):
 
     def fit_vocab(self, n_tokens):
         "Extend the embeddings to at least `n_tokens` rows"
-        if fit_vocab(self.hf, n_tokens): self.model_inputs = ModelInputs(self.body)
+        if n := fit_vocab(self.hf, n_tokens): self.new_tokens,self.model_inputs = n,ModelInputs(self.body)
 
     def in_parts(self, f, x):
         "`f(x)`, one prediction a row, computed on the `safe_parts` of `x`; narrower parts are filled with zeros"
