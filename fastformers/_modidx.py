@@ -2017,6 +2017,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.HFTokenizer.batches': ( 'text/tokenizer.html#hftokenizer.batches',
                                                                                                 'fastformers/text/tokenizer.py'),
+                                            'fastformers.text.tokenizer.HFTokenizer.between': ( 'text/tokenizer.html#hftokenizer.between',
+                                                                                                'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.HFTokenizer.decodes': ( 'text/tokenizer.html#hftokenizer.decodes',
                                                                                                 'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.HFTokenizer.encode_batch': ( 'text/tokenizer.html#hftokenizer.encode_batch',

@@ -21,6 +21,7 @@ from ..text.tokenizer import HFTokenizer, is_pair, reads, valid_text
 # %% ../../nbs/inference/02_spans.ipynb #b8e07daa
 class SpanTokenizer(HFTokenizer):
     "(question, context) <-> `TensorTokens`; `predicted`: the first token, for no answer, and each token of the context once"
+    turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None): return [x for x,*_ in self.aligned(texts)]
 
