@@ -4,10 +4,17 @@ import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import ColReader, ColSplitter
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
+from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.predictor import from_hf
+from fastformers.inference.spans import SpanTokenizer
+from fastformers.inference.tags import WordTokenizer
 from fastformers.inference.tasks import task_of
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tags, tiny_tok
+from fastformers.models.core import LanguageModel
+from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
+from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.train_tokenizer import valid_text
+from transformers import AutoModelForMaskedLM
 
 def tok(style='bert'): return tiny_tok(style)
 doors = pytest.mark.parametrize('door', [classifier_dls,lm_dls], ids=lambda o: o.__name__)
@@ -51,6 +58,25 @@ def test_emoji_nul_and_lone_surrogates_are_texts(door, style):
     for i,o in enumerate(['👩‍👩‍👧 ❤️', 'a\0b', 'x \ud83d y \udc00', '\ufdd0\uffff']): df.at[i,'text'] = o
     for dl in build(door, df, tok(style)).loaders:
         for x,*_ in dl: assert x.attention_mask.any(1).all()
+
+odd = 'x \ud83d\ude00 y \ud83d z \udc00 ' # a pair of surrogates, and two without a partner
+
+@pytest.mark.parametrize('style', ['bert','roberta','xlm_roberta'])
+def test_surrogates_shift_no_character(style):
+    st,c = SpanTokenizer(tok(style)),odd+'Anna lives in Oslo.'
+    (x,chars,_),(v,plain,_) = st.aligned([('Where?', c), ('Where?', valid_text(c))])
+    assert torch.equal(x, v) and [valid_text(c[a:b]) for a,b in chars]==[valid_text(c)[a:b] for a,b in plain]
+    df,cols = tiny_spans(),dict(text_col=['question','context'], label_col=['answer_text','answer_start'])
+    def answers(df): return [st.tok.decode(x.ids[x.predicted][a:b+1]) for x,(a,b) in build(classifier_dls, df, tok(style), **cols).train_ds]
+    assert answers(df.assign(context=odd+df.context, answer_start=df.answer_start+len(odd)))[0].strip()==answers(df)[0].strip()
+    words = WordTokenizer(tok(style)).encode_batch([['a','\ud83d\ude00'*3,'good','film'], ['\ud83d','b']])
+    assert [int(o.predicted.sum()) for o in words]==[4,2]
+
+def test_surrogates_are_scored():
+    lm = LMPredictor(LanguageModel(AutoModelForMaskedLM.from_config(tiny_arch('bert'))), HFTokenizer(tok()))
+    a,b = lm.score([odd+'fine', valid_text(odd)+'fine']).to_numpy()
+    assert a.tolist()==b.tolist() and np.isfinite(a).all()
+    assert lm.choose(odd+'[MASK]', ['good','\ud83d\ude00 bad']).equals(lm.choose(valid_text(odd)+'[MASK]', ['good','\U0001F600 bad']).set_axis(['good','\ud83d\ude00 bad'], axis=1))
 
 @doors
 def test_special_tokens_in_a_text_are_ordinary(door):

@@ -115,19 +115,28 @@ def test_an_answer_that_is_cut_off_is_trained_as_none():
     df = tiny_spans()
     df = df[df.answer_text!=''].reset_index(drop=True)
     dls = data('spans', 'bert', df, max_len=16)
-    assert not task_of(dls).blanks and any(y.tolist()==[0,0] for _,y in dls.train_ds)
+    assert not task_of(dls).blanks and any(y.tolist()==[-1,-1] for _,y in dls.train_ds)
     assert task_of(data('spans', 'bert')).blanks
     learn = trained('spans', 'bert', df=df, max_len=16)
     assert all(int(o[1])>0 for o in learn.get_preds(with_decoded=True)[2])
 
-def test_metrics_of_spans_are_the_scores_of_the_texts(tmp_path):
-    df,learn = tiny_spans(),trained('spans', 'bert', epochs=15)
+@pytest.mark.parametrize('max_len', [None,14])
+def test_metrics_of_spans_are_the_scores_of_the_texts(max_len, tmp_path):
+    "Also where answers are cut off: each is compared with the whole answer"
+    df,learn = tiny_spans(),trained('spans', 'bert', epochs=15, max_len=max_len)
+    if max_len: assert any(int(y[0])<0 for _,y in learn.dls.valid_ds)
     held = df[df.is_valid]
     answers = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')(inputs('spans', held))
     want = np.array([answer_scores(o['answer'], t) for o,t in zip(answers, held.answer_text)])
     metrics,score,weight = measure(learn)
     assert abs(metrics['exact_match']-want[:,0].mean())<1e-6 and abs(metrics['f1']-want[:,1].mean())<1e-6
     assert np.allclose(score, want[:,1]) and (weight==1).all()
+
+def test_always_no_answer_is_right_only_where_there_is_none():
+    df,dls = tiny_spans(),data('spans', 'bert', max_len=12)
+    def none(x): o = torch.zeros(len(x), x.shape[1], 2); o[:,0] = 99; return o
+    f1 = torch.cat([task_of(dls).f1(none(x), y, x) for x,y in dls.valid])
+    assert float(f1.mean())==(df.answer_text[df.is_valid]=='').mean()<.5
 
 def test_blank_answers_come_in_several_forms():
     df = tiny_spans()

@@ -249,18 +249,19 @@ class Regression(Task):
 
 # %% ../../nbs/inference/01_tasks.ipynb #88dbbe93
 class Numbers(Transform):
-    "A whole number, or a list of them, <-> a tensor; negative ones become 0"
+    "A whole number, or a list of them, <-> a tensor"
     def encodes(self, o): # a list becomes int32: `PadTokens` takes int64 for one target a token
-        return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64).clamp(min=0)
+        return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64)
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    "Cross-entropy of outputs `(bs, n, ...)` over the `n` tokens or sequences of a row; targets `(bs, ...)` are their numbers"
+    """Cross-entropy of outputs `(bs, n, ...)` over the `n` tokens or sequences of a row; targets `(bs, ...)` are their numbers
+    A negative target is trained as 0"""
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'
     def forward(self, pred, y):
-        loss = F.cross_entropy(pred.float(), y.long(), reduction='none').reshape(len(y), -1).mean(1)
+        loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none').reshape(len(y), -1).mean(1)
         return loss if self.reduction=='none' else loss.mean()
     def activation(self, o): # rows of several batches differ in n
         return o.map(lambda p: p.float().softmax(0)) if isinstance(o, L) else o.float().softmax(1)
