@@ -1,5 +1,5 @@
 "What users really pass: each odd thing trains, or is refused at once in a sentence that names the row or the column and what to do"
-import copy, logging, re
+import copy, json, logging, re
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import ColReader, ColSplitter
@@ -77,6 +77,14 @@ def test_surrogates_are_scored():
     a,b = lm.score([odd+'fine', valid_text(odd)+'fine']).to_numpy()
     assert a.tolist()==b.tolist() and np.isfinite(a).all()
     assert lm.choose(odd+'[MASK]', ['good','\ud83d\ude00 bad']).equals(lm.choose(valid_text(odd)+'[MASK]', ['good','\U0001F600 bad']).set_axis(['good','\ud83d\ude00 bad'], axis=1))
+
+def test_blank_texts_are_counted(log):
+    df = tiny_df().assign(text=lambda d: d.text.where(d.index>2, ' \t'))
+    build(classifier_dls, df)
+    assert [o.message for o in log.records if 'blank' in o.message]==['3 of 60 texts are blank, and train as examples of their labels; drop such rows']
+    refused(classifier_dls, df.assign(text=''), ValueError, 'all 60 texts are blank; is this the column of the texts?')
+    log.clear(); build(classifier_dls, tiny_df()); build(lm_dls, df)
+    assert not any('blank' in o.message for o in log.records)
 
 @doors
 def test_special_tokens_in_a_text_are_ordinary(door):
@@ -212,3 +220,18 @@ def test_a_tokenizer_without_pad_token_pads(door):
 def test_a_tokenizer_that_does_not_fit_the_model_is_refused():
     for door,learner in ((classifier_dls,classifier_learner), (lm_dls,lm_learner)):
         with pytest.raises(ValueError, match=r'tokenizer has \d+ tokens, the model 50'): learner(build(door, tiny_df()), tiny_arch('bert', vocab_size=50))
+
+def test_a_tokenizer_of_other_tokens_trains_no_classifier(tmp_path, log):
+    AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path); tok().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="trained with another tokenizer: 100% of its tokens differ; build the dls with tok="):
+        classifier_learner(build(classifier_dls, tiny_df(), tok('roberta')), tmp_path)
+    assert lm_learner(build(lm_dls, tiny_df(), tok('roberta')), tmp_path) and 'another tokenizer' in log.text # learns them anew
+    assert classifier_learner(build(classifier_dls, tiny_df(), tok('roberta')), tmp_path, pretrained=False)
+
+@pytest.mark.parametrize('key,bad', [('temperature',0.), ('temperature',float('nan')), ('temperature',-1.), ('labels','abc')])
+def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
+    f = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert')).to_hf(tmp_path/'o')/'classifier.json'
+    d = json.loads(f.read_text())
+    (d['task'] if key=='labels' else d)[key] = bad
+    f.write_text(json.dumps(d))
+    with pytest.raises(ValueError, match=f'classifier.json is damaged or of another version: .*{key}.* {bad!r}'): from_hf(f.parent)

@@ -8,10 +8,11 @@ from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.callback.freeze import FrozenCache
 from fastformers.callback.regularize import RDrop
 from fastformers.data.block import tokenizer_of
-from fastformers.inference.predictor import from_hf
+from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.spans import answer_scores
 from fastformers.inference.tasks import task_of
 from fastformers.learner.core import classifier_learner
+from fastformers.models.heads import LSTMHead, PoolingHead, TokenHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
 from fastformers.ulmfit.run import lm_texts
 from fastformers.ulmfit.scores import measure
@@ -167,12 +168,32 @@ def test_verbs_of_a_learner(kind, tmp_path, shown):
     df = tables[kind][0]
     item = inputs(kind)[1]
     dec,target,probs = learn.predict(item)
-    assert (torch.tensor(dec)==target).all() and gap(probs.sum(0), torch.ones(probs.shape[1:]))<1e-5
+    got = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')(item)[0]
+    assert dec==(got['answer'] if kind=='spans' else got['index']) and gap(probs.sum(0), torch.ones(probs.shape[1:]))<1e-5
     preds,y,loss = learn.get_preds(with_loss=True)
     assert isinstance(preds, L)==(kind=='spans') and len(preds)==len(y)==len(loss)==df.is_valid.sum()
     assert abs(float(loss.mean())-learn.validate()[0])<1e-4
     learn.export(tmp_path/'l.pkl')
     assert gap(load_learner(tmp_path/'l.pkl').predict(item)[2], probs)<1e-6
+
+@pytest.mark.parametrize('kind', tables)
+def test_an_ensemble_averages_their_scores(kind, tmp_path):
+    a,b = (from_hf(trained(kind, 'bert', epochs=n, **({} if kind=='choice' else narrow)).to_hf(tmp_path/f'{n}'), device='cpu') for n in (1,2))
+    both,texts = Ensemble([a,b]),inputs(kind)[:5]
+    for p,q,o in zip(a.scores(texts), b.scores(texts), both.scores(texts)): assert gap((p+q)/2, o)<1e-6 and gap(p, q)>1e-4
+    assert len(both(texts))==5 and Ensemble([a,a])(texts)==a(texts)
+    if kind=='choice': return
+    other = from_hf(trained(kind, 'bert', max_len=18).to_hf(tmp_path/'o'), device='cpu')
+    with pytest.raises(ValueError, match=f'an ensemble for {kind} read the same tokens; train them with one tokenizer'): Ensemble([a,other])
+
+def test_a_head_for_texts_is_refused_for_tokens():
+    for kind in ('tags','spans'):
+        for head in (LSTMHead, PoolingHead, LSTMHead(32, 2)):
+            with pytest.raises(ValueError, match=f'the task {kind} needs an output for each token, .*Head has one for each text; leave out `head`'):
+                classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head=head)
+        with pytest.raises(ValueError, match="`head` 'LSTMHead' is unknown; pass 'hf', a class"): classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head='LSTMHead')
+    with pytest.raises(ValueError, match='each text, TokenHead has one for each token'): classifier_learner(classifier_dls(tiny_df(), tiny_tok(), device='cpu'), tiny_arch('bert'), head=TokenHead)
+    with pytest.raises(ValueError, match='leave out `windows` and `pairing`'): data('choice', 'bert', pairing='siamese')
 
 @pytest.mark.parametrize('kind', ['spans','choice'])
 def test_callbacks_work_with_rows_of_outputs(kind):

@@ -125,6 +125,9 @@ class Spans(Task):
         return vals, torch.stack([at//m, at//m+at%m], 1)
     def best(self, probs): "The first and the last token of the best span"; return self.spans(probs)[1][0]
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
+    def decoded(self, y, scores, item):
+        if hasattr(item, 'keys'): item = tuple(item[c] for c in self.text_col) # a row
+        return self.answers([scores], [item])[0]['answer'] if is_pair(item) else y
     def answers(self, scores, texts, top_k=1, threshold=None):
         def answer(context, chars, score, span):
             start,text = int(chars[span[0],0]),context[chars[span[0],0]:chars[span[1],1]]

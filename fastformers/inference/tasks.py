@@ -56,7 +56,9 @@ class Task:
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
         threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label is chosen
-    ): self.labels,self.target,self.threshold = list(labels),target,threshold
+    ):
+        if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
+        self.labels,self.target,self.threshold = list(labels),target,threshold
     def __init_subclass__(cls): tasks[cls.name] = cls
     def __repr__(self): return f"{self.name} ({self.says.format(n=len(self.labels))})"
 
@@ -79,7 +81,8 @@ class Task:
     def item(self, o, pairs=None):
         "The input `o` of a `Predictor` as the tokenizer takes it; `pairs`: was it trained on pairs? None: not known"
         if pairs is None or is_pair(o)==pairs: return o
-        raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}")
+        raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}"
+            +"; pass the two as one item, (a, b)"*pairs)
     def read_row(self, r, label_col): "The label in row `r`"; return r[label_col]
     def read(self, df, label_col):
         "The labels of `df`, one a row"
@@ -110,6 +113,7 @@ class Task:
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
+    def decoded(self, y, scores, item): "The answer of `learn.predict(item)`: the target `y`, from its `scores`"; return y
     def row_score(self, pred, y, x=None): "A score of each row, higher is better, `(bs,)`; `x` are its tokens"
     def decide(self, preds, y):
         "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
