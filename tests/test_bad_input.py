@@ -1,13 +1,20 @@
 "What users really pass: each odd thing trains, or is refused at once in a sentence that names the row or the column and what to do"
-import copy, logging, re
+import copy, json, logging, re
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import ColReader, ColSplitter
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
+from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.predictor import from_hf
+from fastformers.inference.spans import SpanTokenizer
+from fastformers.inference.tags import WordTokenizer
 from fastformers.inference.tasks import task_of
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tags, tiny_tok
+from fastformers.models.core import LanguageModel
+from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
+from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.train_tokenizer import valid_text
+from transformers import AutoModelForMaskedLM
 
 def tok(style='bert'): return tiny_tok(style)
 doors = pytest.mark.parametrize('door', [classifier_dls,lm_dls], ids=lambda o: o.__name__)
@@ -51,6 +58,33 @@ def test_emoji_nul_and_lone_surrogates_are_texts(door, style):
     for i,o in enumerate(['👩‍👩‍👧 ❤️', 'a\0b', 'x \ud83d y \udc00', '\ufdd0\uffff']): df.at[i,'text'] = o
     for dl in build(door, df, tok(style)).loaders:
         for x,*_ in dl: assert x.attention_mask.any(1).all()
+
+odd = 'x \ud83d\ude00 y \ud83d z \udc00 ' # a pair of surrogates, and two without a partner
+
+@pytest.mark.parametrize('style', ['bert','roberta','xlm_roberta'])
+def test_surrogates_shift_no_character(style):
+    st,c = SpanTokenizer(tok(style)),odd+'Anna lives in Oslo.'
+    (x,chars,_),(v,plain,_) = st.aligned([('Where?', c), ('Where?', valid_text(c))])
+    assert torch.equal(x, v) and [valid_text(c[a:b]) for a,b in chars]==[valid_text(c)[a:b] for a,b in plain]
+    df,cols = tiny_spans(),dict(text_col=['question','context'], label_col=['answer_text','answer_start'])
+    def answers(df): return [st.tok.decode(x.ids[x.predicted][a:b+1]) for x,(a,b) in build(classifier_dls, df, tok(style), **cols).train_ds]
+    assert answers(df.assign(context=odd+df.context, answer_start=df.answer_start+len(odd)))[0].strip()==answers(df)[0].strip()
+    words = WordTokenizer(tok(style)).encode_batch([['a','\ud83d\ude00'*3,'good','film'], ['\ud83d','b']])
+    assert [int(o.predicted.sum()) for o in words]==[4,2]
+
+def test_surrogates_are_scored():
+    lm = LMPredictor(LanguageModel(AutoModelForMaskedLM.from_config(tiny_arch('bert'))), HFTokenizer(tok()))
+    a,b = lm.score([odd+'fine', valid_text(odd)+'fine']).to_numpy()
+    assert a.tolist()==b.tolist() and np.isfinite(a).all()
+    assert lm.choose(odd+'[MASK]', ['good','\ud83d\ude00 bad']).equals(lm.choose(valid_text(odd)+'[MASK]', ['good','\U0001F600 bad']).set_axis(['good','\ud83d\ude00 bad'], axis=1))
+
+def test_blank_texts_are_counted(log):
+    df = tiny_df().assign(text=lambda d: d.text.where(d.index>2, ' \t'))
+    build(classifier_dls, df)
+    assert [o.message for o in log.records if 'blank' in o.message]==['3 of 60 texts are blank, and train as examples of their labels; drop such rows']
+    refused(classifier_dls, df.assign(text=''), ValueError, 'all 60 texts are blank; is this the column of the texts?')
+    log.clear(); build(classifier_dls, tiny_df()); build(lm_dls, df)
+    assert not any('blank' in o.message for o in log.records)
 
 @doors
 def test_special_tokens_in_a_text_are_ordinary(door):
@@ -186,3 +220,18 @@ def test_a_tokenizer_without_pad_token_pads(door):
 def test_a_tokenizer_that_does_not_fit_the_model_is_refused():
     for door,learner in ((classifier_dls,classifier_learner), (lm_dls,lm_learner)):
         with pytest.raises(ValueError, match=r'tokenizer has \d+ tokens, the model 50'): learner(build(door, tiny_df()), tiny_arch('bert', vocab_size=50))
+
+def test_a_tokenizer_of_other_tokens_trains_no_classifier(tmp_path, log):
+    AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path); tok().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="trained with another tokenizer: 100% of its tokens differ; build the dls with tok="):
+        classifier_learner(build(classifier_dls, tiny_df(), tok('roberta')), tmp_path)
+    assert lm_learner(build(lm_dls, tiny_df(), tok('roberta')), tmp_path) and 'another tokenizer' in log.text # learns them anew
+    assert classifier_learner(build(classifier_dls, tiny_df(), tok('roberta')), tmp_path, pretrained=False)
+
+@pytest.mark.parametrize('key,bad', [('temperature',0.), ('temperature',float('nan')), ('temperature',-1.), ('labels','abc')])
+def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
+    f = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert')).to_hf(tmp_path/'o')/'classifier.json'
+    d = json.loads(f.read_text())
+    (d['task'] if key=='labels' else d)[key] = bad
+    f.write_text(json.dumps(d))
+    with pytest.raises(ValueError, match=f'classifier.json is damaged or of another version: .*{key}.* {bad!r}'): from_hf(f.parent)

@@ -8,10 +8,11 @@ from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.callback.freeze import FrozenCache
 from fastformers.callback.regularize import RDrop
 from fastformers.data.block import tokenizer_of
-from fastformers.inference.predictor import from_hf
+from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.spans import answer_scores
 from fastformers.inference.tasks import task_of
 from fastformers.learner.core import classifier_learner
+from fastformers.models.heads import LSTMHead, PoolingHead, TokenHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
 from fastformers.ulmfit.run import lm_texts
 from fastformers.ulmfit.scores import measure
@@ -115,19 +116,28 @@ def test_an_answer_that_is_cut_off_is_trained_as_none():
     df = tiny_spans()
     df = df[df.answer_text!=''].reset_index(drop=True)
     dls = data('spans', 'bert', df, max_len=16)
-    assert not task_of(dls).blanks and any(y.tolist()==[0,0] for _,y in dls.train_ds)
+    assert not task_of(dls).blanks and any(y.tolist()==[-1,-1] for _,y in dls.train_ds)
     assert task_of(data('spans', 'bert')).blanks
     learn = trained('spans', 'bert', df=df, max_len=16)
     assert all(int(o[1])>0 for o in learn.get_preds(with_decoded=True)[2])
 
-def test_metrics_of_spans_are_the_scores_of_the_texts(tmp_path):
-    df,learn = tiny_spans(),trained('spans', 'bert', epochs=15)
+@pytest.mark.parametrize('max_len', [None,14])
+def test_metrics_of_spans_are_the_scores_of_the_texts(max_len, tmp_path):
+    "Also where answers are cut off: each is compared with the whole answer"
+    df,learn = tiny_spans(),trained('spans', 'bert', epochs=15, max_len=max_len)
+    if max_len: assert any(int(y[0])<0 for _,y in learn.dls.valid_ds)
     held = df[df.is_valid]
     answers = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')(inputs('spans', held))
     want = np.array([answer_scores(o['answer'], t) for o,t in zip(answers, held.answer_text)])
     metrics,score,weight = measure(learn)
     assert abs(metrics['exact_match']-want[:,0].mean())<1e-6 and abs(metrics['f1']-want[:,1].mean())<1e-6
     assert np.allclose(score, want[:,1]) and (weight==1).all()
+
+def test_always_no_answer_is_right_only_where_there_is_none():
+    df,dls = tiny_spans(),data('spans', 'bert', max_len=12)
+    def none(x): o = torch.zeros(len(x), x.shape[1], 2); o[:,0] = 99; return o
+    f1 = torch.cat([task_of(dls).f1(none(x), y, x) for x,y in dls.valid])
+    assert float(f1.mean())==(df.answer_text[df.is_valid]=='').mean()<.5
 
 def test_blank_answers_come_in_several_forms():
     df = tiny_spans()
@@ -158,12 +168,32 @@ def test_verbs_of_a_learner(kind, tmp_path, shown):
     df = tables[kind][0]
     item = inputs(kind)[1]
     dec,target,probs = learn.predict(item)
-    assert (torch.tensor(dec)==target).all() and gap(probs.sum(0), torch.ones(probs.shape[1:]))<1e-5
+    got = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')(item)[0]
+    assert dec==(got['answer'] if kind=='spans' else got['index']) and gap(probs.sum(0), torch.ones(probs.shape[1:]))<1e-5
     preds,y,loss = learn.get_preds(with_loss=True)
     assert isinstance(preds, L)==(kind=='spans') and len(preds)==len(y)==len(loss)==df.is_valid.sum()
     assert abs(float(loss.mean())-learn.validate()[0])<1e-4
     learn.export(tmp_path/'l.pkl')
     assert gap(load_learner(tmp_path/'l.pkl').predict(item)[2], probs)<1e-6
+
+@pytest.mark.parametrize('kind', tables)
+def test_an_ensemble_averages_their_scores(kind, tmp_path):
+    a,b = (from_hf(trained(kind, 'bert', epochs=n, **({} if kind=='choice' else narrow)).to_hf(tmp_path/f'{n}'), device='cpu') for n in (1,2))
+    both,texts = Ensemble([a,b]),inputs(kind)[:5]
+    for p,q,o in zip(a.scores(texts), b.scores(texts), both.scores(texts)): assert gap((p+q)/2, o)<1e-6 and gap(p, q)>1e-4
+    assert len(both(texts))==5 and Ensemble([a,a])(texts)==a(texts)
+    if kind=='choice': return
+    other = from_hf(trained(kind, 'bert', max_len=18).to_hf(tmp_path/'o'), device='cpu')
+    with pytest.raises(ValueError, match=f'an ensemble for {kind} read the same tokens; train them with one tokenizer'): Ensemble([a,other])
+
+def test_a_head_for_texts_is_refused_for_tokens():
+    for kind in ('tags','spans'):
+        for head in (LSTMHead, PoolingHead, LSTMHead(32, 2)):
+            with pytest.raises(ValueError, match=f'the task {kind} needs an output for each token, .*Head has one for each text; leave out `head`'):
+                classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head=head)
+        with pytest.raises(ValueError, match="`head` 'LSTMHead' is unknown; pass 'hf', a class"): classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head='LSTMHead')
+    with pytest.raises(ValueError, match='each text, TokenHead has one for each token'): classifier_learner(classifier_dls(tiny_df(), tiny_tok(), device='cpu'), tiny_arch('bert'), head=TokenHead)
+    with pytest.raises(ValueError, match='leave out `windows` and `pairing`'): data('choice', 'bert', pairing='siamese')
 
 @pytest.mark.parametrize('kind', ['spans','choice'])
 def test_callbacks_work_with_rows_of_outputs(kind):

@@ -1,5 +1,6 @@
 "Vectors of texts, and pairs that are read as two sequences: the same alone and in a batch, in training and after saving"
 import json
+from functools import partial
 import pandas as pd, pytest, torch
 from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock
 from torch.nn.functional import normalize
@@ -12,6 +13,7 @@ from fastformers.hub import resolve_arch
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_stage
 from fastformers.learner.core import classifier_learner
+from fastformers.models.heads import LSTMHead, PoolingHead
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 
@@ -57,6 +59,28 @@ def test_each_text_is_read_by_itself(family):
             want = model.head.layers(torch.cat([u, v, (u-v).abs()], 1))
             x = tokenizer_of(learn.dls)(pair)[None]
             assert gap(model(x), want)<1e-5
+
+def test_heads_that_read_two_texts_as_one_are_refused():
+    class OwnHead(torch.nn.Module):
+        def __init__(self, nf, n_out): super().__init__(); self.lin = torch.nn.Linear(nf, n_out)
+        def forward(self, h, mask): return self.lin(h[:,0])
+    for pairing in ('siamese','both_orders'):
+        for head in (LSTMHead, PoolingHead, OwnHead):
+            with pytest.raises(ValueError, match=f"Head reads the texts of pairing='{pairing}' as one; leave out `head`"): learner('bert', pairing, head=head)
+        assert learner('bert', pairing, head=partial(PoolingHead, pair=pairing))
+
+def test_a_pair_is_one_item():
+    df = tiny_pairs()
+    for pairing in ('together','siamese'):
+        learn = learner('bert', pairing)
+        want = learn.predict(pairs[0])[2]
+        assert gap(want, learn.predict([*pairs[0]])[2])<1e-6 and gap(want, learn.predict(df.iloc[0])[2])<1e-6
+        assert gap(want, learn.predict(tokenizer_of(learn.dls)(pairs[0]))[2])<1e-6
+        for f in (learn.predict, lambda o: learn.get_preds(dl=learn.dls.test_dl([o]))):
+            with pytest.raises(TypeError, match='trained on pairs of texts, got .A man.*pass the two as one item'): f(pairs[0][0])
+        with pytest.raises(TypeError, match='a pair of texts is one item: predict'): learn.predict(*pairs[0])
+    single = quiet(classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert')))
+    with pytest.raises(TypeError, match='trained on single texts'): single.predict(pairs[0])
 
 def test_the_body_learns_from_both_sequences():
     for pairing,pool in ways:

@@ -14,15 +14,15 @@ import numpy as np, pandas as pd
 import torch
 from fastcore.foundation import L, first
 from fastcore.meta import delegates
-from fasttransform import Transform
+from fasttransform import ItemTransform, Transform
 from fastai.data.block import TransformBlock
 from fastai.data.core import Datasets, DataLoaders
 from ..inference.tasks import listed
 from ..text.readers import check_columns
-from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows, warn_leak
+from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows, warn_blank, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, pair_tokens, reads, separates_pairs, texts_in
+from ..text.tokenizer import HFTokenizer, is_pair, pair_tokens, reads, separates_pairs, texts_in
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/data/04_block.ipynb #7e6c39a2
 class Item(dict): "A row that was read and tokenized when the data were built"
 
-class ReadText(Transform):
-    "The ids of an `Item`, or the text (or pair of texts) of a raw row; anything else is a text and stays as it is"
+class ReadText(ItemTransform): # a pair is one item
+    "The ids of an `Item`, or the text (or pair of texts) of a raw row; another text must be one that `task` takes"
     input_types = (object,)
-    def __init__(self, cols): self.cols = L(cols)
+    def __init__(self, cols, task=None): self.cols,self.task = L(cols),task
     def encodes(self, r):
         if isinstance(r, Item): return r['ids']
-        if not isinstance(r, (dict,pd.Series)): return r
-
+        if not isinstance(r, (dict,pd.Series)):
+            return self.task.item(r, len(self.cols)==2) if self.task and (isinstance(r, str) or is_pair(r)) else r
         return r[self.cols[0]] if len(self.cols)==1 else tuple(r[c] for c in self.cols)
 
 class ReadLabel(Transform):
@@ -161,6 +161,7 @@ def classifier_dls(
     splits = split_rows(df, valid_col, valid_pct, text_col, [*map(task.names, labels)] if task.classes else None)
     task.fit([labels[i] for i in splits[0]])
     if task.classes: check_classes(task, labels, splits)
+    warn_blank(texts)
     warn_leak(texts, splits)
     ids = tok.encode_batch(texts)
     longest = [len(o) if tok.windows>1 else int(o.starts.cumsum(0).bincount().max()) for o in ids]
@@ -169,7 +170,7 @@ def classifier_dls(
     unknown = np.mean(flat==tok.tok.unk_token_id)
     _say(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.limit)
     items = [Item(ids=i, label=l) for i,l in zip(ids, labels)]
-    tfms = [[ReadText(text_col), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
+    tfms = [[ReadText(text_col, task), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
     return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
 
 # %% ../../nbs/data/04_block.ipynb #54223f9b

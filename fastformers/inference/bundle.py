@@ -78,6 +78,8 @@ class Bundle:
     def __post_init__(self):
         for f in fields(self):
             if not isinstance(v := getattr(self, f.name), f.type): raise ValueError(f"{f.name} is {v!r:.60}")
+        t = self.temperature
+        if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         if self.format!=1: raise ValueError(f"its format is {self.format}, this version reads 1")
 
     @property

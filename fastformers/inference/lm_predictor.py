@@ -19,7 +19,7 @@ from .predictor import as_texts
 from ..models.core import LanguageModel
 from ..models.families import evaluating, is_causal
 from ..models.load import load_config, load_hf, quiet_hf
-from ..text.tokenizer import HFTokenizer, load_tokenizer, ordinary_ids
+from ..text.tokenizer import HFTokenizer, load_tokenizer, ordinary_ids, valid_text
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #be35e5e1
 def _index(texts): return texts.index if isinstance(texts, pd.Series) else None
@@ -33,6 +33,8 @@ class LMPredictor:
     def check(self, verb, causal):
         "Raise unless the model is what `verb` needs: `causal`, or masked"
         kind = 'causal (`CLM`)' if causal else 'masked (`MLM`)'
+        if self.tok.backwards:
+            raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; ask it with `score` or `choose`")
         if self.causal!=causal: raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):
@@ -68,7 +70,8 @@ class LMPredictor:
             rows = [(i, self.tok.tok.decode(t), float(o)) for i,(x,p) in enumerate(zip(ids, ps)) for t,o in zip(x, p)]
             return pd.DataFrame(rows, columns=['text','token','logprob'])
         res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'], index=_index(texts))
-        n_bytes,n_words = np.array([(len(o.encode()), len(o.split())) for o in (' '.join(L(t)) for t in ts)], float).reshape(-1, 2).T
+        plain = [valid_text(' '.join(L(o))) for o in ts]
+        n_bytes,n_words = np.array([(len(o.encode()), len(o.split())) for o in plain], float).reshape(-1, 2).T
         return res.assign(mean=res.total/res.tokens, bits_per_byte=-res.total/n_bytes/math.log(2), word_perplexity=np.exp(-res.total/n_words))
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #8e3c4744
@@ -90,12 +93,11 @@ def lm_from_hf(
 def _fill(lm, text, word, mask):
     "The tokens of `text` with `word` in the place of `mask`, and which of them to hide, `(1, sl)`"
     if text.count(mask)!=1: raise ValueError(f"expected one {mask} in each text, got {text.count(mask)} in {text!r:.80}")
-    start,_,end = text.partition(mask)
-    full,a,b = start+word+end,len(start),len(start+word)
-    x,inside = lm.tok(full),torch.tensor([i<b and j>a for i,j in lm.tok.rust.encode(full).offsets])
-    if not (inside.any() and torch.isin(x.ids[inside], lm.ordinary).all()):
+    (start,_,end),word = valid_text(text).partition(mask),valid_text(word)
+    x = lm.tok.between(start+word+end, len(start), len(start+word))
+    if not (x.predicted.any() and torch.isin(x.ids[x.predicted], lm.ordinary).all()):
         raise ValueError(f"the candidate {word!r} is empty, or the tokenizer does not know it")
-    return x, lm._hide(x) if lm.causal else inside[None]
+    return x, lm._hide(x) if lm.causal else x.predicted[None]
 
 @patch
 def choose(self:LMPredictor,

@@ -23,7 +23,7 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import max_length
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool
-from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, reads
+from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, reads, tok_hash
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 def as_texts(texts):
@@ -177,9 +177,15 @@ class Ensemble(Asked):
             if type(o.task) is not type(self.task) or o.task.labels!=self.task.labels:
                 raise ValueError("the members of an ensemble predict the same, in the same order; "
                     f"got {self.task.labels} and {o.task.labels}")
+        def read(o): return tok_hash(o.tok.tok),reads(o.tok)
+        if self.task.per_token and any(read(o)!=read(self.members[0]) for o in self.members):
+            raise ValueError(f"the members of an ensemble for {self.task.name} read the same tokens; "
+                "train them with one tokenizer and the same `max_len` and windows")
 
     def __repr__(self): return f"Ensemble of {len(self.members)}: {', '.join(map(repr, self.members))}"
     def scores(self, texts, bs=64):
         "The mean of the members' `scores`"
         texts = self.as_list(texts)
-        return torch.stack([o.scores(texts, bs) for o in self.members]).mean(0)
+        each = [o.scores(texts, bs) for o in self.members]
+        if isinstance(each[0], Tensor): return torch.stack(each).mean(0)
+        return [torch.stack(o).mean(0) for o in zip(*each)] # texts have different numbers of outputs

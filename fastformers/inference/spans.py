@@ -19,26 +19,31 @@ from ..text.core import TensorTokens, TokenText, as_tokens
 from ..text.tokenizer import HFTokenizer, is_pair, reads, valid_text
 
 # %% ../../nbs/inference/02_spans.ipynb #b8e07daa
+_pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one character in `valid_text`
+
 class SpanTokenizer(HFTokenizer):
     "(question, context) <-> `TensorTokens`; `predicted`: the first token, for no answer, and each token of the context once"
+    turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None): return [x for x,*_ in self.aligned(texts)]
 
     def aligned(self, texts):
         "For each pair its tokens, and (start, end) in the context of the predicted tokens `(k, 2)` and of those cut off"
         for i in range(0, len(texts), 1000):
-            for e in self.rust.encode_batch([tuple(map(valid_text, o)) for o in texts[i:i+1000]]):
+            part = texts[i:i+1000]
+            for (_,context),e in zip(part, self.rust.encode_batch([tuple(map(valid_text, o)) for o in part])):
                 marks = [0, *(i for i,o in enumerate(e.sequence_ids) if o==1)]
                 x,at = self.marked(e, marks)
                 chars = np.array(e.offsets)
                 chars[0] = 0
-                yield x, chars[at], chars[np.setdiff1d(marks, at)]
+                places = np.delete(np.arange(len(context)+1), [m.end()-1 for m in _pair.finditer(context)])
+                yield x, places[chars[at]], places[chars[np.setdiff1d(marks, at)]]
 
     def decodes(self, o:TensorTokens):
         o = o[o.real]
         at,ids = o.predicted.nonzero().flatten().tolist(),o.ids[o.predicted].tolist()
         def marks(span): # the answer in colour, with twenty tokens on each side
-            if span[1]==0: return [('no answer', False)]
+            if span[1]<=0: return [('cut off' if span[1] else 'no answer', False)]
             return self._pieces([(o, span[0]<=n<=span[1]) for n,o in enumerate(ids) if n and span[0]-20<=n<=span[1]+20])
         return TokenText((f'{super().decodes(o[:[*at,None][1]])} | {self.tok.decode(ids[1:])}', False), marks=marks)
 
@@ -61,10 +66,11 @@ class Spans(Task):
     hf_class,score_name,classes,per_token,optional = 'AutoModelForQuestionAnswering','F1 of an answer',False,True,True
     fields = 'question','context'
     tok = None # the `SpanTokenizer`, set by `tokenizer`
+    # `cut`: answers that were cut off, in the order in which they were read
     # `blanks`: may the answer be "no answer"? Found by `fit`; `longest`: most tokens of an answer
     def __init__(self, labels=('start','end'), target='', blanks=False, longest=30):
         super().__init__(labels, target)
-        self.blanks,self.longest = blanks,longest
+        self.blanks,self.longest,self.cut = blanks,longest,{}
     def to_dict(self): return super().to_dict() | dict(blanks=self.blanks, longest=self.longest)
     @classmethod
     def matches(cls, df, label_col):
@@ -81,7 +87,8 @@ class Spans(Task):
 
     def read_row(self, r, label_col): return self.read({k:[v] for k,v in r.items()}, label_col)[0]
     def read(self, df, label_col):
-        "The numbers [first, last] of the tokens of each answer: [0, 0] without an answer, [-1, -1] if it was cut off"
+        """The numbers [first, last] of the tokens of each answer: [0, 0] without an answer
+        [-1-i, -1-i] if it was cut off and is number `i` of `cut`"""
         if len(listed(label_col))!=2: raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
         pairs = [*zip(*(df[c] for c in self.text_col))]
         return [self._span(*o) for o in zip(*(df[c] for c in label_col), pairs, self.tok.aligned(pairs))]
@@ -91,7 +98,8 @@ class Spans(Task):
         if context[start:start+len(text)]!=text or start<0:
             raise ValueError(f"the answer {text!r:.60} is not at character {start} of its context, {context!r:.80}")
         read,cut = (np.flatnonzero((o[:,1]>start) & (o[:,0]<start+len(text))) for o in chars)
-        return [int(read[0]), int(read[-1])] if len(read) and not len(cut) else [-1,-1]
+        if len(read) and not len(cut): return [int(read[0]), int(read[-1])]
+        return [-1-self.cut.setdefault(text, len(self.cut))]*2
     def fit(self, labels): self.blanks = [0,0] in labels; return self
 
     def loss_func(self): return RowLoss(self.best)
@@ -102,7 +110,9 @@ class Spans(Task):
     def f1(self, pred, y, x): "Of each row"; return self._scores(pred, y, x)[:,1]
     row_score = f1
     def _scores(self, pred, y, x):
-        def text(o, a, b): return self.tok.tok.decode(o.ids[o.predicted][a:b+1]) if b else ''
+        def text(o, a, b):
+            if a<0: return [*self.cut][-1-a]
+            return self.tok.tok.decode(o.ids[o.predicted][a:b+1]) if b else ''
         rows = zip(pred.softmax(1).cpu(), y.tolist(), as_tokens(x).cpu())
         return torch.tensor([answer_scores(text(o, *self.best(p).tolist()), text(o, *t)) for p,t,o in rows])
 
@@ -115,6 +125,9 @@ class Spans(Task):
         return vals, torch.stack([at//m, at//m+at%m], 1)
     def best(self, probs): "The first and the last token of the best span"; return self.spans(probs)[1][0]
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
+    def decoded(self, y, scores, item):
+        if hasattr(item, 'keys'): item = tuple(item[c] for c in self.text_col) # a row
+        return self.answers([scores], [item])[0]['answer'] if is_pair(item) else y
     def answers(self, scores, texts, top_k=1, threshold=None):
         def answer(context, chars, score, span):
             start,text = int(chars[span[0],0]),context[chars[span[0],0]:chars[span[1],1]]

@@ -29,14 +29,15 @@ def words_of(o): # the words, and (start, end) of each in the text, or in the wo
 
 class WordTokenizer(HFTokenizer):
     "A text, or a list of words <-> `TensorTokens` where the first token of each word is `predicted`"
+    turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None):
         "Encode many texts, or lists of words, on all cores"
-        rows = [words_of(o)[0] for o in texts]
+        rows = [[*map(valid_text, words_of(o)[0])] for o in texts] # as `rust` counts characters
         parts = (rows[i:i+1000] for i in range(0, len(rows), 1000))
         return [o for part in parts for o in map(self._aligned, part, self._encodings(part))]
 
-    def _encodings(self, rows): return self.rust.encode_batch([valid_text(' '.join(o)) for o in rows])
+    def _encodings(self, rows): return self.rust.encode_batch([*map(' '.join, rows)])
 
     def _aligned(self, words, e):
         "The tokens of `words` from the encoding `e` of their text"

@@ -56,7 +56,9 @@ class Task:
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
         threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label is chosen
-    ): self.labels,self.target,self.threshold = list(labels),target,threshold
+    ):
+        if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
+        self.labels,self.target,self.threshold = list(labels),target,threshold
     def __init_subclass__(cls): tasks[cls.name] = cls
     def __repr__(self): return f"{self.name} ({self.says.format(n=len(self.labels))})"
 
@@ -79,7 +81,8 @@ class Task:
     def item(self, o, pairs=None):
         "The input `o` of a `Predictor` as the tokenizer takes it; `pairs`: was it trained on pairs? None: not known"
         if pairs is None or is_pair(o)==pairs: return o
-        raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}")
+        raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}"
+            +"; pass the two as one item, (a, b)"*pairs)
     def read_row(self, r, label_col): "The label in row `r`"; return r[label_col]
     def read(self, df, label_col):
         "The labels of `df`, one a row"
@@ -110,6 +113,7 @@ class Task:
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
+    def decoded(self, y, scores, item): "The answer of `learn.predict(item)`: the target `y`, from its `scores`"; return y
     def row_score(self, pred, y, x=None): "A score of each row, higher is better, `(bs,)`; `x` are its tokens"
     def decide(self, preds, y):
         "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
@@ -249,18 +253,19 @@ class Regression(Task):
 
 # %% ../../nbs/inference/01_tasks.ipynb #88dbbe93
 class Numbers(Transform):
-    "A whole number, or a list of them, <-> a tensor; negative ones become 0"
+    "A whole number, or a list of them, <-> a tensor"
     def encodes(self, o): # a list becomes int32: `PadTokens` takes int64 for one target a token
-        return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64).clamp(min=0)
+        return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64)
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    "Cross-entropy of outputs `(bs, n, ...)` over the `n` tokens or sequences of a row; targets `(bs, ...)` are their numbers"
+    """Cross-entropy of outputs `(bs, n, ...)` over the `n` tokens or sequences of a row; targets `(bs, ...)` are their numbers
+    A negative target is trained as 0"""
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'
     def forward(self, pred, y):
-        loss = F.cross_entropy(pred.float(), y.long(), reduction='none').reshape(len(y), -1).mean(1)
+        loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none').reshape(len(y), -1).mean(1)
         return loss if self.reduction=='none' else loss.mean()
     def activation(self, o): # rows of several batches differ in n
         return o.map(lambda p: p.float().softmax(0)) if isinstance(o, L) else o.float().softmax(1)

@@ -10,7 +10,7 @@ checkpoint; the next stage begins with that directory as its `arch`."""
 __all__ = ['Lineage', 'lm_learner', 'classifier_learner']
 
 # %% ../../nbs/learner/01_core.ipynb #ce2dbe8f
-import logging
+import inspect, logging
 from pathlib import Path
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # so that every learner has `lr_find`, `fit_one_cycle`, `summary`, ...
@@ -35,7 +35,7 @@ from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length
-from ..models.heads import as_head
+from ..models.heads import PoolingHead, TokenHead, as_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
 from ..objectives.core import objective_of
@@ -64,7 +64,7 @@ def _check_tok(tok, model, arch):
     if share is None or share>.5: return
     says = (f"{arch} was trained with another tokenizer: {1-share:.0%} of its tokens differ; "
             f"build the dls with tok={str(arch)!r}")
-    if read_stage(path): raise ValueError(says)
+    if read_stage(path) or share<.1 and not model.is_lm: raise ValueError(says)
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
 @delegates(Learner.__init__, but=['model','train_bn'])
@@ -132,17 +132,28 @@ def _keep(path, model, task, there):
 
 def _alike(a, b): return {**a, 'ps':0, 'threshold':0}=={**b, 'ps':0, 'threshold':0} # dropout and thresholds may differ
 
+def _check_head(head, task, pairing):
+    "Raise if `head` has other outputs than `task` needs, or reads the two sequences of a pair as one"
+    name = type(head).__name__
+    if isinstance(head, tuple(heads.values())) and isinstance(head, TokenHead)!=task.per_token:
+        raise ValueError(f"the task {task.name} needs an output for each {'token' if task.per_token else 'text'}, "
+            f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
+    apart = head.pair if isinstance(head, PoolingHead) else 'starts' in inspect.signature(head.forward).parameters
+    if pairing!='together' and not apart:
+        raise ValueError(f"{name} reads the texts of pairing={pairing!r} as one; leave out `head`, or pass "
+            f"partial(PoolingHead, pair={pairing!r}), or a head with the argument `starts`")
+
 def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"
-    task,(body,report) = task_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
+    task,tok,(body,report) = task_of(dls),tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
     if head is None:
-        tok = tokenizer_of(dls)
         begins = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # with a token that sums up the text
         at = 'cls' if begins and not is_causal(body.config) else 'last'
         head = task.head(pool=pool, at=at, pair=None if tok.pairing=='together' else tok.pairing)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
     model.units,model.each = task.units,task.each
+    _check_head(model.head, task, tok.pairing)
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
     if there and _alike(there.task.to_dict(), task.to_dict()) and _alike(there.head, spec):
@@ -174,6 +185,8 @@ def classifier_learner(
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     task = task_of(dls)
+    if isinstance(head, str) and head!='hf':
+        raise ValueError(f"`head` {head!r} is unknown; pass 'hf', a class such as `LSTMHead`, or a module")
     if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.each):
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
@@ -190,6 +203,18 @@ def classifier_learner(
     if task.classes: learn.model.labels = [str(o) for o in task.labels]
     learn.model.grad_windows = grad_windows
     return learn
+
+# %% ../../nbs/learner/01_core.ipynb #34759e47
+_predict = Learner.predict # fastai's own
+
+@patch
+def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
+    "As fastai's `predict`; a pair of texts is one item, and the answer to a question is a text"
+    if isinstance(rm_type_tfms, str):
+        raise TypeError(f"a pair of texts is one item: predict(({item!r:.40}, {rm_type_tfms!r:.40}))")
+    *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
+    task = task_of(self.dls) if isinstance(self.model, HFModel) else None
+    return *inp, task.decoded(y, scores, item) if task else y, raw, scores
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _scores(learn):

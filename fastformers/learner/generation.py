@@ -45,7 +45,9 @@ def fill_mask(self:Learner,
 # %% ../../nbs/learner/02_generation.ipynb #ac7d60da
 @patch
 @delegates(LMPredictor.generate)
-def generate(self:Learner, text, **kwargs): "Continue a text, or each of several: `LMPredictor.generate`"; return _lm(self).generate(text, **kwargs)
+def generate(self:Learner, text, max_new_tokens=30, **kwargs):
+    "Continue a text, or each of several: `LMPredictor.generate`"
+    return _lm(self).generate(text, max_new_tokens, **kwargs)
 
 # %% ../../nbs/learner/02_generation.ipynb #0f991225
 @patch

@@ -193,6 +193,7 @@ def reads(o)->dict:
 class HFTokenizer(Transform):
     "A text, a pair of texts or ready ids -> `TensorTokens`, and back to a readable text"
     input_types = (str, list, tuple, np.ndarray, Tensor) # `predict('a text')` works although the items are ids
+    turns = True # May texts be read backwards? Not where labels have an order of their own
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes
         max_len:int=None, # Most tokens of an item, special tokens counted; None: nothing is cut
@@ -206,6 +207,9 @@ class HFTokenizer(Transform):
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
         if backwards is not None: self.tok = _said(self.tok, backwards=backwards)
         self.backwards = self.tok.init_kwargs.get('backwards', False)
+        if self.backwards and not self.turns:
+            raise ValueError("tags and answers are read forwards, and this tokenizer reads backwards; "
+                "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         if windows>1 and not (max_len and 0<=overlap<max_len//2):
             raise ValueError(f"`windows` need a `max_len` and an `overlap` below half of it, got {max_len} and {overlap}")
@@ -267,11 +271,17 @@ class HFTokenizer(Transform):
 
     def find(self, text, word)->TensorTokens:
         "The tokens of the string `text`; those of the first `word` are `predicted`"
-        e,at = self.rust.encode(valid_text(text)),word_at(text, word)
+        at = word_at(text := valid_text(text), word)
         if at is None: raise ValueError(f"{word!r} is not a word of {text!r:.80}")
+        return self.between(text, *at)
+
+    def between(self, text, start, end)->TensorTokens:
+        "The tokens of the string `text`; those of the characters from `start` to `end` are `predicted`"
+        e = self.rust.encode(text)
         if len(e)>(self.max_len or len(e)):
-            raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; pass the sentence with {word!r}")
-        return TensorTokens(e.ids, segment_ids=e.type_ids, predicted=[a<at[1] and b>at[0] for a,b in e.offsets])
+            raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; "
+                f"pass the sentence with {text[start:end]!r}")
+        return self.marked(e, [i for i,(a,b) in enumerate(e.offsets) if a<end and b>start])[0]
 
     def _encode(self, texts):
         if self.pairing=='together': return self._sequences(texts)

@@ -1,0 +1,75 @@
+"A tokenizer that reads backwards: each door reads it right, or refuses it in a sentence"
+import pytest, torch
+from torch.nn.functional import normalize
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.data.packing import pack_tokens
+from fastformers.inference.predictor import Predictor
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_spans, tiny_tags, tiny_tok
+from fastformers.text.store import TokenStore
+from fastformers.text.tokenizer import HFTokenizer
+import fastformers.learner.generation
+from test_contracts_common import gap, loud
+
+def back(family='bert', **kwargs): return HFTokenizer(tiny_tok(family), backwards=True, **kwargs)
+def language_model(family):
+    torch.manual_seed(0)
+    learn = lm_learner(lm_dls(tiny_df(), back(family).tok, bs=8, seq_len=48, device='cpu'), tiny_arch(family))
+    loud(learn.model)
+    learn.model.eval()
+    return learn
+
+def test_labels_with_an_order_of_their_own_are_refused():
+    cols = dict(text_col=['question','context'], label_col=['answer_text','answer_start'])
+    for df,kw in ((tiny_tags(),{}), (tiny_spans(),cols)):
+        with pytest.raises(ValueError, match='read forwards, and this tokenizer reads backwards; pass HFTokenizer'): classifier_dls(df, back(), **kw)
+        assert classifier_dls(df, HFTokenizer(back().tok, backwards=False), device='cpu', **kw)
+    for packing in ('segment-pair','sentence-pair'):
+        with pytest.raises(ValueError, match='reads forwards'): pack_tokens(back().encode_batch(tiny_df().text), back(), 64, packing)
+
+def test_candidates_are_turned_text_by_text():
+    df = tiny_choice()
+    def ids(tok): return [x for x,_ in classifier_dls(df, tok, text_col=['text','candidates'], task='choice', device='cpu').train_ds]
+    special = torch.tensor(tiny_tok().all_special_ids)
+    for a,b in zip(ids(tiny_tok()), ids(back())):
+        ends = torch.isin(a.ids, special)
+        assert torch.equal(ends, torch.isin(b.ids, special)) and torch.equal(a.starts, b.starts)
+        runs = (ends.cumsum(0)[~ends])
+        for k in runs.unique(): assert torch.equal(a.ids[~ends][runs==k], b.ids[~ends][runs==k].flip(0))
+
+@pytest.mark.parametrize('family,verb', [('bert','fill_mask'), ('gpt2','generate')])
+def test_verbs_that_write_text_are_refused(family, verb):
+    learn = language_model(family)
+    with pytest.raises(TypeError, match=f'`{verb}` reads forwards, this model was trained backwards'): getattr(learn, verb)('A [MASK] film')
+
+def test_candidates_of_a_mask_are_the_hidden_tokens():
+    words = ['good','bad','cold']
+    learn,tok,texts = language_model('bert'),back(),[f'{o} was the soup today' for o in words]
+    want = []
+    for text in texts:
+        x = tok(text)
+        word = tok.tok(text.split()[0], add_special_tokens=False).input_ids[::-1]
+        at = next(i for i in range(len(x)) if x.ids[i:i+len(word)].tolist()==word)
+        hide = torch.zeros(len(x)).bool(); hide[at:at+len(word)] = True
+        masked = x.replace(ids=torch.where(hide, tok.tok.mask_token_id, x.ids), predicted=hide)
+        with torch.no_grad(): p = learn.model(masked[None])[0].log_softmax(-1)
+        want.append(p.gather(1, torch.tensor(word)[:,None]).sum())
+    got = learn.choose('[MASK] was the soup today', words).to_numpy()[0]
+    assert gap(torch.tensor(got), torch.stack(want).softmax(0))<1e-5
+
+def test_the_vector_of_a_word_is_that_of_its_tokens():
+    torch.manual_seed(0)
+    tok,learn = back(),classifier_learner(classifier_dls(tiny_df(), back(), bs=4, device='cpu'), tiny_arch('bert'))
+    text = 'The book was long, and the good soup was cold.'
+    x,model = tok(text),learn.model.eval()
+    word = tok.tok('soup', add_special_tokens=False).input_ids[::-1]
+    at = next(i for i in range(len(x)) if x.ids[i:i+len(word)].tolist()==word)
+    with torch.no_grad(): want = normalize(model.states(x[None])[0,at:at+len(word)].mean(0), dim=0)
+    assert gap(Predictor(model, tok, device='cpu').vectors(text, word='soup')[0], want)<1e-5
+
+def test_a_store_holds_turned_documents(tmp_path):
+    tok,texts = back(),tiny_df().text.tolist()
+    store = TokenStore.build(texts, tok, tmp_path/'s')
+    assert [o.ids.tolist() for o in store]==[x.ids[1:-1].tolist() for x in tok.encode_batch(texts)]
+    rows = [[x.tolist() for x,*_ in lm_dls(o, tok, seq_len=32, device='cpu').train_ds] for o in (store, texts)]
+    assert rows[0]==rows[1]
