@@ -12,12 +12,12 @@ __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'read_table', 'texts_o
            'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
-import argparse, logging, os, re, shlex, shutil, sys, warnings
+import argparse, logging, os, re, shlex, sys, warnings
 from functools import partial
 from pathlib import Path
 from fastcore.foundation import L
 from . import __version__
-from .files import atomic_file, check_dir, did_you_mean, write_text
+from .files import atomic_file, check_dir, checkpoints_mark, delete_checkpoints, did_you_mean, write_text
 from .ulmfit.recipe import DataConfig, demo_recipe, parse, read_data, read_recipe
 from .ulmfit.recipe import section_types, settings, split_columns
 
@@ -72,13 +72,15 @@ def texts_of(sources, data):
         tables += [df.rename(columns={c:'text'})[keep] for c in L(split_columns(df, data.text_col))]
     return pd.concat(tables, join='inner', ignore_index=True)
 
-def check_begun(args, kept, finished):
+def check_begun(args, kept, finished)->bool: # are there checkpoints to continue?
     "Raise an error if a stopped or `finished` result exists, and neither --resume nor --force is given"
-    stopped = any(kept.rglob('*.safetensors'))
-    if args.force or not stopped: shutil.rmtree(kept, ignore_errors=True)
-    elif not args.resume: raise FileExistsError(f"{args.output} was begun and stopped; add --resume or, to begin anew, --force")
-    if finished and not args.force and not stopped:
+    stopped = any(kept.rglob('fit*/state.json'))
+    if args.force: return False
+    if stopped and not args.resume:
+        raise FileExistsError(f"{args.output} was begun and stopped; add --resume or, to begin anew, --force")
+    if finished and not stopped:
         raise FileExistsError(f"{args.output} is finished; choose another --output, or replace it with --force")
+    return stopped
 
 def train(args, stage, data, section, **kwargs):
     "Call the function `stage` of `ulmfit.stage` with the flags of a `section`; print its record"
@@ -87,8 +89,8 @@ def train(args, stage, data, section, **kwargs):
         if recipe[section] is None: raise ValueError(f"{args.recipe} has no section [{section}]; add one, or leave out --recipe")
         kwargs |= {k:v for k,v in vars(recipe['model']).items() if v is not None} | vars(recipe[section])
     path = check_dir(args.output)
-    kept = path.with_name(path.name+'.checkpoints')
-    check_begun(args, kept, (path/'stage.json').exists())
+    kept = check_dir(path.with_name(path.name+'.checkpoints'), checkpoints_mark)
+    if not check_begun(args, kept, (path/'stage.json').exists()): delete_checkpoints(kept)
     from fastformers.callback.progress import terminal_progress
     from fastformers.hub import default_arch
     from fastformers.ulmfit import stage as stages
@@ -96,7 +98,7 @@ def train(args, stage, data, section, **kwargs):
     if section!='general': kwargs.setdefault('arch', default_arch)
     kwargs |= given.get('model', {}) | given.get(section, {})
     with terminal_progress(): res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
-    shutil.rmtree(kept)
+    delete_checkpoints(kept)
     print(res)
     return res
 
@@ -129,9 +131,10 @@ def run(args):
     given = {k:v for k,v in dict(output=args.output, seeds=args.seeds).items() if v is not None}
     recipe = recipe.replace(run=given).resolved()
     args.output = recipe.run.output
-    path = Path(args.output)
-    check_begun(args, path/'checkpoints', (path/'report.json').exists())
+    path = check_dir(args.output, 'run.json')
+    goes_on = check_begun(args, path/'checkpoints', (path/'report.json').exists())
     df,unlabelled,general,test = read_data(recipe)
+    if not goes_on: delete_checkpoints(path/'checkpoints')
     from fastformers.callback.progress import terminal_progress
     from fastformers.ulmfit.run import ulmfit
     with terminal_progress():

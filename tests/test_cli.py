@@ -5,7 +5,7 @@ import pandas as pd, pytest, torch
 from transformers import AutoModelForMaskedLM
 from fastformers import cli
 from fastformers.cli import main
-from fastformers.files import write_text
+from fastformers.files import mark_checkpoints, write_text
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.tasks import tasks
 from fastformers.inference.stage_json import read_stage
@@ -85,15 +85,28 @@ def test_run_leaves_a_report_and_the_recipe(here, tmp_path, capsys):
 def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
     from fastformers.ulmfit import stage
     command = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
-    def stop(*args, resume, **kwargs): write_text(resume/'weights.safetensors', ''); raise KeyboardInterrupt
+    def stop(*args, resume, **kwargs): mark_checkpoints(resume); write_text(resume/'fit000-1/state.json', ''); raise KeyboardInterrupt
     with monkeypatch.context() as m:
         m.setattr(stage, 'fine_tune_classifier', stop)
         assert run(*command)==130
     err = capsys.readouterr().err
     assert err.splitlines()[-1]=='fastformers: interrupted; continue with the same command and --resume'
     assert run(*command)==2 and '--resume' in capsys.readouterr().err
-    (tmp_path/'c.checkpoints/weights.safetensors').unlink()
+    (tmp_path/'c.checkpoints/fit000-1/state.json').unlink()
     assert run(*command, '--resume')==0 and [o.name for o in tmp_path.iterdir()]==['c']
+
+def test_files_of_others_stay(here, tmp_path, capsys):
+    "Neither a command that is refused nor one that succeeds deletes what is not its own"
+    ini = f"[run]\noutput = out\ncompare =\n[data]\nsource = {here/'reviews.csv'}\n[model]\narch = {here/'arch'}\n[lm]\nobjective = none\n[classifier]\nepochs = .2\nbs = 8\n"
+    for o,text in (('s.ini',ini), ('out/checkpoints/e1.pt','mine'), ('c.checkpoints/e1.pt','mine')): write_text(tmp_path/o, text)
+    begun = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
+    for args in (begun, (*begun,'--force'), ('run',tmp_path/'s.ini'), ('run',tmp_path/'s.ini','--force')):
+        assert run(*args)==2 and 'is not empty and holds no' in capsys.readouterr().err
+        assert (tmp_path/'out/checkpoints/e1.pt').read_text()==(tmp_path/'c.checkpoints/e1.pt').read_text()=='mine'
+    assert run('run', tmp_path/'s.ini', '--output', tmp_path/'b')==0
+    for o in ('checkpoints/e1.pt','notes/record.json','classifier.old/record.json'): write_text(tmp_path/'b'/o, 'mine')
+    assert run('run', tmp_path/'s.ini', '--output', tmp_path/'b', '--force')==0
+    assert [o.read_text() for o in sorted(tmp_path.glob('b/*/*')) if o.parent.name!='classifier']==['mine']*3
 
 # Prediction
 

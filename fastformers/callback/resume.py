@@ -26,7 +26,7 @@ from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, Tr
 from fastai.callback.training import GradientAccumulation
 from fastai.optimizer import Lookahead
 from fastai.torch_core import get_random_states, set_random_states
-from ..files import atomic_dir, content_hash, to_json, write_text
+from ..files import atomic_dir, content_hash, mark_checkpoints, to_json, write_text
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
 from .schedule import ScheduleRunner, acts_in_step, in_fit
@@ -215,6 +215,7 @@ class Resume(Callback):
         if not self._active: return
         if isinstance(self.opt, Lookahead):
             raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
+        mark_checkpoints(self.path)
         _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
         self._settings = settings(self.learn)
         self._at = self._newest()

@@ -28,7 +28,7 @@ from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
 from ..data.labels import as_frame, split_rows
-from ..files import check_dir, did_you_mean
+from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..inference.tasks import task_of
 from ..learner.core import classifier_learner, lm_learner
 from ..interpret.decisions import check_rows # and `calibrate`
@@ -157,6 +157,7 @@ def _new_tok(df, text_col, valid_col, c, resume):
     train,_ = split_rows(df, valid_col, c.valid_pct, text_col)
     texts,at = df[text_col].iloc[train].tolist(),None if resume is None else Path(resume.path)/'tokenizer'
     if at is not None and at.is_dir(): return load_tokenizer(at)
+    if at is not None: mark_checkpoints(at.parent)
     return train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at)
 
 @delegates(GeneralConfig)
