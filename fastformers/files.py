@@ -69,7 +69,7 @@ def mark_checkpoints(path):
     if not any(Path(path).glob('*')): write_text(Path(path)/checkpoints_mark, 'Checkpoints of fastformers\n')
 
 def delete_checkpoints(path):
-    "Delete the marked directories at and below `path`, and `path` if it is empty then; other files stay"
+    "Delete the marked directories at and below `path` but no other files, and `path` if it is empty then"
     for o in [*Path(path).rglob(checkpoints_mark)]: shutil.rmtree(o.parent, ignore_errors=True)
     if Path(path).is_dir() and not any(Path(path).iterdir()): Path(path).rmdir()
 
