@@ -211,9 +211,8 @@ class ScheduleRunner(Callback):
         self.schedule,self.lrs,self.anneal,self.restart,self.minutes = schedule,np.asarray(lrs),anneal,restart,minutes
 
     def before_fit(self):
-        self.step,self.hps,self.cut,self.ended = None,{'lr':[]},False,False
-        self.spent,self.batch,self.reserve = 0.,0.,0.  # seconds: of the fit, of the last batch, of a validation
-        self.since = time.monotonic()
+        self.step,self.hps,self.cut = None,{'lr':[]},False
+        self.spent,self.batch,self.since = 0.,0.,time.monotonic()  # seconds of the fit, of the last batch; the last tick
 
     def tick(self):
         "Add the time since the last tick to the seconds of the fit"
@@ -222,9 +221,8 @@ class ScheduleRunner(Callback):
 
     def pos(self, ahead=0):
         "Position in the schedule, in epochs, `ahead` batches after the beginning of this one; with `minutes` by the clock"
-        if not self.minutes: return self.epoch+(self.iter+ahead)/self.n_iter
-        seconds = max(60*self.minutes-self.reserve, 30*self.minutes)  # at least half of the time is for training
-        return self.schedule.total*(self.spent+ahead*self.batch)/seconds
+        if self.minutes: return self.schedule.total*(self.spent+ahead*self.batch)/(60*self.minutes)
+        return self.epoch+(self.iter+ahead)/self.n_iter
 
     def before_batch(self):
         self.tick()
@@ -248,30 +246,20 @@ class ScheduleRunner(Callback):
     @property
     def _ends(self): return self.pos(1)>self.schedule.total-_eps
 
-    def after_loss(self): # until a validation was timed, it takes as long as the forward passes of as many rows
-        if not self.minutes or self.epoch: return
-        seconds = (time.monotonic()-self.since)*self.n_iter*self.dls.valid.n/self.dls.train.n
-        self.reserve += (seconds-self.reserve)/(self.iter+1)
-
     def after_batch(self):
         if self.minutes:
             self.batch = time.monotonic()-self.since
             self.learn.pct_train = min(self.pos(1)/self.schedule.total, 1.)
             self.learn.n_epoch = math.ceil((self.epoch+(self.iter+1)/self.n_iter)/self.pct_train)
-        self.ended = self._ends
-        self.cut = self.ended and self.iter+1<self.n_iter
+        self.cut = self._ends and self.iter+1<self.n_iter
         if self.cut: raise CancelTrainException()
 
     def after_cancel_train(self):
         if self.cut and hasattr(self.learn, 'recorder'): self.recorder.cancel_train = False  # log this loss
 
-    def before_validate(self): self.tick()
-    def after_validate(self):
-        self.reserve = time.monotonic()-self.since
-        self.tick()
-
     def after_epoch(self):
-        if self.minutes and (self.ended or self.pos()>=self.schedule.total): raise CancelFitException()
+        self.tick()
+        if self.minutes and self.spent>=60*self.minutes: raise CancelFitException()
 
     def after_fit(self):
         if hasattr(self.learn, 'recorder'): self.recorder.hps = self.hps
@@ -294,7 +282,7 @@ def fit_schedule(self:Learner,
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
-    minutes:float=None, # train so long instead of `epochs`, validations included; the steps keep their shares
+    minutes:float=None, # train so long instead of `epochs`; a step of the schedule keeps its share
 ):
     "Train with `schedule`; afterwards groups stay frozen as in its last step"
     if self.opt is None or reset_opt: self.create_opt()

@@ -75,7 +75,7 @@ _schedules = Literal['full_tune','head_first','head_only','gradual_unfreeze','se
 class TrainConfig:
     "Settings of every stage"
     epochs:float|None = 1. # Epochs, fractions allowed; blank: the length of the schedule
-    minutes:float|None = None # Minutes of training, validations included, instead of epochs; the rates follow the clock
+    minutes:float|None = None # Minutes of training, by the clock, instead of epochs; the evaluation before and after comes on top
     # Highest learning rate; blank: 5e-4 for a language model, 2e-4 for a classifier, 2e-3 with adapters
     lr:float|None = None
     # Which layers learn when: full_tune, head_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft, chain_thaw;
