@@ -14,8 +14,9 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from fastcore.basics import first
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError
+from .files import did_you_mean
 
 # %% ../nbs/01_hub.ipynb #21654fb3
 shipped = {'wiki-mini': {}, # a directory of this package
@@ -31,17 +32,24 @@ def _shipped(arch, package=None, extra=None):
     return str(first(f.locate() for f in files if f.name=='model.safetensors').parent)
 
 @lru_cache
-def _snapshot(arch, revision):
-    "Download the repository `arch`, which holds a stage, and return its local directory"
-    hf_hub_download(arch, 'stage.json', revision=revision)
-    return snapshot_download(arch, revision=revision)
+def _from_hub(arch, revision):
+    "Directory of the stage `arch` of the hub; `arch` itself if it holds no stage; its copy in the cache if the hub does not answer"
+    try:
+        if not constants.HF_HUB_OFFLINE: # asks once; the others ask six times if there is no answer
+            get_hf_file_metadata(hf_hub_url(arch, 'stage.json', revision=revision))
+        hf_hub_download(arch, 'stage.json', revision=revision)
+        return snapshot_download(arch, revision=revision)
+    except EntryNotFoundError: return arch # left to transformers
+    except Exception as e: error = None if isinstance(e, ValueError) else e # no hub id, or no answer
+    try: return snapshot_download(arch, revision=revision, local_files_only=True)
+    except (OSError,ValueError): raise FileNotFoundError(not_found(arch, 'checkpoint', error)) from None
 
 def resolve_arch(arch, revision='main'): # directory of the shipped checkpoint or stage; any other `arch` unchanged
     "Find the files of a shipped checkpoint `arch`, or of a stage that was uploaded to the model hub at `revision`"
-    if not isinstance(arch, str) or os.path.isdir(arch): return arch
+    if not isinstance(arch, (str,os.PathLike)) or os.path.isdir(arch): return arch
     if arch in shipped: return _shipped(arch, **shipped[arch])
-    try: return _snapshot(arch, revision)
-    except (OSError,ValueError,EntryNotFoundError): return arch # no stage, or no connection: left to transformers
+    if isinstance(arch, str): return _from_hub(arch, revision)
+    raise FileNotFoundError(not_found(arch, 'checkpoint'))
 
 # %% ../nbs/01_hub.ipynb #bd0cfde7
 load_kwargs = dict(trust_remote_code=False) # for every `from_pretrained`
@@ -51,4 +59,6 @@ def not_found(arch, what, e=None)->str:
     and transformers' error `e`"""
     if os.path.isdir(arch): where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else: where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
-    return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '')
+    beside = Path(arch).parent
+    near = did_you_mean(Path(arch), [*shipped, *(o for o in beside.iterdir() if o.is_dir())] if beside.is_dir() else shipped)
+    return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '') + near

@@ -5,7 +5,7 @@ import pandas as pd, pytest, torch
 from transformers import AutoModelForMaskedLM
 from fastformers import cli
 from fastformers.cli import main
-from fastformers.files import write_text
+from fastformers.files import mark_checkpoints, write_text
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.tasks import tasks
 from fastformers.inference.stage_json import read_stage
@@ -85,15 +85,28 @@ def test_run_leaves_a_report_and_the_recipe(here, tmp_path, capsys):
 def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
     from fastformers.ulmfit import stage
     command = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
-    def stop(*args, resume, **kwargs): write_text(resume/'weights.safetensors', ''); raise KeyboardInterrupt
+    def stop(*args, resume, **kwargs): mark_checkpoints(resume); write_text(resume/'fit000-1/state.json', ''); raise KeyboardInterrupt
     with monkeypatch.context() as m:
         m.setattr(stage, 'fine_tune_classifier', stop)
         assert run(*command)==130
     err = capsys.readouterr().err
     assert err.splitlines()[-1]=='fastformers: interrupted; continue with the same command and --resume'
     assert run(*command)==2 and '--resume' in capsys.readouterr().err
-    (tmp_path/'c.checkpoints/weights.safetensors').unlink()
+    (tmp_path/'c.checkpoints/fit000-1/state.json').unlink()
     assert run(*command, '--resume')==0 and [o.name for o in tmp_path.iterdir()]==['c']
+
+def test_files_of_others_stay(here, tmp_path, capsys):
+    "Neither a command that is refused nor one that succeeds deletes what is not its own"
+    ini = f"[run]\noutput = out\ncompare =\n[data]\nsource = {here/'reviews.csv'}\n[model]\narch = {here/'arch'}\n[lm]\nobjective = none\n[classifier]\nepochs = .2\nbs = 8\n"
+    for o,text in (('s.ini',ini), ('out/checkpoints/e1.pt','mine'), ('c.checkpoints/e1.pt','mine')): write_text(tmp_path/o, text)
+    begun = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
+    for args in (begun, (*begun,'--force'), ('run',tmp_path/'s.ini'), ('run',tmp_path/'s.ini','--force')):
+        assert run(*args)==2 and 'is not empty and holds no' in capsys.readouterr().err
+        assert (tmp_path/'out/checkpoints/e1.pt').read_text()==(tmp_path/'c.checkpoints/e1.pt').read_text()=='mine'
+    assert run('run', tmp_path/'s.ini', '--output', tmp_path/'b')==0
+    for o in ('checkpoints/e1.pt','notes/record.json','classifier.old/record.json'): write_text(tmp_path/'b'/o, 'mine')
+    assert run('run', tmp_path/'s.ini', '--output', tmp_path/'b', '--force')==0
+    assert [o.read_text() for o in sorted(tmp_path.glob('b/*/*')) if o.parent.name!='classifier']==['mine']*3
 
 # Prediction
 
@@ -159,7 +172,15 @@ def test_a_classifier_for_everybody(here, tmp_path):
     ('predict classifier', 'expected texts'),
     ('predict classifier --csv reviews.csv --text-col txt', 'did you mean text?'),
     ('predict arch text', 'classifier'),
-    ('predict nowhere text', 'nowhere')])
+    ('predict nowhere text', 'nowhere'),
+    ('classify reviews.csv --output x --arch arch --bs 0', '`bs` 0 is out of range; expected 1 or more'),
+    ('adapt reviews.csv --output x --arch arch --lr 1e3', 'expected 1e-10 to 1'),
+    ('classify reviews.csv --output x --arch wiki-mini --max-len 2000', 'expected 512 or less'),
+    ('adapt reviews.csv --output x --arch wiki-mini --seq-len 2000', 'expected 512 or less'),
+    ('adapt reviews.csv --output x --arch mini-lm', 'did you mean minilm?'),
+    ('classify reviews.csv --output x --arch ./ach', 'did you mean arch?'),
+    ('classify reviews.csv --output x --gpu', 'a GPU if there is one'),
+    ('classify reviews.csv --output x --device cpu', 'a GPU if there is one')])
 def test_an_error_is_one_line(here, capsys, monkeypatch, args, words):
     monkeypatch.chdir(here)
     before = sorted(here.iterdir())
@@ -172,11 +193,27 @@ def test_an_error_is_one_line(here, capsys, monkeypatch, args, words):
 def test_debug_shows_where(here):
     with pytest.raises(FileNotFoundError): run('classify', here/'nowhere.csv', '--output', here/'x', '--debug')
 
-@pytest.mark.parametrize('args', ['--help', 'run --help', 'classify --help', 'predict --help', 'classify nowhere.csv --output x', 'classify reviews.csv --output x --label-col lable'])
+@pytest.mark.parametrize('args', ['--help', 'run --help', 'classify --help', 'predict --help', 'classify nowhere.csv --output x', 'classify reviews.csv --output x --label-col lable',
+    'classify reviews.csv --output x --bs 0', 'adapt reviews.csv --output x --arch ./ach', 'adapt reviews.csv --output x --seq-len 2000', 'run column.ini', 'run test.ini', 'run arch.ini', 'predict clasifier text', 'predict'])
 def test_help_and_mistakes_load_neither_torch_nor_fastai(here, args):
+    for o,text in (('column','text_col = txt'), ('test','test = nowhere.csv'), ('arch','[model]\narch = ./ach')): write_text(here/f'{o}.ini', f'[run]\noutput = new\n[data]\nsource = reviews.csv\n{text}')
     code = "import sys\nfrom fastformers.cli import main\ntry: main(sys.argv[1:])\nfinally: assert not {'torch','fastai','transformers'} & {*sys.modules}"
     r = subprocess.run([sys.executable, '-c', code, *args.split()], capture_output=True, text=True, cwd=here, env={**os.environ, 'PYTHONPATH':str(repo)})
     assert 'Assertion' not in r.stderr, r.stderr
+    assert ('error' in r.stderr and 'Next' not in r.stdout) or '--help' in args, r
+
+def test_a_column_of_others_is_not_guessed(here, capsys):
+    assert run('classify', here/'reviews.csv', '--output', here/'x', '--label-col', 'intent')==2
+    assert 'columns are text, label' in (err := capsys.readouterr().err) and 'did you mean' not in err
+
+def test_pairs_are_asked_for_in_twos(here, tmp_path, capsys):
+    assert run('classify', here/'wide.csv', '--text-col', 'a,b', '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
+    for texts in (['one'], ['one','other','third']):
+        capsys.readouterr()
+        assert run('predict', tmp_path/'c', *texts)==2
+        said = capsys.readouterr()
+        assert 'reads pairs' in said.err and not said.out
+    assert run('predict', tmp_path/'c', 'one', 'other', 'first', 'second')==0 and len(capsys.readouterr().out.splitlines())==3
 
 def test_a_flag_is_a_setting_with_its_comment(capsys):
     from fastformers.ulmfit.recipe import TaskConfig, settings

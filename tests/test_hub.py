@@ -10,6 +10,7 @@ from transformers import AutoModelForMaskedLM
 from fastformers.text import tokenizer
 from fastformers.models.adapters import add_adapters
 from fastformers.inference.predictor import from_hf
+from fastformers import hub
 from fastformers.hub import resolve_arch
 from fastformers.text.tokenizer import load_tokenizer
 from fastformers.models.load import load_body, load_config, load_hf
@@ -118,6 +119,24 @@ def test_without_a_network_the_cache_serves(uploaded, monkeypatch):
     monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(cache))
     assert gap(torch.as_tensor(from_hf('me/reviews', device='cpu').scores(odd)), want)<1e-5
     assert resolve_arch('me/plain')=='me/plain'
+
+def test_a_name_that_is_nowhere_is_tried_once(monkeypatch):
+    "Without an answer of the hub: one request, then an error with a suggestion; a path is no hub id and makes none"
+    tried = []
+    def refuse(url, **kwargs): tried.append(url); raise ConnectionError('refused')
+    monkeypatch.setattr(hub, 'get_hf_file_metadata', refuse)
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+    for f in (load_tokenizer, load_config, load_body, partial(from_hf, device='cpu')):
+        with pytest.raises(FileNotFoundError, match='did you mean minilm'): f('mini-lm')
+        assert len(tried)==1; tried.clear()
+    learn = learner('bert')
+    with pytest.raises(FileNotFoundError, match='not a directory'): learn.load_encoder('runs/other/lm')
+    with pytest.raises(FileNotFoundError, match='not a directory'): learn.load_encoder(Path('runs/lm'))
+    assert not tried
+
+def test_a_hub_id_is_looked_up_once_for_a_learner(uploaded):
+    "The client opened five objects by the id of a stage, and a plain checkpoint twice"
+    assert [Hub.asked.count(f'me/{o}/resolve/{r}/stage.json') for o,r in (('plain','main'), ('nobody','main'))]==[1,1]
 
 def test_nobody_is_asked_whether_code_of_others_may_run(tmp_path, monkeypatch):
     facts = dict(model_type='their-own', auto_map={f'Auto{o}':f'code.Their{o}' for o in 'Config Model ModelForMaskedLM Tokenizer'.split()})

@@ -1,5 +1,5 @@
 "Stages and runs that were killed end as those that were not, bit by bit; a corpus on disk is pretrained on as one in memory"
-import json, os, subprocess, sys
+import json, os, subprocess, sys, time
 from functools import partial
 from pathlib import Path
 import pytest
@@ -7,7 +7,7 @@ from fastai.basics import Callback
 from safetensors.torch import load_file
 from transformers import AutoModel
 from fastformers.callback.resume import Resume
-from fastformers.inference.stage_json import read_stage
+from fastformers.callback.schedule import Schedule, ScheduleRunner, in_fit
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.store import TokenStore
 from fastformers.ulmfit.recipe import Recipe
@@ -37,13 +37,12 @@ def kill_at(stage, batch):
             if self.training and path.name==stage and self.train_iter==batch: os.kill(os.getpid(), signal.SIGKILL)
     defaults.callbacks.append(Kill)
 
-for ini,path,kill,epochs in json.loads(sys.argv[1]):
+for ini,path,kill in json.loads(sys.argv[1]):
     if pid := os.fork():
         status = os.waitpid(pid, 0)[1]
         assert status==(9 if kill else 0), (path, kill, status)
         continue
     try:
-        fastformers.ulmfit.stage.epochs_for = lambda learn, minutes: epochs  # another number whenever it is measured
         if kill: kill_at(*kill)
         ulmfit(tiny_df(), test=tiny_df()[:9], recipe=read_recipe(ini), path=path, resume=True)
         os._exit(0)
@@ -72,16 +71,15 @@ def start(tmp_path_factory):
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='processes are killed')
 def test_a_run_killed_in_each_stage_ends_as_the_whole_one(start, tmp_path):
     d = tmp_path
-    r = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch=str(start), precision='fp32'), lm=dict(minutes=1., lr=3e-3, bs=4, seq_len=32),
+    r = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch=str(start), precision='fp32'), lm=dict(epochs=1.3, lr=3e-3, bs=4, seq_len=32),
                          classifier=dict(epochs=2., lr=3e-3, bs=8, schedule='gradual_unfreeze', max_len=24))
     (d/'a.ini').write_text(r.to_ini())
-    legs = [('whole',None,1.3), ('cut',['target_lm',7],1.3), ('cut',['classifier',5],2.), ('cut',['classifier',11],2.1), ('cut',['classifier_general_seed2',10],2.2), ('cut',None,2.3)]
-    args = json.dumps([(d/'a.ini', d/o, kill, epochs) for o,kill,epochs in legs], default=str)
+    legs = [('whole',None), ('cut',['target_lm',7]), ('cut',['classifier',5]), ('cut',['classifier',11]), ('cut',['classifier_general_seed2',10]), ('cut',None)]
+    args = json.dumps([(d/'a.ini', d/o, kill) for o,kill in legs], default=str)
     res = subprocess.run([sys.executable, '-c', driver, args], cwd=repo, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS':'1'})
     assert res.returncode==0, res.stderr[-3000:]
     same(d/'cut', d/'whole')
     assert facts(d/'cut')==facts(d/'whole') and not (d/'cut'/'checkpoints').exists()
-    assert read_stage(d/'cut'/'target_lm')['epochs']==pytest.approx(1.3) # the budget of time is measured once
 
 class Stop(Callback):
     order = 2000
@@ -100,6 +98,38 @@ def test_a_stage_goes_on_after_an_interrupt(start, tmp_path, stage):
     f(path=tmp_path/'a', resume=tmp_path/'ckpt'); f(path=tmp_path/'b')
     same(tmp_path/'a', tmp_path/'b')
     if stage=='pretrain': assert (tmp_path/'a'/'tokenizer.json').read_text()==(tmp_path/'b'/'tokenizer.json').read_text()
+
+class Clock(Callback):
+    "Seconds from the beginning of a fit to its last batch, and to the last with frozen groups; it is stopped after `stop` seconds"
+    order = ScheduleRunner.order-1
+    def __init__(self, stop=99): self.stop = stop
+    def before_fit(self):
+        if in_fit(self): self.start,self.frozen,self.lrs = time.monotonic(),0.,[]
+    def after_batch(self):
+        if not self.training: return
+        self.seconds = time.monotonic()-self.start
+        self.lrs.append(self.opt.hypers[-1]['lr'])
+        if self.opt.frozen_idx: self.frozen = self.seconds
+        if self.seconds>self.stop: raise KeyboardInterrupt
+
+class Slow(Callback):
+    "A step takes 10 ms, from the 100th on 60 ms"
+    def after_pred(self):
+        if self.training: time.sleep(.01 if self.train_iter<100 else .06)
+
+def test_a_stage_with_minutes_ends_in_time_and_counts_those_of_before(start, tmp_path):
+    "Six seconds in all, three quarters of them for the second step of the schedule, although the machine becomes slow and the stage is stopped"
+    kwargs = dict(bs=8, lr=1e-3, minutes=.1, precision='fp32', schedule=lambda n: Schedule([[0.]*(n-1)+[1.], [1.]*n], [1.,3.]))
+    f = partial(fine_tune_classifier, tiny_df(), start, resume=Resume(tmp_path/'c', every=3), **kwargs)
+    whole,cut = Clock(),Clock(stop=2.)
+    a = fine_tune_classifier(tiny_df(), start, cbs=[Slow(),whole], **kwargs)
+    with pytest.raises(KeyboardInterrupt): f(cbs=[Slow(),cut])
+    with pytest.raises(ValueError, match='another run.*minutes was 0.1, is 0.2'): f(minutes=.2)
+    rest = Clock(); b = f(cbs=[Slow(),rest])
+    assert 5.4<whole.seconds<6.6 and 5.4<cut.seconds+rest.seconds<7.2, (whole.seconds, cut.seconds, rest.seconds)
+    assert whole.frozen==pytest.approx(1.5, abs=.4) and cut.frozen==pytest.approx(1.5, abs=.4) and not rest.frozen
+    for o,clock in ((a,whole), (b,rest)):
+        assert clock.lrs[-1]<1e-3/20 and o.schedule.total==pytest.approx(len(o.losses)/len(o.learner.dls.train))
 
 @pytest.mark.parametrize('packing', ['full-sentences','doc-sentences','segment-pair'])
 def test_pretraining_from_a_store_is_that_from_its_texts(tmp_path, packing):

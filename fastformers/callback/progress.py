@@ -23,13 +23,14 @@ class TerminalProgress(Callback):
     def before_fit(self):
         seconds = .2 if sys.stderr.isatty() else 60
         runner = getattr(self.learn, 'schedule_runner', None) # there while `fit_schedule` runs
-        epochs = self.n_epoch if runner is None else runner.schedule.total
-        self.bar = tqdm(total=math.ceil(epochs*len(self.dls.train)), unit='batch',
-                        mininterval=seconds, maxinterval=seconds, delay=seconds)
+        epochs,self.clock = (self.n_epoch,None) if runner is None else (runner.schedule.total,runner.minutes and runner)
+        total,unit = (60*runner.minutes,'s') if self.clock else (epochs*len(self.dls.train),'batch')
+        self.bar = tqdm(total=math.ceil(total), unit=unit, mininterval=seconds, maxinterval=seconds, delay=seconds)
         self.old_logger,self.learn.logger = self.learn.logger,noop # the table of epochs
     def after_batch(self):
         self.bar.set_postfix(loss=f'{self.smooth_loss.item():.3f}', refresh=False)
-        self.bar.update(self.epoch*self.n_iter+self.iter+1-self.bar.n)
+        done = round(self.clock.spent) if self.clock else self.epoch*self.n_iter+self.iter+1
+        self.bar.update(done-self.bar.n)
     def after_fit(self):
         self.bar.close()
         self.learn.logger = self.old_logger

@@ -26,7 +26,7 @@ from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, Tr
 from fastai.callback.training import GradientAccumulation
 from fastai.optimizer import Lookahead
 from fastai.torch_core import get_random_states, set_random_states
-from ..files import atomic_dir, content_hash, to_json, write_text
+from ..files import atomic_dir, content_hash, mark_checkpoints
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
 from .schedule import ScheduleRunner, acts_in_step, in_fit
@@ -40,7 +40,7 @@ kept = { # class -> attributes that change from batch to batch
     Recorder:'lrs iters losses values',
     AvgLoss:'total count', AvgMetric:'total count', AvgSmoothLoss:'count val',
     TrackerCallback:'best new_best', EarlyStoppingCallback:'wait', ReduceLROnPlateau:'wait',
-    ParamScheduler:'hps', ScheduleRunner:'step hps',
+    ParamScheduler:'hps', ScheduleRunner:'step hps spent batch',
     GradientAccumulation:'count', TokenAccumulation:'seen total unit', cpu_bf16:'on'}
 
 def state_of(o):
@@ -166,7 +166,7 @@ def settings(learn):
     for o in learn.cbs:
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
-            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), restart=o.restart)
+            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), restart=o.restart, minutes=o.minutes)
         elif isinstance(o, ParamScheduler):
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in np.linspace(0, 1, 9)])
         elif acts_in_step(o): # a user's own callback is compared only if it is a `Regularizer`
@@ -215,6 +215,7 @@ class Resume(Callback):
         if not self._active: return
         if isinstance(self.opt, Lookahead):
             raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
+        mark_checkpoints(self.path)
         _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
         self._settings = settings(self.learn)
         self._at = self._newest()
@@ -309,13 +310,3 @@ class Resume(Callback):
             else:
                 self._check_same(state['settings'], self._settings)
                 return state,tensors
-
-    def cached(self, name:str, key:dict, make):
-        "Call `make` once, store its result as JSON under `name`, reuse it when a run with the settings `key` is continued"
-        f,key = self.path/'cached'/'results.json',to_json(key)
-        known = json.loads(f.read_text(encoding='utf-8')) if f.exists() else {}
-        if name not in known or known[name]['key']!=key:
-            if name in known and any(self.path.glob('fit*')): self._check_same(known[name]['key'], key)
-            known[name] = dict(key=key, value=make())
-            write_text(f, json.dumps(known))
-        return known[name]['value']

@@ -14,11 +14,11 @@ __all__ = ['Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfre
            'check_batches']
 
 # %% ../../nbs/callback/00_schedule.ipynb #111a5689
-import math
+import math, time
 import numpy as np, pandas as pd
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
-from fastai.basics import Callback, CancelTrainException, L, Learner, patch
+from fastai.basics import Callback, CancelFitException, CancelTrainException, L, Learner, patch
 
 # %% ../../nbs/callback/00_schedule.ipynb #9f754c8a
 _eps = 1e-9  # for rounding errors in sums of fractions
@@ -207,14 +207,26 @@ def in_fit(cb):
 class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates `lrs` at each batch, as in `schedule`; arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True):
-        self.schedule,self.lrs,self.anneal,self.restart = schedule,np.asarray(lrs),anneal,restart
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True, minutes:float=None):
+        self.schedule,self.lrs,self.anneal,self.restart,self.minutes = schedule,np.asarray(lrs),anneal,restart,minutes
 
-    def before_fit(self): self.step,self.hps,self.cut = None,{'lr':[]},False
+    def before_fit(self):
+        self.step,self.hps,self.cut = None,{'lr':[]},False
+        self.spent,self.batch,self.since = 0.,0.,time.monotonic()  # seconds of the fit, of the last batch; the last tick
+
+    def tick(self):
+        "Add the time since the last tick to the seconds of the fit"
+        now = time.monotonic()
+        self.spent,self.since = self.spent+now-self.since,now
+
+    def pos(self, ahead=0):
+        "Position in the schedule, in epochs, `ahead` batches after the beginning of this one; with `minutes` by the clock"
+        if self.minutes: return self.schedule.total*(self.spent+ahead*self.batch)/(60*self.minutes)
+        return self.epoch+(self.iter+ahead)/self.n_iter
 
     def before_batch(self):
-        pos = self.epoch+self.iter/self.n_iter
-        step,lrs = _lrs_at(self.schedule, pos, self.lrs, self.anneal, self.restart)
+        self.tick()
+        step,lrs = _lrs_at(self.schedule, self.pos(), self.lrs, self.anneal, self.restart)
         if step!=self.step: self.start_step(step)
         self.hps['lr'].append(lrs.tolist())
         self.opt.set_hyper('lr', lrs.tolist())
@@ -229,19 +241,25 @@ class ScheduleRunner(Callback):
 
     def ends_step(self):
         "Is this batch the last of its step? `TokenAccumulation` ends its window there"
-        return self._ends or self.schedule.at(self._next)[0]!=self.step
+        return self._ends or self.schedule.at(self.pos(1))[0]!=self.step
 
     @property
-    def _next(self): return self.epoch+(self.iter+1)/self.n_iter
-    @property
-    def _ends(self): return self._next>self.schedule.total-_eps
+    def _ends(self): return self.pos(1)>self.schedule.total-_eps
 
     def after_batch(self):
+        if self.minutes:
+            self.batch = time.monotonic()-self.since
+            self.learn.pct_train = min(self.pos(1)/self.schedule.total, 1.)
+            self.learn.n_epoch = math.ceil((self.epoch+(self.iter+1)/self.n_iter)/self.pct_train)
         self.cut = self._ends and self.iter+1<self.n_iter
         if self.cut: raise CancelTrainException()
 
     def after_cancel_train(self):
         if self.cut and hasattr(self.learn, 'recorder'): self.recorder.cancel_train = False  # log this loss
+
+    def after_epoch(self):
+        self.tick()
+        if self.minutes and self.spent>=60*self.minutes: raise CancelFitException()
 
     def after_fit(self):
         if hasattr(self.learn, 'recorder'): self.recorder.hps = self.hps
@@ -264,6 +282,7 @@ def fit_schedule(self:Learner,
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
+    minutes:float=None, # train so long instead of `epochs`; a step of the schedule keeps its share
 ):
     "Train with `schedule`; afterwards groups stay frozen as in its last step"
     if self.opt is None or reset_opt: self.create_opt()
@@ -271,8 +290,9 @@ def fit_schedule(self:Learner,
     schedule = table_for(schedule, n)
     if discr is not None: schedule = schedule*discriminative_lrs(n, discr)
     if epochs is not None: schedule = schedule.rescale(epochs)
-    check_batches(schedule, len(self.dls.train))
+    if not minutes: check_batches(schedule, len(self.dls.train))
     self.opt.set_hyper('lr', self.lr if lr is None else lr)
     lrs = [h['lr'] for h in self.opt.hypers]
-    runner = ScheduleRunner(schedule, lrs, anneal, restart)
-    self.fit(math.ceil(schedule.total-_eps), lr=lrs, wd=wd, cbs=[runner, *L(cbs)])
+    runner = ScheduleRunner(schedule, lrs, anneal, restart, minutes)
+    n_epoch = 10**6 if minutes else math.ceil(schedule.total-_eps)  # more than fit: the clock ends the fit
+    self.fit(n_epoch, lr=lrs, wd=wd, cbs=[runner, *L(cbs)])

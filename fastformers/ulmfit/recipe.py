@@ -9,13 +9,14 @@ is found in half a second."""
 # %% auto #0
 __all__ = ['Setting', 'section_types', 'RunConfig', 'DataConfig', 'ModelConfig', 'TrainConfig', 'LMConfig', 'GeneralConfig',
            'TaskConfig', 'settings', 'allowed', 'parse', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns',
-           'read_data', 'demo_recipe']
+           'read_table', 'read_data', 'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
 from collections import namedtuple
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from textwrap import wrap
 from types import NoneType
@@ -71,11 +72,15 @@ class ModelConfig:
 # %% ../../nbs/ulmfit/00_recipe.ipynb #0265b871
 _schedules = Literal['full_tune','head_first','head_only','gradual_unfreeze','sequential_unfreeze','lp_ft','chain_thaw']
 
+# lowest and highest value of a setting
+_ranges = dict(epochs=(1e-6,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf), mask_rate=(1e-3,1), seq_len=(4,inf), valid_pct=(1e-6,.99),
+               vocab_sz=(1,inf), layers=(1,inf), width=(1,inf), positions=(4,inf), max_len=(4,inf), windows=(1,inf), discr=(1e-3,inf))
+
 @dataclass(frozen=True)
 class TrainConfig:
     "Settings of every stage"
     epochs:float|None = 1. # Epochs, fractions allowed; blank: the length of the schedule
-    minutes:float|None = None # Minutes of training, instead of epochs
+    minutes:float|None = None # Minutes of training, by the clock, instead of epochs; the evaluation before and after comes on top
     # Highest learning rate; blank: 5e-4 for a language model, 2e-4 for a classifier, 2e-3 with adapters
     lr:float|None = None
     # Which layers learn when: full_tune, head_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft, chain_thaw;
@@ -89,8 +94,10 @@ class TrainConfig:
 
     def __post_init__(self): # a setting may also be an object, so only texts are checked
         for f in fields(self):
-            v = getattr(self, f.name)
+            v,(low,high) = getattr(self, f.name),_ranges.get(f.name, (-inf,inf))
             if isinstance(v, str): parse(f.type, v, f'`{f.name}`: ')
+            elif isinstance(v, (int,float)) and not low<=v<=high:
+                raise ValueError(f"`{f.name}` {v:g} is out of range; expected {low:g}"+(f" to {high:g}" if high<inf else ' or more'))
 
 @dataclass(frozen=True)
 class LMConfig(TrainConfig):
@@ -275,20 +282,28 @@ def split_columns(df, names): # a name, or a list of several
     "Split `names` at commas, unless it is the name of a column of `df`"
     return [o.strip() for o in names.split(',')] if isinstance(names, str) and names not in df and ',' in names else names
 
+def read_table(source, data, **cols):
+    "Read a file or folder as the `DataConfig` `data` says and check that it has the columns `cols`"
+    from fastformers.text.readers import check_columns, read_texts
+    df = read_texts(source, data.text_col.split(',')[0], 'label_col' in cols, data.sep, data.encoding)
+    check_columns(df, **{k:split_columns(df, v) for k,v in cols.items()})
+    return df
+
 def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), DataFrames; the last three may be None
     "Read the data files of a recipe"
-    from fastformers.text.corpora import docs_corpus
-    from fastformers.text.readers import read_texts
+    def docs(*args):
+        from fastformers.text.corpora import docs_corpus # imports torch
+        return docs_corpus(*args)
     d,seed = recipe.data,recipe.run.seeds[0]
-    col = d.text_col.split(',')[0]
-    def read(path, rows=None, labels=False):
+    cols = dict(text_col=d.text_col, label_col=d.label_col)
+    text = {} if ',' in d.text_col else dict(text_col=d.text_col) # one column of a pair is enough
+    def read(path, rows=None, **cols):
         if path is None: return
-        if path=='docs': df = docs_corpus().rename(columns={'text':col})
-        else: df = read_texts(path, text_col=col, labels=labels, sep=d.sep, encoding=d.encoding)
+        df = docs().rename(columns={'text':d.text_col.split(',')[0]}) if path=='docs' else read_table(path, d, **cols)
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
     if d.source is None: raise ValueError("[data] source is blank; expected a csv, tsv or jsonl file, a folder, or docs")
-    df = docs_corpus(d.rows, seed) if d.source=='docs' else read(d.source, d.rows, labels=True)
-    return df, read(d.unlabelled, d.unlabelled_rows), read(d.general), read(d.test, labels=True)
+    df = docs(d.rows, seed) if d.source=='docs' else read(d.source, d.rows, **cols, valid_col=d.valid_col)
+    return df, read(d.unlabelled, d.unlabelled_rows, **text), read(d.general, **text), read(d.test, **cols)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():

@@ -10,7 +10,7 @@ settings are a `Recipe`. A run writes checkpoints: with `resume=True` a stopped 
 __all__ = ['lm_texts', 'ulmfit']
 
 # %% ../../nbs/ulmfit/05_run.ipynb #e81409e2
-import json, shutil, tempfile, time
+import json, tempfile, time
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
@@ -18,7 +18,7 @@ from ..callback.resume import differences
 from ..data.block import classifier_dls
 from ..data.labels import as_frame, class_names, find_task, split_rows
 from ..hub import default_arch
-from ..files import content_hash, to_json, write_text
+from ..files import check_dir, checkpoints_mark, content_hash, delete_checkpoints, to_json, write_text
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
@@ -62,10 +62,11 @@ def _begin(path, facts, resume):
     if resume and f.is_file():
         if diff := differences(json.loads(f.read_text('utf-8')), facts):
             raise ValueError(f"{path} holds another run: {diff}; use the same settings, or another `path`")
-    elif checkpoints.is_dir():
+    elif any(checkpoints.rglob(checkpoints_mark)):
         raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, another `path`, or delete {checkpoints}")
     else:
-        for o in path.glob('*/record.json'): o.unlink() # of an earlier run
+        stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
+        for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # of an earlier run
         write_text(f, json.dumps(facts, indent=1))
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
@@ -96,7 +97,7 @@ class _Run:
         else:
             how = {k:v for k,v in vars(self.r.model).items() if k!='arch'}
             stage = f(*args, path=path, resume=checkpoints, **kwargs, **how)
-            shutil.rmtree(checkpoints)
+            delete_checkpoints(checkpoints)
         self.stages.append(stage)
         return path
 
@@ -159,6 +160,7 @@ def ulmfit(
     resume=False # Continue the stopped run in `path`?
 ) -> Report:
     "Train a language model on your texts and a classifier from it; report what each stage gained"
+    if path is not None: path = check_dir(path, 'run.json')
     r,df = as_recipe(recipe),as_frame(df)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),split_columns(df, label_col or r.data.label_col)
     every,_ = test_rows(test)
@@ -186,5 +188,5 @@ def ulmfit(
         report = run.report(path=path, info=info)
     if path is not None:
         report.save()
-        shutil.rmtree(run.root/'checkpoints', ignore_errors=True)
+        delete_checkpoints(run.root/'checkpoints')
     return report

@@ -23,12 +23,12 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from ..callback import schedule as schedules
 from ..callback.auxiliary_lm import AuxiliaryLM
-from ..callback.lr_find import epochs_for
+
 from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
 from ..data.labels import as_frame, split_rows
-from ..files import check_dir, did_you_mean
+from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..inference.tasks import task_of
 from ..learner.core import classifier_learner, lm_learner
 from ..interpret.decisions import check_rows # and `calibrate`
@@ -67,12 +67,6 @@ def _sizes(dls):
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
-def _epochs(learn, c, resume):
-    "Number of epochs of the stage; a resumed stage reuses the number that was measured first"
-    def measured(): return epochs_for(learn, c.minutes)
-    if not c.minutes: return c.epochs
-    return measured() if resume is None else resume.cached('epochs', {'minutes':c.minutes}, measured)
-
 def _check_answers(learn, stage):
     "Store the share of the most frequent label; warn if the classifier predicts one label for all rows"
     task = task_of(learn.dls)
@@ -89,18 +83,18 @@ def _train(learn, c, name, seed, path, resume, test_dl=None, **facts):
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
-    epochs = _epochs(learn, c, resume)
     if is_lm:
         stage.before,stage.score_before,_ = measure(learn)
         if c.embeddings=='counts': learn.start_from_counts()
     schedule = ('head_first' if learn.model.new_head else 'full_tune') if c.schedule is None else c.schedule
     schedule,n = named(schedule),len(learn.splitter(learn.model))
     table = schedules.table_for(schedule, n)*discriminative_lrs(n, c.discr)
-    stage.schedule = table if epochs is None else table.rescale(epochs)
-    title = f"{name}, seed {seed}"
-    _log.info(f"{title}: {stage.schedule.total:.3g} epochs of {len(learn.dls.train)} batches, "
+    stage.schedule = table if c.epochs is None else table.rescale(c.epochs)
+    title,length = f"{name}, seed {seed}",f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
+    _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
-    learn.fit_schedule(stage.schedule, stage.lr, anneal=named(c.anneal))
+    learn.fit_schedule(stage.schedule, stage.lr, anneal=named(c.anneal), minutes=c.minutes)
+    if c.minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
@@ -157,6 +151,7 @@ def _new_tok(df, text_col, valid_col, c, resume):
     train,_ = split_rows(df, valid_col, c.valid_pct, text_col)
     texts,at = df[text_col].iloc[train].tolist(),None if resume is None else Path(resume.path)/'tokenizer'
     if at is not None and at.is_dir(): return load_tokenizer(at)
+    if at is not None: mark_checkpoints(at.parent)
     return train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at)
 
 @delegates(GeneralConfig)
