@@ -1,7 +1,8 @@
 "Stages and runs that were killed end as those that were not, bit by bit; a corpus on disk is pretrained on as one in memory"
-import json, os, subprocess, sys, time
+import json, os, subprocess, sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 import pytest
 from fastai.basics import Callback
 from safetensors.torch import load_file
@@ -102,34 +103,32 @@ def test_a_stage_goes_on_after_an_interrupt(start, tmp_path, stage):
 class Clock(Callback):
     "Seconds from the beginning of a fit to its last batch, and to the last with frozen groups; it is stopped after `stop` seconds"
     order = ScheduleRunner.order-1
-    def __init__(self, stop=99): self.stop = stop
+    def __init__(self, time, stop=99): self.time,self.stop = time,stop
     def before_fit(self):
-        if in_fit(self): self.start,self.frozen,self.lrs = time.monotonic(),0.,[]
+        if in_fit(self): self.start,self.frozen,self.lrs = self.time.now,0.,[]
+    def after_pred(self): self.time.now += .002 if not self.training else .01 if self.train_iter<100 else .06 # the machine becomes slow
     def after_batch(self):
         if not self.training: return
-        self.seconds = time.monotonic()-self.start
+        self.seconds = self.time.now-self.start
         self.lrs.append(self.opt.hypers[-1]['lr'])
         if self.opt.frozen_idx: self.frozen = self.seconds
         if self.seconds>self.stop: raise KeyboardInterrupt
 
-class Slow(Callback):
-    "A step takes 10 ms, from the 100th on 60 ms"
-    def after_pred(self):
-        if self.training: time.sleep(.01 if self.train_iter<100 else .06)
-
-def test_a_stage_with_minutes_ends_in_time_and_counts_those_of_before(start, tmp_path):
+def test_a_stage_with_minutes_ends_in_time_and_counts_those_of_before(start, tmp_path, monkeypatch):
     "Six seconds in all, three quarters of them for the second step of the schedule, although the machine becomes slow and the stage is stopped"
+    clock = SimpleNamespace(now=0.)
+    monkeypatch.setattr('fastformers.callback.schedule.time', SimpleNamespace(monotonic=lambda: clock.now))
     kwargs = dict(bs=8, lr=1e-3, minutes=.1, precision='fp32', schedule=lambda n: Schedule([[0.]*(n-1)+[1.], [1.]*n], [1.,3.]))
     f = partial(fine_tune_classifier, tiny_df(), start, resume=Resume(tmp_path/'c', every=3), **kwargs)
-    whole,cut = Clock(),Clock(stop=2.)
-    a = fine_tune_classifier(tiny_df(), start, cbs=[Slow(),whole], **kwargs)
-    with pytest.raises(KeyboardInterrupt): f(cbs=[Slow(),cut])
+    whole,cut,rest = Clock(clock),Clock(clock, stop=2.),Clock(clock)
+    a = fine_tune_classifier(tiny_df(), start, cbs=whole, **kwargs)
+    with pytest.raises(KeyboardInterrupt): f(cbs=cut)
     with pytest.raises(ValueError, match='another run.*minutes was 0.1, is 0.2'): f(minutes=.2)
-    rest = Clock(); b = f(cbs=[Slow(),rest])
-    assert 5.4<whole.seconds<6.6 and 5.4<cut.seconds+rest.seconds<7.2, (whole.seconds, cut.seconds, rest.seconds)
-    assert whole.frozen==pytest.approx(1.5, abs=.4) and cut.frozen==pytest.approx(1.5, abs=.4) and not rest.frozen
-    for o,clock in ((a,whole), (b,rest)):
-        assert clock.lrs[-1]<1e-3/20 and o.schedule.total==pytest.approx(len(o.losses)/len(o.learner.dls.train))
+    b = f(cbs=rest)
+    assert 5.9<whole.seconds<6.1 and 5.9<cut.seconds+rest.seconds<6.3, (whole.seconds, cut.seconds, rest.seconds) # and what came after the last checkpoint
+    assert whole.frozen==pytest.approx(1.5, abs=.1) and cut.frozen==pytest.approx(1.5, abs=.1) and not rest.frozen
+    for o,cb in ((a,whole), (b,rest)):
+        assert cb.lrs[-1]<1e-3/20 and o.schedule.total==pytest.approx(len(o.losses)/len(o.learner.dls.train))
 
 @pytest.mark.parametrize('packing', ['full-sentences','doc-sentences','segment-pair'])
 def test_pretraining_from_a_store_is_that_from_its_texts(tmp_path, packing):
