@@ -11,21 +11,32 @@ __all__ = ['vocab_report', 'old_pieces', 'fill_rows', 'vocab_rows', 'extend_rows
 # %% ../../nbs/models/06_vocab.ipynb #f1000005
 import re
 from collections import Counter
-import pandas as pd, torch
+import numpy as np, pandas as pd, torch
 from transformers import PreTrainedTokenizerBase
-from ..text.tokenizer import HFTokenizer, load_tokenizer
+from ..text.tokenizer import HFTokenizer, extend_vocab, load_tokenizer
 
 # %% ../../nbs/models/06_vocab.ipynb #f1000008
+def _in_place(text):
+    "The words of `text`, each with what stands before and after it up to the next word, for which 'a' stands"
+    words,gaps = re.findall(r'\w+', text),re.split(r'\w+', text)
+    return [('a'*(i>0)+gaps[i], w, gaps[i+1]+'a'*(i+1<len(words))) for i,w in enumerate(words)]
+
 def vocab_report(
     texts, # Texts of your domain
     tok # What `HFTokenizer` takes
-)->pd.DataFrame: # By word: `count`, `pieces`, does it hold an `unknown` token, and `saved`: tokens less, if the word was one
-    "The words of `texts` and into how many tokens `tok` divides each, those first that would save most as a token of their own"
-    tok,count = HFTokenizer(tok),Counter(w for o in texts for w in re.findall(r'\w+', o))
-    es = tok.rust.encode_batch([' '+w for w in count], add_special_tokens=False)
-    df = pd.DataFrame({'count':count.values(), 'pieces':[len(e.ids) for e in es], 'unknown':[tok.tok.unk_token_id in e.ids for e in es]},
-                      index=pd.Index(count, name='word'))
-    return df.assign(saved=df['count']*(df.pieces-1)).sort_values('saved', ascending=False, kind='stable')
+)->pd.DataFrame: # By word: `count`, `pieces`, is one `unknown`, and the tokens `saved` by `extend_vocab(tok, word)`
+    "Count the words of `texts`, as `tok` reads them, and their tokens, those first that would save most"
+    tok = HFTokenizer(tok)
+    read = tok.rust.normalizer.normalize_str if tok.rust.normalizer else str # in lower case, perhaps
+    found = Counter(o for text in texts for o in _in_place(read(text).replace('▁', ' ')))
+    rows = pd.DataFrame([*found], columns=['before','word','after']).assign(count=[*found.values()])
+    more = HFTokenizer(extend_vocab(tok, [w for w in rows.word.unique() if w!='a'])) # they never touch
+    places = [*rows.before+rows.word+rows.after]
+    old,new = (np.array([*map(len, o.rust.encode_batch(places))], int) for o in (tok, more))
+    df = rows.assign(saved=rows['count']*(old-new)).groupby('word', sort=False)[['count','saved']].sum()
+    es = tok.rust.encode_batch([' '+w for w in df.index], add_special_tokens=False)
+    df = df.assign(pieces=[*map(len, es)], unknown=[tok.tok.unk_token_id in e.ids for e in es])
+    return df[['count','pieces','unknown','saved']].sort_values('saved', ascending=False, kind='stable')
 
 # %% ../../nbs/models/06_vocab.ipynb #f1000014
 def old_pieces(
