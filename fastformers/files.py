@@ -98,7 +98,7 @@ def fastformers_home()->Path:
 
 def did_you_mean(name, names):
     "'; did you mean x?' if one of `names` is similar to `name`, else ''"
-    near = get_close_matches(str(name), map(str, names), 1, cutoff=.7) # with less, --gpu is like --output
+    near = get_close_matches(str(name), map(str, names), 1, cutoff=.65) # with .6 intent is like text
     return f"; did you mean {near[0]}?" if near else ''
 
 def find_path(path)->Path:

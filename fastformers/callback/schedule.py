@@ -244,7 +244,7 @@ class ScheduleRunner(Callback):
         return self._ends or self.schedule.at(self.pos(1))[0]!=self.step
 
     @property
-    def _ends(self): return self.pos(1)>self.schedule.total-_eps
+    def _ends(self): return self.pos(1.5 if self.minutes else 1)>self.schedule.total-_eps  # half a batch too early or late
 
     def after_batch(self):
         if self.minutes:
@@ -259,7 +259,7 @@ class ScheduleRunner(Callback):
 
     def after_epoch(self):
         self.tick()
-        if self.minutes and self.spent>=60*self.minutes: raise CancelFitException()
+        if self.minutes and self.pos(.5)>self.schedule.total-_eps: raise CancelFitException()
 
     def after_fit(self):
         if hasattr(self.learn, 'recorder'): self.recorder.hps = self.hps
