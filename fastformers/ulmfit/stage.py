@@ -23,7 +23,7 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from ..callback import schedule as schedules
 from ..callback.auxiliary_lm import AuxiliaryLM
-from ..callback.lr_find import epochs_for
+from ..callback.budget import epochs_for
 from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
