@@ -9,7 +9,6 @@ Modules:
 - `fastformers.callback.consistency`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
-- `fastformers.callback.lr_find`: Suggest a learning rate from several short runs: `lr_sweep`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
 - `fastformers.callback.resume`: Save checkpoints during training and continue an interrupted run with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`

@@ -54,7 +54,6 @@ from .callback.distil import Distil, keep_layers
 from .callback.consistency import Consistency, pseudo_label
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
-from .callback.lr_find import lr_sweep
 from .learner.optimizer import FusedAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.forgetting import forgetting

@@ -23,7 +23,6 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from ..callback import schedule as schedules
 from ..callback.auxiliary_lm import AuxiliaryLM
-
 from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
