@@ -104,7 +104,7 @@ def choose(self:LMPredictor,
     texts, # A text with the tokenizer's mask token in it, or several; '[MASK]' if the tokenizer has none
     candidates # What may stand there
 ): # DataFrame with a row for each text, a column for each candidate
-    "Probabilities of `candidates` in the place of the mask; they sum to 1 in each row"
+    "Compare `candidates` in the place of the mask by their probabilities, which sum to 1 in each row"
     ts,words,mask = as_texts(texts),as_texts(candidates),self.tok.tok.mask_token or '[MASK]'
     ps = [o.sum() for o in self._logprobs([_fill(self, t, w, mask) for t in ts for w in words])]
     return pd.DataFrame(torch.tensor(ps).view(len(ts), len(words)).softmax(1).numpy(), _index(texts), words)

@@ -27,7 +27,7 @@ def fill_mask(self:Learner,
     text, # A text with the tokenizer's mask token in one place or more
     n=5 # How many candidates for each
 ) -> list: # For each mask a list of dicts with token_str, score (probability) and sequence, best first
-    "The most probable words for each mask in `text`"
+    "Fill each mask in `text` with the most probable words"
     lm = _lm(self)
     lm.check('fill_mask', causal=False)
     tok,hf = lm.tok.tok,lm.model.hf
@@ -51,7 +51,7 @@ def generate(self:Learner, text, max_new_tokens=30, **kwargs):
 
 # %% ../../nbs/learner/02_generation.ipynb #0f991225
 @patch
-def score(self:Learner, texts, by_token=False): "The likelihood of texts: `LMPredictor.score`"; return _lm(self).score(texts, by_token)
+def score(self:Learner, texts, by_token=False): "Score texts by their likelihood: `LMPredictor.score`"; return _lm(self).score(texts, by_token)
 
 @patch
-def choose(self:Learner, texts, candidates): "Probabilities of `candidates` at a mask: `LMPredictor.choose`"; return _lm(self).choose(texts, candidates)
+def choose(self:Learner, texts, candidates): "Choose between `candidates` at a mask: `LMPredictor.choose`"; return _lm(self).choose(texts, candidates)

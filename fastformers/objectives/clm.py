@@ -40,13 +40,13 @@ class CLM(Objective):
         return x.replace(predicted=m), torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)
 
     def decodes(self, b):
-        "As `Objective.decodes`, with each answer moved one position to the right, to the token that it predicts"
+        "Decode as `Objective` does, and move each answer one position to the right, to the token that it predicts"
         x,answers = super().decodes(b)
         m,ids = (F.pad(o[:,:-1], (1,0)) for o in (x.predicted, answers.ids))
         return x.replace(predicted=m), x.replace(ids=torch.where(m, ids, x.ids), predicted=m)
 
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
 def default_objective(tok, seed=42):
-    "`MLM` when `tok`, a fast tokenizer or an `HFTokenizer`, has a mask token, else `CLM`"
+    "Return `MLM` when `tok`, a fast tokenizer or an `HFTokenizer`, has a mask token, else `CLM`"
     tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
     return (CLM if tok.tok.mask_token_id is None else MLM)(tok, seed=seed)

@@ -31,7 +31,7 @@ from ..models.load import load_config, load_hf
 _GOLD = -7046029254386353131 # 2^64 / golden ratio, as int64
 
 def shift_right(h, n):
-    "The bits of int64 `h` moved `n` places to the right, zeros before them"
+    "Move the bits of int64 `h` by `n` places to the right, with zeros before them"
     return (h >> n) & ((1 << (64-n)) - 1)
 
 def splitmix64(h):
@@ -41,7 +41,7 @@ def splitmix64(h):
     return h ^ shift_right(h,31)
 
 def token_hash(x, seed, pass_=0):
-    "An int64 hash of `seed`, `pass_`, the row's real tokens and the position, for each token of `x` `(bs, sl)`"
+    "Hash `seed`, `pass_`, the row's real tokens and the position to an int64 for each token of `x` `(bs, sl)`"
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
@@ -50,17 +50,17 @@ def token_hash(x, seed, pass_=0):
     return splitmix64(row + pos)
 
 def hash_to_unit(h):
-    "int64 hashes `h` as float64 numbers in [0, 1)"
+    "Turn int64 hashes `h` into float64 numbers in [0, 1)"
     return shift_right(h, 11).double() / (1<<53)
 
 # %% ../../nbs/objectives/00_core.ipynb #1177bd06
 def gather_targets(y, k):
-    "The targets `(bs, sl)` as `(bs, k)`: those not -100 in order of position, then -100"
+    "Gather the targets `(bs, sl)` to `(bs, k)`: those not -100 in order of position, then -100"
     y = y.as_subclass(Tensor)
     return y.gather(1, (y!=-100).int().argsort(dim=1, descending=True, stable=True)[:,:k])
 
 def reduce_rows(rows, n, how):
-    "The losses `rows`, each a mean over `n` items, as they are ('none'), as a 'sum' or as a 'mean' over items"
+    "Reduce the losses `rows`, each a mean over `n` items, to a 'sum' or a 'mean' over items, or not at all ('none')"
     if how=='none': return rows
     total = (rows*n).sum()
     return total if how=='sum' else total/n.sum().clamp(min=1)
@@ -104,7 +104,7 @@ class Objective(ItemTransform):
         self.seed,self.loss_func = seed,TokenLoss()
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property
-    def tok(self): "The tokenizer"; return self.tfm.tok
+    def tok(self): "Return the tokenizer"; return self.tfm.tok
 
     def check_tok(self, tok):
         "Raise unless the data's `tok` is the tokenizer of this objective"
@@ -114,33 +114,33 @@ class Objective(ItemTransform):
     def __call__(self, b, split_idx=None, **kwargs):
         self._pass,self._share = (self.passes,self.share) if split_idx==0 else (0,1.) # validation: as at the end
         return super().__call__(b, **kwargs)
-    def hash(self, x): "An int64 hash for each token on this pass"; return token_hash(x, self.seed, self._pass)
+    def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self._pass)
     def ordinary(self, x):
-        "True on the tokens of `x` that are neither padding nor special"
+        "Mark the tokens of `x` that are neither padding nor special"
         return x.real & ~torch.isin(x.ids, self.special.to(x.device))
 
     def row_weights(self, pred, *yb):
         "Weight of each row of a batch in the mean loss, `(bs,)`: its number of predicted tokens"
         return (yb[0]!=-100).sum(1)
     def weight(self, pred, *yb):
-        "The number of items that the mean loss of a batch averages over"
+        "Count the items that the mean loss of a batch averages over"
         return float(self.row_weights(pred, *yb).sum())
 
     @classmethod
-    def fits(cls, config): "Can a model of `config` learn this objective?"; return True
+    def fits(cls, config): "Test whether a model of `config` can learn this objective"; return True
     def check(self, arch, revision='main'):
-        "The config of `arch`, if a model of it can learn this objective"
+        "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
         if self.fits(cfg): return cfg
         others = ', '.join(o.__name__ for o in objectives.values() if o.fits(cfg)) or 'none'
         raise ValueError(f"{type(self).__name__} does not fit {cfg.model_type}; objectives that do: {others}")
     def build(self, arch, pretrained=True, **kwargs):
-        "The model of `arch` for this objective; `kwargs` go to `load_hf`"
+        "Build the model of `arch` for this objective with `load_hf`, which takes the `kwargs`"
         self.check(arch, kwargs.get('revision','main'))
         return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
-        "(tokens, targets or predicted ids `(bs, k)`) as two batches of tokens to show; the second holds the answers"
+        "Turn tokens and targets, or predicted ids `(bs, k)`, into two batches of tokens to show, without and with the answers"
         x,y = b[0],b[1].as_subclass(Tensor)
         pred,ids = x.predicted,x.ids
         if y.shape==x.shape and bool(((y!=-100)==pred).all()): ids = torch.where(pred, y, ids)
@@ -155,5 +155,5 @@ def all_objectives():
     return objectives
 
 def objective_of(dls):
-    "The `Objective` that the batches of `dls` go through, or None"
+    "Return the `Objective` that the batches of `dls` go through, or None"
     return first(o for o in dls.train.after_batch.fs if isinstance(o, Objective))

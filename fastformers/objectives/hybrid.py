@@ -62,13 +62,13 @@ class Hybrid(MLM, CLM):
     @classmethod
     def fits(cls, config): return is_causal(config)
     def build(self, arch, pretrained=True, **kwargs):
-        "`HybridLM` of `arch`; `kwargs` go to `load_hf`"
+        "Build the `HybridLM` of `arch` with `load_hf`, which takes the `kwargs`"
         self.check(arch, kwargs.get('revision','main'))
         return HybridLM(*load_hf(self.auto_cls, arch, pretrained, **kwargs), self.tok.mask_token_id)
 
     def ordinary(self, x): return super().ordinary(x) & F.pad(x.real[:,:-1], (1,0)) # with a token before it
     def causal_rows(self, x):
-        "True for the causal rows `(bs, 1)`"
+        "Draw the causal rows, True in `(bs, 1)`"
         return hash_to_unit(splitmix64((self.hash(x)*x.real).sum(1, keepdim=True))) < self.causal
 
     def encodes(self, b):

@@ -71,5 +71,5 @@ class Joint(Objective):
             ys.insert(0, y)
         return x,*ys
     def decodes(self, b):
-        "The tokens, and for each member the tokens that show its answers"
+        "Return the tokens, and for each member the tokens that show its answers"
         return b[0],*(o.decodes((b[0],y))[1] for o,y in zip(self.members, b[1:]))

@@ -86,7 +86,7 @@ def _piece_reader(rules):
 def byte_lengths(
     tok # A fast tokenizer
 )->Tensor: # int64, for each id
-    "Number of UTF-8 bytes of each token of `tok`, without white space; 0 for special tokens"
+    "Count the UTF-8 bytes of each token of `tok`, without white space and with 0 for special tokens"
     rules,vocab = json.loads(tok.backend_tokenizer.to_str()),tok.get_vocab()
     read,added = _piece_reader(rules),{o['id']:o['content'] for o in rules['added_tokens']}
     special = {*tok.all_special_ids, *(o['id'] for o in rules['added_tokens'] if o['special'])}
@@ -112,5 +112,5 @@ class NLLPerByte(TokenMean):
     def value(self): return self.total/self.n_bytes if self.n_bytes else None
 
 def token_metrics(objective):
-    "New metric objects for an objective that predicts tokens; learners must not share them"
+    "Make new metric objects, which learners must not share, for an objective that predicts tokens"
     return [TokenAccuracy(), TokenPerplexity(), NLLPerByte(objective.tok)]

@@ -55,16 +55,16 @@ class MLM(Objective):
 
     @property
     def rate(self):
-        "Share of ordinary tokens to hide now"
+        "Return the share of ordinary tokens to hide now"
         start,end = L(self.p)[0],L(self.p)[-1]
         return end + (start-end)*(1-self._share)
     def hash(self, x): return token_hash(x, self.seed, self._pass%self.masks if self.masks else self._pass)
     def mask(self, x):
-        "True `(bs, sl)` on the tokens to hide"
+        "Choose the tokens to hide, True in `(bs, sl)`"
         return lowest(self.hash(x), self.ordinary(x), self.rate)
 
     def hide(self, x, m, unit):
-        "`x` with the tokens at `m` hidden, and the targets; the hash `unit` draws mask token, random token or neither"
+        "Hide the tokens of `x` at `m` by mask tokens, random tokens or neither, as the hash `unit` draws, and return the targets too"
         h,u,ids,words = self.hash(x), hash_to_unit(splitmix64(unit+1)), x.ids, self.words.to(x.device)
         other = words[shift_right(splitmix64(h+2),1) % len(words)]
         new = torch.where(u<self.replace[0], self.tok.mask_token_id, torch.where(u<sum(self.replace), other, ids))
@@ -78,7 +78,7 @@ _lines,_spaces = {*'Ċĉč'},{*'ĠĊĉč▁'} # how vocabularies write line ends
 def word_marks(
     tok # A fast tokenizer
 )->tuple: # Two bool tensors over ids: does the token begin a word, does it end one?
-    "Which ids begin a word and which end one, by the marks in the vocabulary"
+    "Find which ids begin a word and which end one, by the marks in the vocabulary"
     model,vocab = json.loads(tok.backend_tokenizer.to_str())['model'],tok.get_vocab()
     inside,end = model.get('continuing_subword_prefix'),model.get('end_of_word_suffix')
     spaces = any(o[0] in _spaces for o in vocab if o)
@@ -94,10 +94,10 @@ def word_marks(
 class WholeWordMLM(MLM):
     "Masked language modelling of whole words: predict all tokens of `p` of each row's words"
     @cached_property
-    def marks(self): "Which ids begin and which end a word"; return word_marks(self.tok)
+    def marks(self): "Return which ids begin and which end a word"; return word_marks(self.tok)
 
     def word_starts(self, x):
-        "True `(bs, sl)` on the first token of each word"
+        "Mark the first token of each word, True in `(bs, sl)`"
         ok,ids = self.ordinary(x),x.ids
         begins,ends = (o.to(x.device)[ids] for o in self.marks)
         inside = ok | (ids==self.tok.unk_token_id) # a letter that the tokenizer does not know ends no word
@@ -117,12 +117,12 @@ class SpanMLM(WholeWordMLM):
     stop,longest = .2,10 # a span ends after each word with probability `stop`
 
     def span_lengths(self, h):
-        "A number of words for each hash in `h`"
+        "Draw a number of words for each hash in `h`"
         u = hash_to_unit(splitmix64(h+3)) * (1-(1-self.stop)**self.longest)
         return 1 + (torch.log1p(-u)/math.log(1-self.stop)).long()
 
     def spans(self, x):
-        "1 + the position where the span that hides a token begins, 0 for visible tokens `(bs, sl)`"
+        "Return 1 + the position where the span that hides a token begins, 0 for visible tokens `(bs, sl)`"
         starts,ok,h = self.word_starts(x),self.ordinary(x),self.hash(x)
         first = torch.where(starts, torch.arange(x.shape[1], device=x.device), 0).cummax(1).values
         ok &= starts.gather(1, first)

@@ -24,7 +24,7 @@ def permutation_mask(
     x, # `TensorTokens` `(bs, sl)` with the predicted tokens
     blank=None # Id of a predicted token that none sees, the mask token of a question
 ): # Bool `(bs, sl, sl)`: True where token i must not see token j
-    "XLNet's `perm_mask`: each predicted token comes after all others, in an order by hash, and is seen only by later ones"
+    "Make XLNet's `perm_mask`: predicted tokens come after all others, in an order by hash, and only later ones see them"
     h = token_hash(x.replace(ids=2*x.ids+x.predicted), 0)
     order = torch.where(x.predicted, h, torch.iinfo(torch.int64).min)
     if blank is not None: order = order.masked_fill(x.predicted & (x.ids==blank), torch.iinfo(torch.int64).max)
@@ -57,14 +57,14 @@ class PLM(Objective):
         return model
 
     def spans(self, x):
-        "Number of the span of each ordinary token, in order `(bs, sl)`"
+        "Number the spans of ordinary tokens, in order `(bs, sl)`"
         ok = self.ordinary(x)
         h = self.hash(x).gather(1, (~ok).int().argsort(dim=1, stable=True)) # those of ordinary tokens first
         ends = (1 + shift_right(splitmix64(h+1),1)%5).cumsum(1)
         return torch.searchsorted(ends, (ok.cumsum(1)-1).clamp(min=0), right=True)
 
     def mask(self, x):
-        "True `(bs, sl)` on the tokens to predict"
+        "Choose the tokens to predict, True in `(bs, sl)`"
         span,at = self.spans(x),torch.arange(x.shape[1], device=x.device)
         key = splitmix64((self.hash(x)*x.real).sum(1, keepdim=True) + splitmix64(span)) # of the span
         return lowest((key & -(1<<20))+at, self.ordinary(x), self.p) # in a span from left to right

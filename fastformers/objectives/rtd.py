@@ -31,7 +31,7 @@ def generator_config(
     config, # Config of the discriminator
     share=.25 # Share of its width, heads and inner width
 ):
-    "`config` with `share` of its heads, each as wide as before, over embeddings of the same size"
+    "Reduce `config` to a `share` of its heads, each as wide as before, over embeddings of the same size"
     new,heads = copy.deepcopy(config),max(1, round(config.num_attention_heads*share))
     new.hidden_size = config.hidden_size//config.num_attention_heads*heads
     new.intermediate_size,new.num_attention_heads = max(1, round(config.intermediate_size*share)),heads
@@ -53,7 +53,7 @@ class Electra(HFModel):
         self.register_buffer('words', words, persistent=False)
         self.share_embeddings()
     @property
-    def parts(self): "The discriminator and the generator"; return [self, self.generator]
+    def parts(self): "Return the discriminator and the generator"; return [self, self.generator]
 
     def share_embeddings(self):
         "Let the generator use the discriminator's embeddings"
@@ -62,7 +62,7 @@ class Electra(HFModel):
 
     @torch.no_grad()
     def fill(self, x, logits):
-        "`x` with a token drawn from `logits` `(bs, k, V)` at each predicted position"
+        "Fill each predicted position of `x` with a token drawn from `logits` `(bs, k, V)`"
         at = predicted_at(x.predicted)                                # (bs, k)
         u = hash_to_unit(token_hash(x, self.seed)).gather(1, at)
         cdf = logits[...,self.words].float().softmax(-1).cumsum(-1)
@@ -88,7 +88,7 @@ class Electra(HFModel):
 
 # %% ../../nbs/objectives/04_rtd.ipynb #9953395d
 def replaced(filled, y):
-    "Where `filled` differs from the original, `(bs, sl)`; `y` holds the original of hidden tokens, -100 elsewhere"
+    "Find where `filled` differs from the original `y` of the hidden tokens, -100 elsewhere, `(bs, sl)`"
     filled = as_tokens(filled)
     return filled.predicted & (filled.ids!=y.as_subclass(Tensor))
 
@@ -101,12 +101,12 @@ class RTDLoss:
     ): self.rtd_weight,self.reduction,self.detect,self.mlm = rtd_weight,reduction,detect,TokenLoss('none')
 
     def at(self, pred):
-        "True on the tokens that the discriminator classifies"
+        "Mark the tokens that the discriminator classifies"
         seen = as_tokens(pred[1])
         return seen.real if self.detect=='all' else seen.predicted
 
     def rtd(self, pred, y):
-        "The discriminator's loss of each row"
+        "Compute the discriminator's loss of each row"
         at,target = self.at(pred),replaced(pred[1], y).float()
         loss = F.binary_cross_entropy_with_logits(pred[2].float(), target, reduction='none')
         return (loss*at).sum(1)/at.sum(1).clamp(min=1)
@@ -116,11 +116,11 @@ class RTDLoss:
         return reduce_rows(rows, self.at(pred).sum(1), ifnone(reduction, self.reduction))
 
     def activation(self, o):
-        "Probabilities of words, the tokens, probabilities of having been replaced"
+        "Return probabilities of words, the tokens, and probabilities of having been replaced"
         probs = o[2].map(torch.sigmoid) if isinstance(o[2], L) else o[2].float().sigmoid()
         return self.mlm.activation(o[0]), o[1], probs
     def decodes(self, o):
-        "The tokens that the discriminator saw, `predicted` where its probability of replacement is above 0.5"
+        "Return the tokens that the discriminator saw, `predicted` where its probability of replacement is above 0.5"
         if isinstance(o[2], L): return L(self.decodes((None, s[:len(p)], p)) for s,p in zip(o[1], o[2]))
         seen = as_tokens(o[1])
         return seen.replace(predicted=(o[2]>.5) & seen.real)
@@ -154,7 +154,7 @@ class RTD(MLM):
     def fits(cls, config): return config.model_type=='electra'
 
     def build(self, arch, pretrained=True, **kwargs):
-        "`Electra` of `arch`, its generator from the same directory, from `generator`, or new; `kwargs` go to `load_hf`"
+        "Build the `Electra` of `arch`, with its generator from the same directory, from `generator`, or new"
         config,gen = self.check(arch, kwargs.get('revision','main')),self.generator
         if isinstance(gen, float):
             beside = isinstance(arch, (str,os.PathLike)) and Path(arch)/'generator'
@@ -167,6 +167,6 @@ class RTD(MLM):
         return self.loss_func.at(pred).sum(1)
 
     def decodes(self, b):
-        "Targets as in `MLM`; for predictions the tokens that the discriminator saw"
+        "Decode targets as `MLM` does, and predictions to the tokens that the discriminator saw"
         seen = b[1].as_subclass(Tensor)
         return super().decodes(b) if bool((seen<0).any()) else (b[0], as_tokens(seen))

@@ -27,11 +27,11 @@ class PairModel(HFModel):
     is_lm = True
     def forward(self, x): return self.both(x)[1]
     def both(self, x):
-        "Logits `(bs, k, V)` at the predicted positions, and the scores of the pair"
+        "Compute logits `(bs, k, V)` at the predicted positions, and the scores of the pair"
         return self.in_parts(self.logits, as_tokens(x))
 
     def logits(self, x):
-        "`both` for a batch whose padding is safe"
+        "Compute `both` for a batch whose padding is safe"
         with select_positions(self.body, predicted_at(x.predicted)): o = self.hf(**self.model_inputs(x))
         return o[0], o[1][:,None]
 
@@ -50,12 +50,12 @@ class NSP(Objective):
     def fits(cls, config): return config.model_type in pair_families
 
     def parts(self, x):
-        "True `(bs, sl)` on the tokens of the first part and of the second part, without special tokens"
+        "Mark the tokens of the first part and of the second part, without special tokens, True in `(bs, sl)`"
         text = x.real & ~torch.isin(x.ids, self.around.to(x.device))
         return text & (x.segment_ids==0), text & (x.segment_ids==1)
 
     def join(self, x, first, y, second):
-        "Rows with the special tokens of `x`, its tokens `first` as first part and the tokens `second` of `y` as second part"
+        "Join the tokens `first` of `x` and the tokens `second` of `y` to rows of two parts, with the special tokens of `x`"
         a,b = self.parts(x)
         frame = x.real & ~(a|b)
         room = x.shape[1]-frame.sum(1, keepdim=True)-first.sum(1, keepdim=True)
@@ -67,7 +67,7 @@ class NSP(Objective):
         return res.replace(attention_mask=place<8, segment_ids=torch.where(place%2==1, place//2, res.segment_ids))
 
     def changed(self, x, h):
-        "`x` with changed rows, and which of them to use, `(bs,)`; `h` is a hash of each row"
+        "Change the rows of `x`, and choose by the hash `h` of each row which of them to use, `(bs,)`"
         order,(a,b) = h.argsort(),self.parts(x)
         other = order.roll(-1)[order.argsort()]
         return self.join(x, a, x[other], b[other]), order.argsort()<len(x)//2
@@ -80,7 +80,7 @@ class NSP(Objective):
         return as_tokens(torch.where(y[:,None], new.as_subclass(Tensor), x.as_subclass(Tensor))), y[:,None].long()
 
     def decodes(self, b):
-        "Two batches of tokens to show; in the second the second part is `predicted` where the answer is that it was changed"
+        "Return two batches of tokens to show, the second part `predicted` in the other where the answer is that it was changed"
         return b[0], b[0].replace(predicted=self.parts(b[0])[1] & (b[1].as_subclass(Tensor)==1))
 
 # %% ../../nbs/objectives/07_sentence_pairs.ipynb #a2e02b34
