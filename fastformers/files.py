@@ -62,11 +62,11 @@ def write_text(path, text):
     with atomic_file(path) as f: f.write_text(text, encoding='utf-8')
 
 # %% ../nbs/00_files.ipynb #93dda9e5
-checkpoints_mark = 'checkpoints.txt' # in a directory of checkpoints
+checkpoints_mark = 'checkpoints.json' # in a directory of checkpoints
 
 def mark_checkpoints(path):
     "Mark the directory `path` as one of checkpoints, if it is new or empty"
-    if not any(Path(path).glob('*')): write_text(Path(path)/checkpoints_mark, 'Checkpoints of fastformers\n')
+    if not any(Path(path).glob('*')): write_text(Path(path)/checkpoints_mark, '{"format": 1}')
 
 def delete_checkpoints(path):
     "Delete the marked directories at and below `path` but no other files, and `path` if it is empty then"

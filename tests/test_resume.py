@@ -198,7 +198,7 @@ def test_no_pickle_and_few_are_kept(whole, tmp_path):
     assert len(list(tmp_path.glob('fit*')))==3
     (tmp_path/'.0123-fit000-00000001').mkdir()                                            # as a write that was killed leaves it
     same(fit(learner(tmp_path, every=1, keep=3)), whole)
-    assert [o.name[-4:] for o in tmp_path.iterdir()]==['-end']
+    assert [o.name[-4:] for o in tmp_path.glob('fit*')]==['-end']
     assert {o.suffix for o in tmp_path.rglob('*') if o.is_file()}=={'.json','.safetensors'}
 
 class Count(Callback):

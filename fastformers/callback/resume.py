@@ -215,7 +215,6 @@ class Resume(Callback):
         if not self._active: return
         if isinstance(self.opt, Lookahead):
             raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
-        mark_checkpoints(self.path)
         _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
         self._settings = settings(self.learn)
         self._at = self._newest()
@@ -289,7 +288,9 @@ class Resume(Callback):
         state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, learn=own,
                      settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
         name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
-        try: write_checkpoint(self.path/name, state, tensors)
+        try:
+            mark_checkpoints(self.path)
+            write_checkpoint(self.path/name, state, tensors)
         except (OSError,SafetensorError) as e:
             _log.warning(f"cannot write a checkpoint to {self.path}: {e}; training continues")
         else: _delete(self._names()[:-1 if done else -self.keep])
