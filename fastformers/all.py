@@ -56,13 +56,14 @@ from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .learner.optimizer import FusedAdam
 from .learner.core import lm_learner, classifier_learner
+from .interpret.intervals import paired_bootstrap
 from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
 from .interpret.decisions import expected_calibration_error, plot_reliability
 from .ulmfit.recipe import read_recipe
 from .ulmfit.scores import measure
 from .ulmfit.record import Stage
-from .ulmfit.report import Report, paired_bootstrap
+from .ulmfit.report import Report
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.curve import label_curve

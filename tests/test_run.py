@@ -11,7 +11,7 @@ from fastformers.learner.core import classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
-from fastformers.ulmfit.report import paired_bootstrap
+from fastformers.interpret.intervals import paired_bootstrap
 from fastformers.ulmfit.run import lm_texts, ulmfit
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm

@@ -17,7 +17,7 @@ import numpy as np, pandas as pd
 from ..hub import default_arch
 from ..data.labels import class_names, find_task, split_rows
 from .recipe import as_recipe, split_columns
-from .report import paired_bootstrap
+from ..interpret.intervals import paired_bootstrap
 from .run import lm_texts
 from .scores import tfidf_hits
 from .stage import fine_tune_classifier, fine_tune_lm

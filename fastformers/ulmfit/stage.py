@@ -39,7 +39,8 @@ from ..text.store import TokenStore
 from ..text.tokenizer import HFTokenizer, load_tokenizer, reads
 from ..text.train_tokenizer import train_tokenizer
 from .recipe import GeneralConfig, LMConfig, TaskConfig, settings
-from .record import Stage, fmt, fmt_time
+from ..interpret.intervals import fmt
+from .record import Stage, fmt_time
 from .scores import measure, row_score
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import pandas as pd
 from fastcore.meta import delegates
 from ..hub import default_arch
 from .recipe import TaskConfig
-from .report import paired_bootstrap, verdict
+from ..interpret.intervals import paired_bootstrap, verdict
 from .stage import fine_tune_classifier
 
 # %% ../../nbs/ulmfit/07_transfer.ipynb #19ee776b
