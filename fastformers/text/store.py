@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np, torch
 from tqdm import tqdm
 from ..files import atomic_dir, content_hash
-from .core import TensorTokens, text_key
+from .core import TensorTokens, text_key, valid_text
 from .readers import read_texts
 from .tokenizer import HFTokenizer, load_tokenizer, texts_in, tok_hash
-from .train_tokenizer import valid_text
 
 # %% ../../nbs/text/05_store.ipynb #a01a01a7
 def _texts(source, text_col):

@@ -25,8 +25,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from ..files import content_hash
 from ..hub import load_kwargs, not_found, resolve_arch
-from .core import TensorTokens, TokenText
-from .train_tokenizer import valid_text
+from .core import TensorTokens, TokenText, valid_text
 
 # %% ../../nbs/text/02_tokenizer.ipynb #b12c051e
 def _tokenizer_class(path):
