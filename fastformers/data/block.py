@@ -39,7 +39,8 @@ class ReadText(ItemTransform): # a pair is one item
     def encodes(self, r):
         if isinstance(r, Item): return r['ids']
         if not isinstance(r, (dict,pd.Series)):
-            return self.task.item(r, len(self.cols)==2) if self.task and (isinstance(r, str) or is_pair(r)) else r
+            raw = self.task and (isinstance(r, str) or is_pair(r))
+            return self.task.item(r, len(self.cols)==2) if raw else r
         return r[self.cols[0]] if len(self.cols)==1 else tuple(r[c] for c in self.cols)
 
 class ReadLabel(Transform):

@@ -130,7 +130,7 @@ class PackedRows:
         pairs,self.docs,self.pair = packing in _pair_cuts,docs,None
         if pairs and not separates_pairs(tok.tok):
             raise ValueError(f"{packing!r} needs a separator between two texts; use `pair_tokens(tok)`")
-        if pairs and tok.backwards: raise ValueError(f"{packing!r} reads forwards; for `backwards` pass another `packing`")
+        if pairs and tok.backwards: raise ValueError(f"{packing!r} reads forwards; pass another `packing`")
         self.sep = next((o for o in (tok.tok.sep_token_id, tok.tok.eos_token_id) if o is not None), None)
 
         self.packing,self.frame = packing,Frame(tok, 'a', 'a') if pairs else Frame(tok, 'a')

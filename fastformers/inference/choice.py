@@ -49,7 +49,8 @@ class Choice(Task):
     classes,each,n_out,fields = False,True,1,('text','candidates')
     def __init__(self, labels=('score',), target=''): super().__init__(labels, target)
     def tokenizer(self, tok):
-        if tok.windows>1 or tok.pairing!='together': raise ValueError("a candidate is one sequence: leave out `windows` and `pairing`")
+        if tok.windows>1 or tok.pairing!='together':
+            raise ValueError("a candidate is one sequence: leave out `windows` and `pairing`")
         return tok if isinstance(tok, ChoiceTokenizer) else ChoiceTokenizer(tok.tok, **reads(tok))
     def texts(self, df, text_col):
         self.text_col = listed(text_col)

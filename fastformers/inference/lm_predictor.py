@@ -34,7 +34,7 @@ class LMPredictor:
         "Raise unless the model is what `verb` needs: `causal`, or masked"
         kind = 'causal (`CLM`)' if causal else 'masked (`MLM`)'
         if self.tok.backwards:
-            raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; ask it with `score` or `choose`")
+            raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; `score` and `choose` do both")
         if self.causal!=causal: raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):

@@ -113,7 +113,7 @@ class Task:
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
-    def decoded(self, y, scores, item): "The answer of `learn.predict(item)`: the target `y`, from its `scores`"; return y
+    def decoded(self, y, scores, item): "What `learn.predict(item)` says for the target `y`"; return y
     def row_score(self, pred, y, x=None): "A score of each row, higher is better, `(bs,)`; `x` are its tokens"
     def decide(self, preds, y):
         "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
@@ -259,8 +259,7 @@ class Numbers(Transform):
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    """Cross-entropy of outputs `(bs, n, ...)` over the `n` tokens or sequences of a row; targets `(bs, ...)` are their numbers
-    A negative target is trained as 0"""
+    "Cross-entropy of outputs `(bs, n, ...)` over the `n` parts of a row; negative targets are trained as 0"
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'

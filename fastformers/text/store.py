@@ -44,7 +44,8 @@ def _write(path, batches, tok, code):
     n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
     with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:
         for batch in batches:
-            ids = [o.ids[::-1 if tok.backwards else 1] or empty for o in tok.rust.encode_batch_fast(batch, add_special_tokens=False)]
+            es = tok.rust.encode_batch_fast(batch, add_special_tokens=False)
+            ids = [o.ids[::-1 if tok.backwards else 1] or empty for o in es]
             values = array(code)
             for o in ids: values.fromlist(o)
             ends = n+np.cumsum([*map(len, ids)], dtype=np.uint64)
