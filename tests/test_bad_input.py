@@ -13,7 +13,7 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.core import LanguageModel
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
 from fastformers.text.tokenizer import HFTokenizer
-from fastformers.text.train_tokenizer import valid_text
+from fastformers.text.core import valid_text
 from transformers import AutoModelForMaskedLM
 
 def tok(style='bert'): return tiny_tok(style)

@@ -19,7 +19,8 @@ from .predictor import as_texts
 from ..models.core import LanguageModel
 from ..models.families import evaluating, is_causal
 from ..models.load import load_config, load_hf, quiet_hf
-from ..text.tokenizer import HFTokenizer, load_tokenizer, ordinary_ids, valid_text
+from ..text.core import valid_text
+from ..text.tokenizer import HFTokenizer, load_tokenizer, ordinary_ids
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #be35e5e1
 def _index(texts): return texts.index if isinstance(texts, pd.Series) else None

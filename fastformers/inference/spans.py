@@ -15,8 +15,8 @@ from collections import Counter
 import numpy as np, torch
 import torch.nn.functional as F
 from .tasks import RowLoss, Task, listed
-from ..text.core import TensorTokens, TokenText, as_tokens
-from ..text.tokenizer import HFTokenizer, is_pair, reads, valid_text
+from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
+from ..text.tokenizer import HFTokenizer, is_pair, reads
 
 # %% ../../nbs/inference/02_spans.ipynb #b8e07daa
 _pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one character in `valid_text`

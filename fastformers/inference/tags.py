@@ -15,8 +15,8 @@ import numpy as np, torch
 from fastcore.foundation import first
 from fasttransform import Transform
 from .tasks import Task, is_list
-from ..text.core import TensorTokens, TokenText
-from ..text.tokenizer import HFTokenizer, reads, valid_text
+from ..text.core import TensorTokens, TokenText, valid_text
+from ..text.tokenizer import HFTokenizer, reads
 
 # %% ../../nbs/inference/02_tags.ipynb #6029dcc0
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
