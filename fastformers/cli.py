@@ -204,7 +204,8 @@ def predict(args):
         texts,n = args.texts,len(args.texts)
         if predictor.task.fields: texts = [tuple(texts)] # the parts of one input
         elif predictor.pairs and n%2:
-            raise ValueError(f"{args.model} reads pairs, got {n} text{'s'*(n>1)}; expected the two texts of a pair, 'one' 'other', or --csv FILE --text-col a,b")
+            raise ValueError(f"{args.model} reads pairs, got {n} text{'s'*(n>1)}; "
+                             "expected the two texts of a pair, 'one' 'other', or --csv FILE --text-col a,b")
         elif predictor.pairs: texts = [*zip(texts[::2], texts[1::2])]
         print(answer_table(answer(texts)).assign(text=texts).to_string(index=False))
 

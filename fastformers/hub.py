@@ -37,18 +37,19 @@ def not_found(arch, what, e=None)->str:
     if os.path.isdir(arch): where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else: where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
     beside = Path(arch).parent
-    near = did_you_mean(Path(arch), [*shipped, *(o for o in beside.iterdir() if o.is_dir())] if beside.is_dir() else shipped)
+    dirs = [o for o in beside.iterdir() if o.is_dir()] if beside.is_dir() else []
+    near = did_you_mean(Path(arch), [*shipped, *dirs])
     return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '') + near
 
 @lru_cache
 def _from_hub(arch, revision):
-    "Directory of the stage `arch` of the hub; `arch` itself if it holds no stage; its copy in the cache if the hub does not answer"
+    "Find the directory of the stage `arch` of the hub, or its copy in the cache if there is no answer"
     try:
         if not constants.HF_HUB_OFFLINE: # asks once; the others ask six times if there is no answer
             get_hf_file_metadata(hf_hub_url(arch, 'stage.json', revision=revision))
         hf_hub_download(arch, 'stage.json', revision=revision)
         return snapshot_download(arch, revision=revision)
-    except EntryNotFoundError: return arch # left to transformers
+    except EntryNotFoundError: return arch # no stage: left to transformers
     except Exception as e: error = None if isinstance(e, ValueError) else e # no hub id, or no answer
     try: return snapshot_download(arch, revision=revision, local_files_only=True)
     except (OSError,ValueError): raise FileNotFoundError(not_found(arch, 'checkpoint', error)) from None

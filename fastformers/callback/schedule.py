@@ -244,7 +244,8 @@ class ScheduleRunner(Callback):
         return self._ends or self.schedule.at(self.pos(1))[0]!=self.step
 
     @property
-    def _ends(self): return self.pos(1.5 if self.minutes else 1)>self.schedule.total-_eps  # half a batch too early or late
+    def _ends(self): # by the clock: would the next batch end farther from the end of the time than this one?
+        return self.pos(1.5 if self.minutes else 1)>self.schedule.total-_eps
 
     def after_batch(self):
         if self.minutes:

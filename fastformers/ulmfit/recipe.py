@@ -73,8 +73,9 @@ class ModelConfig:
 _schedules = Literal['full_tune','head_first','head_only','gradual_unfreeze','sequential_unfreeze','lp_ft','chain_thaw']
 
 # lowest and highest value of a setting
-_ranges = dict(epochs=(1e-6,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf), mask_rate=(1e-3,1), seq_len=(4,inf), valid_pct=(1e-6,.99),
-               vocab_sz=(1,inf), layers=(1,inf), width=(1,inf), positions=(4,inf), max_len=(4,inf), windows=(1,inf), discr=(1e-3,inf))
+_ranges = dict(epochs=(1e-6,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
+               discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
+               windows=(1,inf), vocab_sz=(1,inf), layers=(1,inf), width=(1,inf), positions=(4,inf))
 
 @dataclass(frozen=True)
 class TrainConfig:

@@ -62,7 +62,7 @@ def _begin(path, facts, resume):
     if resume and f.is_file():
         if diff := differences(json.loads(f.read_text('utf-8')), facts):
             raise ValueError(f"{path} holds another run: {diff}; use the same settings, or another `path`")
-    elif any(checkpoints.rglob(checkpoints_mark)):
+    elif any(checkpoints.rglob(checkpoints_mark)) or checkpoints.is_dir() and not (path/'report.json').is_file():
         raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, another `path`, or delete {checkpoints}")
     else:
         stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
