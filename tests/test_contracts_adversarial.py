@@ -27,12 +27,12 @@ def test_rows_cut_from_pairs_have_the_segments_of_texts(style, packing):
     tok = HFTokenizer(tiny_tok(style))
     pairs = [('a fine film about the sea and the people', 'it was good and long and loud'), ('short', 'a second text that goes on and on and on'), ('', 'no first'), ('a','b')]
     docs = tok.encode_batch(pairs)
-    def after(o): # what may follow in a row of a single text, or of a pair
+    def after(o): # what may follow in a row of a single text, of a pair, or of a second text that goes on
         s = o.segment_ids.tolist()
         return [k for i,k in enumerate(s) if not i or s[i-1]!=k]
     single,pair = after(tok('a b c')),after(tok(('a b','c d')))
     rows = pack_tokens(docs, tok, 12, packing)
-    assert len(rows)>=4 and all(after(o)==single or packing=='doc-sentences' and after(o)==pair for o in rows)
+    assert len(rows)>=4 and all(after(o)==single or packing=='doc-sentences' and after(o) in (pair,pair[1:]) for o in rows)
     if packing=='doc-sentences': assert all((a==b).all() for i,(a,b) in enumerate(zip(pack_tokens(docs, tok, 999), docs)) if all(pairs[i])) # what fits is the pair as it was
 
 @pytest.mark.parametrize('style', styles)

@@ -105,7 +105,7 @@ def test_predict_and_get_preds_warn_of_nothing(rows):
     learn,df,cols = rows
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        learn.predict('a text'); learn.get_preds(with_input=True)
+        learn.predict('a text' if isinstance(cols, str) else ('a text','another')); learn.get_preds(with_input=True)
 
 def test_inputs_losses_and_decoded_predictions_are_those_of_the_row(rows):
     learn,df,cols = rows

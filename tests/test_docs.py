@@ -188,7 +188,7 @@ def test_workflows_are_well_formed(root):
 
 def test_tests_run_where_they_should(root):
     o = workflows(root)['test']['jobs']['test']
-    assert o['strategy']['matrix']=={'os':['ubuntu-latest','macos-latest'], 'python':['3.11','3.13']} and {'run':'make test'} in o['steps']
+    assert o['strategy']['matrix']=={'os':['ubuntu-latest','macos-latest'], 'python':['3.11','3.12','3.13']} and {'run':'make test'} in o['steps']
 
 def test_only_publishing_may_ask_for_a_token(root):
     asks = {f'{n}.{k}' for n,o in workflows(root).items() for k,job in o['jobs'].items() if 'id-token' in job.get('permissions', {})}

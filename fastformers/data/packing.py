@@ -185,7 +185,6 @@ class PackedRows:
     def _of_pair(self, a, b):
         "A row with a piece of the second text of a document"
         ids,(pre,_,post) = TensorTokens(self.docs[a:b], segment_ids=self.segments[a:b]),self.pair.around
-        if self.segments[b:b+1].any(): post = self.frame.around[-1] # the text goes on: its end is not here
         return torch.from_numpy(np.concatenate([pre, ids.as_subclass(Tensor).numpy(), post])).as_subclass(TensorTokens)
 
 def pack_tokens(docs, tok, seq_len=128, packing='doc-sentences'):
