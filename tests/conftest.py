@@ -16,7 +16,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption('--network'): os.environ.pop('HF_HUB_OFFLINE', None)
 
-often = set('bert roberta albert electra modernbert deberta-v2 big_bird fnet xlnet gpt2 llama t5'.split()) # one of each kind: always run
+often = set('bert roberta modernbert xlnet gpt2 t5'.split())                                  # run in all tests
+kinds = often | set('albert electra deberta-v2 big_bird fnet llama'.split())                 # one of each kind: run in the tests of contracts
 
 def rare(item, families):
     "Is the test of a family that runs with `--slow` only?"
@@ -27,7 +28,9 @@ def pytest_collection_modifyitems(config, items):
     "Skip what this machine cannot do or this run did not ask for"
     from fastformers.testing import tiny_families
     for o in items:
-        if rare(o, {*tiny_families}-often): o.add_marker(pytest.mark.slow)
+        if 'site' in getattr(o, 'fixturenames', ()): o.add_marker(pytest.mark.slow)            # `make docs` builds the site in continuous integration
+        contracts = o.path.name.startswith(('test_contracts','test_families'))
+        if rare(o, {*tiny_families}-(kinds if contracts else often)): o.add_marker(pytest.mark.slow)
     def lacks(mark):
         if mark!='gpu': return not config.getoption(f'--{mark}')
         import torch

@@ -82,6 +82,7 @@ def test_checkpointing_leaves_losses_and_weights(family):
     assert torch.equal(torch.stack(a.recorder.losses), torch.stack(b.recorder.losses))
     assert all(torch.equal(p, q) for p,q in zip(a.model.parameters(), b.model.parameters()))
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kw', [dict(), dict(gradient_checkpointing=True)])
 def test_compiled_blocks_equal_plain(kw):
     torch._dynamo.reset()
