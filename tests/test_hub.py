@@ -123,6 +123,7 @@ def test_without_a_network_the_cache_serves(uploaded, monkeypatch):
 def test_a_name_that_is_nowhere_is_tried_once(monkeypatch):
     "Without an answer of the hub: one request, then an error with a suggestion; a path is no hub id and makes none"
     tried = []
+    hub._from_hub.cache_clear() # of other tests in this process
     def refuse(url, **kwargs): tried.append(url); raise ConnectionError('refused')
     monkeypatch.setattr(hub, 'get_hf_file_metadata', refuse)
     monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
