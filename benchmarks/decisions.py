@@ -45,7 +45,7 @@ def agnews(seed, final):
 
 def goemotions(seed):
     from sklearn.metrics import f1_score
-    from fastformers.inference.tasks import task_of
+    from fastformers.tasks.core import task_of
     from fastformers.interpret import decisions # `tune_thresholds`
     train,dev = (read(o).rename(columns={'labels':'label'}) for o in data_files('goemotions/train.csv.gz', 'goemotions/dev.csv'))
     df,_ = split(train, 3000, 1000)

@@ -27,7 +27,7 @@ def load(final, few, full):
 
 def scores(answers, df):
     "Exact match and F1 in %"
-    from fastformers.inference.spans import answer_scores
+    from fastformers.tasks.spans import answer_scores
     em,f1 = 100*np.mean([answer_scores(a, t) for a,t in zip(answers, df.answer_text)], 0)
     return dict(em=round(float(em),2), f1=round(float(f1),2))
 
@@ -38,7 +38,7 @@ def parts(answers_of, df, test):
 def ours(df, test, seed, lr):
     from fastformers.data.block import tokenizer_of
     from fastformers.inference.predictor import Predictor
-    from fastformers.inference.tasks import task_of
+    from fastformers.tasks.core import task_of
     from fastformers.ulmfit.stage import fine_tune_classifier
     learn = fine_tune_classifier(df, 'minilm', text_col=['question','context'], label_col=['answer_text','answer_start'], valid_col='is_valid', max_len=max_len, windows=8, overlap=overlap,
                                  bs=bs, epochs=epochs, lr=lr, seed=seed, precision='fp32', cbs=last_only()).learner

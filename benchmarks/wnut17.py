@@ -26,7 +26,7 @@ def load(final, few, full):
 
 def span_f1(found, wanted):
     "F1 in % of lists of tags"
-    from fastformers.inference.tags import spans_of
+    from fastformers.tasks.tags import spans_of
     pairs = [({*spans_of(a)}, {*spans_of(b)}) for a,b in zip(found, wanted)]
     right,n = sum(len(a&b) for a,b in pairs),sum(len(a)+len(b) for a,b in pairs)
     return 200*right/max(n, 1)

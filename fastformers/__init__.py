@@ -22,13 +22,9 @@ Modules:
 - `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
 - `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
-- `fastformers.inference.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
-- `fastformers.inference.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
-- `fastformers.inference.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
-- `fastformers.inference.tasks`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
@@ -52,6 +48,10 @@ Modules:
 - `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
+- `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
+- `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
+- `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
+- `fastformers.tasks.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Two labelled sets of English texts without a download: `intents`, `docs_corpus`

@@ -6,9 +6,9 @@ from fastai.data.transforms import ColReader, ColSplitter
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
 from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.predictor import from_hf
-from fastformers.inference.spans import SpanTokenizer
-from fastformers.inference.tags import WordTokenizer
-from fastformers.inference.tasks import task_of
+from fastformers.tasks.spans import SpanTokenizer
+from fastformers.tasks.tags import WordTokenizer
+from fastformers.tasks.core import task_of
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.core import LanguageModel
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok

@@ -7,7 +7,7 @@ from fastformers import cli
 from fastformers.cli import main
 from fastformers.files import mark_checkpoints, write_text
 from fastformers.inference.predictor import from_hf
-from fastformers.inference.tasks import tasks
+from fastformers.tasks.core import tasks
 from fastformers.inference.stage_json import read_stage
 from fastformers.models.load import load_config
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok

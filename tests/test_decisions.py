@@ -7,7 +7,7 @@ from fastai.losses import BCEWithLogitsLossFlat
 from fastformers.data.block import HFTextBlock
 from fastformers.inference.bundle import read_bundle
 from fastformers.inference.predictor import Ensemble, from_hf
-from fastformers.inference.tasks import task_of
+from fastformers.tasks.core import task_of
 from fastformers.interpret.decisions import expected_calibration_error
 from fastformers.learner.core import classifier_learner
 from fastformers.ulmfit.scores import class_scores, measure

@@ -11,7 +11,7 @@ from fastformers.data.labels import class_weights, split_rows
 from fastformers.text.core import normal
 from fastformers.text.readers import read_texts
 from fastformers.inference.predictor import from_hf
-from fastformers.inference.tasks import task_of, tasks
+from fastformers.tasks.core import task_of, tasks
 from fastformers.learner.core import classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 

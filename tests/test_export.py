@@ -10,7 +10,7 @@ from fastformers.inference.bundle import hf_classifier
 from fastformers.models.core import HFClassifier
 from fastformers.data.block import HFTextBlock, tokenizer_of
 from fastformers.inference.predictor import Ensemble, from_hf
-from fastformers.inference.tasks import tasks
+from fastformers.tasks.core import tasks
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.heads import PoolingHead, cls_pool, concat_pool, mean_pool
 from fastformers.models.families import layer_groups

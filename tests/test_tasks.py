@@ -9,8 +9,8 @@ from fastformers.callback.freeze import FrozenCache
 from fastformers.callback.regularize import RDrop
 from fastformers.data.block import tokenizer_of
 from fastformers.inference.predictor import Ensemble, from_hf
-from fastformers.inference.spans import answer_scores
-from fastformers.inference.tasks import task_of
+from fastformers.tasks.spans import answer_scores
+from fastformers.tasks.core import task_of
 from fastformers.learner.core import classifier_learner
 from fastformers.models.heads import LSTMHead, PoolingHead, TokenHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags

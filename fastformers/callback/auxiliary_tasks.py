@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
-from ..inference.tasks import loss_for, task_of
+from ..tasks.core import loss_for, task_of
 from ..models.core import TextClassifier
 from ..models.heads import as_head
 from ..text.tokenizer import tok_hash

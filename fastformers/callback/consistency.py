@@ -15,7 +15,7 @@ from fastai.callback.mixup import NoneReduce
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.predictor import as_texts
-from ..inference.tasks import task_of
+from ..tasks.core import task_of
 from ..objectives.mlm import MLM
 
 # %% ../../nbs/callback/10_consistency.ipynb #e1000008

@@ -16,7 +16,7 @@ from torch import nn
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.predictor import Predictor, from_hf
-from ..inference.tasks import task_of
+from ..tasks.core import task_of
 from ..models.families import block_modules, get_meta
 from ..text.core import as_tokens
 from ..text.tokenizer import tok_hash

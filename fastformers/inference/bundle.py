@@ -13,9 +13,9 @@ import copy, json, logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
-import fastformers.inference.choice, fastformers.inference.spans, fastformers.inference.tags # registers their tasks
+import fastformers.tasks.choice, fastformers.tasks.spans, fastformers.tasks.tags # registers their tasks
 from ..files import content_hash, write_text
-from .tasks import Task
+from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.load import ADAPTERS, load_config, load_hf
 from ..text.tokenizer import reads

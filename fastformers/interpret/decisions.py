@@ -16,7 +16,7 @@ from fastcore.basics import noop, patch
 from scipy.optimize import minimize_scalar
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_curve
-from ..inference.tasks import loss_for, task_of
+from ..tasks.core import loss_for, task_of
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from ..files import atomic_dir, write_text
 from ..hub import resolve_arch
 from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
 from ..inference.stage_json import read_stage, write_stage
-from ..inference.tasks import loss_for, task_of
+from ..tasks.core import loss_for, task_of
 from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier

@@ -1,7 +1,7 @@
 """Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 
 An objective turns a batch of tokens into (input, targets) and back. It is a reversible batch transform, so the same loader works with every objective. It defines the loss, the metrics, the model, and `weight`, the number of items that its mean loss averages over.
-No other module depends on a particular objective: a new one is a subclass of `Objective` in a module of its own in `objectives`, and is found by its name. Kinds of label for classifiers are in `inference.tasks`. `benchmarks/objectives.py` compares them all; its table is in the log.
+No other module depends on a particular objective: a new one is a subclass of `Objective` in a module of its own in `objectives`, and is found by its name. Kinds of label for classifiers are in `tasks.core`. `benchmarks/objectives.py` compares them all; its table is in the log.
 
 Masks are stateless: a function of (seed, pass, content, position). They do not depend on batch size, worker processes, padding or a random state. Validation uses the same masks each time, training new ones on
 each pass, and a resumed run the same masks as an uninterrupted one."""

@@ -20,7 +20,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import classification_report
 from sklearn.pipeline import make_pipeline
-from ..inference.tasks import task_of
+from ..tasks.core import task_of
 from ..objectives.core import objective_of
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b

@@ -28,7 +28,7 @@ from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
 from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean, mark_checkpoints
-from ..inference.tasks import task_of
+from ..tasks.core import task_of
 from ..learner.core import classifier_learner, lm_learner
 from ..interpret.decisions import check_rows # and `calibrate`
 from ..learner import counts # `start_from_counts`
