@@ -150,8 +150,8 @@ class Objective(ItemTransform):
 # %% ../../nbs/objectives/00_core.ipynb #5b913af8
 def all_objectives():
     "Name -> class of all objectives in the library and of all other subclasses defined so far"
-    room = 'fastformers.objectives'
-    for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
+    for room in ('fastformers.objectives', 'fastformers.papers'):
+        for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
     return objectives
 
 def objective_of(dls):
