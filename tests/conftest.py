@@ -5,7 +5,7 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
 os.environ.setdefault('OMP_NUM_THREADS', '2')
 os.environ.setdefault('MPLBACKEND', 'agg')
-os.environ.setdefault('FASTFORMERS_PRECISION', 'fp32')                                # what bfloat16 changes, tests of equality would see
+precision = os.environ.setdefault('FASTFORMERS_PRECISION', 'fp32')
 if 'CI' in os.environ: os.environ.setdefault('FASTFORMERS_HOME', tempfile.mkdtemp())   # elsewhere the user's own cache may serve
 
 import pytest
@@ -39,6 +39,11 @@ def pytest_collection_modifyitems(config, items):
         marked = [o for o in items if o.get_closest_marker(mark)]
         if marked and lacks(mark):
             for o in marked: o.add_marker(pytest.mark.skip(reason=why))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    "Tests of equalities run in float32, the others in the format that FASTFORMERS_PRECISION names"
+    os.environ['FASTFORMERS_PRECISION'] = 'fp32' if item.get_closest_marker('exact') else precision
 
 @pytest.fixture(scope='session')
 def root(): return Path(__file__).resolve().parent.parent

@@ -55,6 +55,7 @@ def fit(learn, n=1, lr=1e-2):
 
 def distance(a, b): return max(float((a[k]-b[k]).abs().max()) for k in a)
 
+@pytest.mark.exact
 @pytest.mark.parametrize('kind', ['mlm','clm','classifier','tags'])
 def test_window_equals_large_batch(kind):
     whole,parts = fit(learner(kind, 1000)),fit(learner(kind, 7, TokenAccumulation(n_acc=10**6)))

@@ -321,6 +321,7 @@ def adapted(method, family='bert', **kwargs):
     learn.fit(1, lr=1e-2)
     return learn
 
+@pytest.mark.exact
 def test_predictors_give_the_learners_scores(tmp_path):
     want = {}
     for method in [add_adapters, bitfit, *([add_lora] if importlib.util.find_spec('peft') else [])]:
@@ -348,6 +349,7 @@ def test_bottlenecks_are_saved_and_loaded_with_the_model(family, tmp_path):
     assert gap(pred(p.model, x), pred(learn.model, x))<1e-5
     assert not moved(p.model, weights(learn.model))
 
+@pytest.mark.exact
 @pytest.mark.parametrize('method', methods)
 def test_hugging_face_s_own_head(method, tmp_path):
     learn = adapted(method, head='hf')
@@ -422,6 +424,7 @@ def test_load_encoder_refuses_other_adapters(method, tmp_path):
         with pytest.raises(ValueError, match='remove_adapters|another model'): b.load_encoder(there)
         assert weights(b.model).keys()==old.keys() and (there==path or not moved(b.model, old))
 
+@pytest.mark.exact
 @needs_peft
 def test_a_language_model_with_lora_is_written_merged(tmp_path):
     lm = lm_learner(lm_dls(tiny_df(), tiny_tok('bert'), bs=8, seq_len=32, device='cpu'), tiny_arch('bert'))

@@ -42,6 +42,7 @@ def test_verbs_that_write_text_are_refused(family, verb):
     learn = language_model(family)
     with pytest.raises(TypeError, match=f'`{verb}` reads forwards, this model was trained backwards'): getattr(learn, verb)('A [MASK] film')
 
+@pytest.mark.exact
 def test_candidates_of_a_mask_are_the_hidden_tokens():
     words = ['good','bad','cold']
     learn,tok,texts = language_model('bert'),back(),[f'{o} was the soup today' for o in words]

@@ -33,6 +33,7 @@ def step(learn, x, y):
 
 def near(a, b): return len(a)==len(b)>0 and all(torch.allclose(x, y, atol=1e-5, rtol=1e-4) for x,y in zip(a, b))
 
+@pytest.mark.exact
 @pytest.mark.parametrize('make', [lm, classifier_of])
 @pytest.mark.parametrize('family', with_interface+without)
 def test_a_step_is_the_same_without_dropout(family, make, monkeypatch):
@@ -73,6 +74,7 @@ def test_nothing_of_it_is_written(make, tmp_path):
     assert not any('_orig_mod' in k for k in learn.model.state_dict())
     AutoModelForMaskedLM.from_pretrained(path)
 
+@pytest.mark.exact
 @pytest.mark.parametrize('family', ['bert','gpt2','modernbert','deberta-v2'])
 def test_checkpointing_leaves_losses_and_weights(family):
     "With dropout and gradual unfreezing, bit by bit"
@@ -92,6 +94,7 @@ def test_compiled_blocks_equal_plain(kw):
     assert torch.allclose(a, b, atol=1e-5)
     torch._dynamo.reset()
 
+@pytest.mark.exact
 @pytest.mark.parametrize('how', [dict(gradient_checkpointing=True), dict(compile_blocks='aot_eager')], ids=str)
 def test_all_layers_when_blocks_are_run_another_way(how):
     a,b = classifier_of(drop_mult=0., hidden_states='mix'),classifier_of(drop_mult=0., hidden_states='mix', **how)

@@ -7,6 +7,8 @@ from fastformers.text.tokenizer import HFTokenizer
 from safetensors import SafetensorError
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 odd = {'empty':'', 'spaces':' \t\n  ', 'long':'a long story ' * 1_000, 'one long word':'w'*5_000, 'emoji':'👩‍👩‍👧 ❤️ 🇫🇷', 'NUL':'a\0b\0', 'lone surrogate':'x \ud83d y \udc00',
        'surrogate pair':'\ud83d\ude00', 'right to left':'\u202eשלום\u202c', 'control':'\x07\x1b[31m\r', 'not a character':'\ufdd0\uffff', 'private':'\ue000', 'accents':'e'+'\u0301'*500}
 

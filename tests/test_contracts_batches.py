@@ -2,6 +2,8 @@
 import pytest, torch
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 short = [texts[0], texts[1], 'Fresh fish']
 long = [' '.join(texts[i:i+4]) for i in (3, 9)]
 cases = [(f,None) for f in families] + [('gpt2','left'), ('llama','left'), ('openai-gpt','left'), ('xlnet','right')]

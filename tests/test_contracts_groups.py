@@ -3,6 +3,8 @@ import pytest, torch
 from fastformers.models.families import block_modules, group_names, layer_groups
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 n_blocks = {o:1 if o=='albert' else 3 for o in families} # ALBERT's three layers share their weights
 tied_head = 'openai-gpt gpt2'.split() # their LM head is the embedding matrix (llama's would be, but its config unties it)
 text = [' '.join(texts[:3])]

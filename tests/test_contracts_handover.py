@@ -9,6 +9,8 @@ from fastformers.text.tokenizer import tok_hash
 from fastformers.text.train_tokenizer import train_tokenizer
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 def stage(family, path):
     "A language model of `family` after a step of training, saved"
     obj = objective(family)

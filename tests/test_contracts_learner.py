@@ -11,6 +11,8 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.core import TokenLoss
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 class CompareLoss(Callback):
     "(loss, what the loss function makes of the same predictions) for each batch"
     def before_fit(self): self.log = []

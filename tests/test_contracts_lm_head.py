@@ -3,6 +3,8 @@ import pytest, torch, torch.nn.functional as F
 from fastformers.learner.core import lm_learner
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 def data(family, side=None):
     "A padded batch with targets: texts of unequal length, the first with few tokens to predict"
     obj = objective(family)

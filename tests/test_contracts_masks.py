@@ -7,6 +7,8 @@ from fastformers.learner.core import lm_learner
 from fastformers.text.tokenizer import ordinary_ids
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 def originals(x, y):
     "The ids of each row before masking, padding left out"
     ids = torch.where(y!=-100, y, x.ids)

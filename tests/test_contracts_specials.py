@@ -4,6 +4,8 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.text.tokenizer import ordinary_ids
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 literals = '[SEP] [CLS] [MASK] [PAD] [UNK] <s> </s> <pad> <mask> <unk> <sep> <cls> <|endoftext|> <|begin_of_text|> <|end_of_text|>'.split()
 spelt = [o for l in literals for o in (l, f'good {l} bad', f'good{l}bad', l+l)]
 

@@ -25,6 +25,7 @@ def learner(o=df, family='bert', **kwargs):
 
 def asked(learn): return learn.get_preds(dl=learn.dls.test_dl(texts))[0]
 
+@pytest.mark.exact
 @pytest.mark.parametrize('family,head', [('bert',None), ('bert','hf'), ('gpt2','hf'), ('xlnet',None)])
 @pytest.mark.parametrize('o', [df, several], ids=['single','multi'])
 def test_a_temperature_is_that_of_the_scores_everywhere(family, head, o, tmp_path):
@@ -74,6 +75,7 @@ def test_thresholds_of_a_data_block_are_kept(tmp_path):
     chosen = learn.tune_thresholds()
     assert read_bundle(learn.to_hf(tmp_path/'o')).task.threshold==chosen.to_list()!=[.5]*4
 
+@pytest.mark.exact
 def test_a_threshold_for_two_classes(tmp_path):
     learn = learner(two)
     for cost,most in (((1,50),'positive'), ((50,1),'negative')):

@@ -171,6 +171,7 @@ def evaluate(verb, family='bert', *cbs):
     with memory, learn.no_bar(), learn.no_logging(), learn.added_cbs([sample, *cbs]): verbs[verb](learn)
     return (max(sample.seen[2:])-min(sample.seen[2:]))/(4*4*V), len(sample.seen), memory.n, sample.most*V, learn
 
+@pytest.mark.exact
 @pytest.mark.parametrize('family', ['bert','gpt2'])
 @pytest.mark.parametrize('verb', list(verbs))
 def test_validation_keeps_no_logits(verb, family):
@@ -178,6 +179,7 @@ def test_validation_keeps_no_logits(verb, family):
     assert n>=8 and grown<max(int(x.predicted.sum(1).max()) for x,_ in learn.dls.valid), 'batches differ by less than the logits of one'
     if verb!='fit': assert logits==most, 'the largest is (bs, k, V)'
 
+@pytest.mark.exact
 def test_what_is_kept_would_be_seen():
     grown,n,*_ = evaluate('validate', 'bert', KeepLogits())
     assert grown>2*(n-3), 'some positions for each batch'

@@ -229,6 +229,8 @@ def opened_elsewhere(path, text):
     "The answers of a new process to `text`, and the libraries that it imported"
     code = f"""import sys, json
 from fastformers.inference.predictor import from_hf
+
+pytestmark = pytest.mark.exact
 answers = from_hf({str(path)!r}, device='cpu')({text!r})
 print(json.dumps([answers, sorted({{o.split('.')[0] for o in sys.modules}} & {{'fastai','pandas','matplotlib'}})]))"""
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)

@@ -13,6 +13,8 @@ from fastformers.testing import tiny_families
 from fastformers.text.tokenizer import extend_vocab, pair_tokens
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 everyone = list(tiny_families)
 t5s = 't5 mt5 umt5'.split()
 decoders = [f for f in everyone if f not in t5s and is_causal(tiny_arch(f))]

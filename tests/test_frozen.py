@@ -148,6 +148,7 @@ def test_weights_that_change_within_a_fit_are_noticed():
                 with torch.no_grad(): self.model.body.embeddings.word_embeddings.weight.add_(torch.linspace(-1, 1, 32)) # a layer norm would hide a constant
     assert same(fit(classifier('bert', Load()), head_alone), fit(classifier('bert', Load(), FrozenCache()), head_alone))
 
+@pytest.mark.exact
 def test_other_precision_is_noticed():
     learn = classifier('bert', FrozenCache()); learn.freeze()
     fit(learn, one_epoch); fit(learn, lambda o: o.fit(1, cbs=cpu_bf16(enabled=True)))

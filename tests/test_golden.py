@@ -7,6 +7,8 @@ from fastai.torch_core import set_seed
 from fastformers.all import CLM, MLM, classifier_dls, classifier_learner, gradual_unfreeze, lm_dls, lm_learner
 from fastformers.testing import tiny_arch, tiny_tok
 
+pytestmark = pytest.mark.exact
+
 good = """The soup was hot and the bread was fresh.
 I loved every page of this book.
 A warm and funny film with a clever ending.

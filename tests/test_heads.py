@@ -14,6 +14,8 @@ from fastformers.callback.schedule import gradual_unfreeze, head_only
 from fastformers.testing import tiny_families
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 some = 'bert gpt2 xlnet modernbert albert fnet deberta-v2 t5'.split() # post-norm, causal, padded left, a final norm, shared weights, unsafe with padding, distances, an encoder's half
 feeds = [-1, -2, 0, [-4,-3,-2,-1], 'mix']
 odd = ['', 'Loved it!', 'one two three four five six seven', '😡 ❤ 😀', 'a long story '*40]

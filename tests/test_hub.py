@@ -95,6 +95,7 @@ def uploaded(tmp_path_factory):
     assert res.returncode==0, res.stderr
     return d/'home'/'hub', torch.load(d/'out'), want
 
+@pytest.mark.exact
 def test_the_hub_id_of_a_classifier_opens_it_whole(uploaded):
     _,got,want = uploaded
     assert gap(torch.as_tensor(got['from_hf']), want)<1e-5 and gap(torch.as_tensor(got['revision']), want)<1e-5

@@ -49,6 +49,7 @@ class Grads(Callback):
     order = 1000
     def before_step(self): self.grads = {k:p.grad.clone() for k,p in self.model.named_parameters() if p.grad is not None}
 
+@pytest.mark.exact
 @pytest.mark.parametrize('kind', alone)
 def test_accumulated_gradients_are_those_of_the_large_batch(kind):
     whole,parts = learner(kind, 100, 0., opt_func=SGD, cbs=Grads()),learner(kind, 7, 0., opt_func=SGD, cbs=[Grads(), TokenAccumulation(n_acc=10**6)])

@@ -38,6 +38,7 @@ def by_hand(lm, text):
         return lm.model.hf(hidden[None]).logits[0,i].log_softmax(-1)[ids[i]]
     return sum(float(logp(i)) for i in at),len(at)
 
+@pytest.mark.exact
 @pytest.mark.parametrize('family', masked+causal)
 def test_scores_equal_one_token_at_a_time(family):
     lm = predictor(family)
@@ -102,6 +103,7 @@ def test_questions_leave_a_learner_as_it_is(tmp_path):
     learn.score(texts); learn.choose('It was [MASK].', ['good','bad']); learn.generate(texts, max_new_tokens=2)
     assert all(m.training for m in learn.model.modules()) and all(map(torch.equal, before, learn.model.parameters()))
 
+@pytest.mark.exact
 def test_the_generator_of_electra_answers(tmp_path):
     learn = learner('electra', tmp_path, RTD(tiny_tok('electra')))
     lm = LMPredictor(learn.model.generator, HFTokenizer(tiny_tok('electra')))

@@ -51,6 +51,7 @@ def same_after_a_stop(new, tmp_path):
     a,b = whole.model.state_dict(),again.model.state_dict()
     assert all(torch.equal(a[k], b[k]) for k in a) and [*whole.validate()]==[*again.validate()]
 
+@pytest.mark.exact
 @each
 def test_a_stopped_run_ends_as_the_whole_one(name, tmp_path):
     same_after_a_stop(lambda cbs: learner(name, 5, cbs=cbs), tmp_path)
@@ -81,6 +82,7 @@ def test_the_share_of_hidden_tokens_falls_over_a_fit():
     for i,(ns,ks) in enumerate(train): assert ks==[max(1, round((.9-.8*i/len(train))*n)) for n in ns]
     for ns,ks in valid: assert ks==[max(1, round(.1*n)) for n in ns]
 
+@pytest.mark.exact
 def test_a_falling_share_goes_on_after_a_stop(tmp_path):
     same_after_a_stop(lambda cbs: learner('mlm', 5, cbs=cbs, p=(.9,.1)), tmp_path)
 

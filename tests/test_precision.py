@@ -37,6 +37,7 @@ class Skipped(Callback):
     def after_cancel_step(self): self.skipped += 1
     def after_step(self): self.taken += 1
 
+@pytest.mark.exact
 @pytest.mark.parametrize('make,n', [(lm,8), (classifier,8)])
 def test_bf16_stays_near_fp32(make, n):
     "bfloat16 has 8 bits: a number is known to 2^-7 of it, and so are the losses of a model trained with it for some steps"
@@ -44,6 +45,7 @@ def test_bf16_stays_near_fp32(make, n):
     assert len(a)>=n*6 and a[-1]<a[0]-.1, 'something is learnt, so that the curves could part'
     assert 0<(a-b).abs().max()<a.max()*2**-7, 'equal would mean that nothing was done in bfloat16'
 
+@pytest.mark.exact
 @pytest.mark.parametrize('make', [lm, classifier])
 @pytest.mark.parametrize('cbs', [lambda: [], lambda: [TokenAccumulation(n_acc=9)], lambda: [TokenAccumulation(n_tokens=200), GradientClip(.1)]], ids=['alone','accumulation','accumulation and clipping'])
 def test_a_scaled_loss_changes_nothing(make, cbs):
@@ -51,6 +53,7 @@ def test_a_scaled_loss_changes_nothing(make, cbs):
     if any(isinstance(o, GradientClip) for o in cbs()): assert torch.allclose(losses(a), losses(b), atol=1e-4)
     else: assert same(a, b) and torch.equal(losses(a), losses(b))
 
+@pytest.mark.exact
 def test_a_scaled_loss_and_frozen_groups():
     how = lambda o: o.fit_schedule(gradual_unfreeze, 1e-2, epochs=6)
     assert same(fit(lm(), how), fit(lm(Half(init_scale=2.**10)), how))
@@ -85,6 +88,7 @@ def test_resume_goes_on_with_the_scale_of_the_loss(at, start, acc, tmp_path):
     learn = fit(run(Resume(tmp_path/'r', every=1)), how)
     assert same(whole, learn) and learn.last_scale.scale==whole.last_scale.scale
 
+@pytest.mark.exact
 @pytest.mark.parametrize('speedup,on', [(.5,False), (3.,True)])
 def test_auto_on_a_cpu_asks_the_probe(monkeypatch, speedup, on):
     monkeypatch.delenv('FASTFORMERS_PRECISION', raising=False)

@@ -183,6 +183,7 @@ def mixing(learn):
     try: yield
     finally: learn.mixout.after_fit()
 
+@pytest.mark.exact
 def test_mixout_expectation_and_gradient_through_the_model(stages):
     "A linear layer's output: its mean over draws is that of the plain layer, its gradient reaches kept entries alone"
     learn = classifier(stages['bert'], Mixout(.5), drop_mult=0.)
@@ -251,6 +252,7 @@ def test_auxiliary_by_hand(stages, family):
     torch.testing.assert_close(learn.loss_grad, learn.loss+.7*want, atol=1e-4, rtol=1e-4)
     assert torch.equal(learn.model.eval()(x), plain.model.eval()(x))
 
+@pytest.mark.exact
 def test_auxiliary_head_learns_in_the_head_group_and_is_no_part_of_a_bundle(stages, tmp_path):
     learn = classifier(stages['bert'], AuxiliaryLM())
     learn.freeze()
@@ -332,6 +334,7 @@ def test_with_schedule_bf16_accumulation_and_lr_find(stages, name):
     names_ = {p:k for k,p in learn.model.named_parameters()}
     assert all(torch.equal(w, before[names_[p]]) for p,w in start.items())         # lr_find did not move the start
 
+@pytest.mark.exact
 @pytest.mark.parametrize('name', ['L2SP','EWC','RDrop'])
 def test_counted_once_a_window(stages, name):
     "The gradient of a window is that of the large batch, penalty and all"
@@ -411,6 +414,7 @@ def test_ewc_for_the_second_language_model(stages):
     quiet(learn, 1, 1e-3)
     assert learn.ewc.value>0 and all(math.isfinite(o) for o in learn.recorder.losses)
 
+@pytest.mark.exact
 def test_fisher_is_that_of_rows(stages):
     "Squares of each row's gradient, not of a batch's, with answers drawn from the model"
     set_seed(0)

@@ -87,6 +87,7 @@ class Stop(Callback):
     def after_batch(self):
         if self.training and self.train_iter==6: raise KeyboardInterrupt
 
+@pytest.mark.exact
 @pytest.mark.parametrize('stage', ['pretrain','adapt','classify'])
 def test_a_stage_goes_on_after_an_interrupt(start, tmp_path, stage):
     df = tiny_df()

@@ -101,6 +101,7 @@ def test_freezing_within_a_training_run_holds_at_once():
     learn.fit(1, lr=1e-2, cbs=[Freeze(), moves])
     assert [[o>0 for o in shares] for shares,_ in moves.log[:3]]==[[True]*5]+[[False]*4+[True]]*2
 
+@pytest.mark.exact
 @pytest.mark.parametrize('family', ['bert','albert','gpt2','openai-gpt'])
 def test_tied_weights_are_stepped_once(family):
     obj = objective(family)
@@ -168,6 +169,7 @@ def test_refused_epochs_name_ones_that_work():
 
 # The optimizer
 
+@pytest.mark.exact
 def test_fused_adam_is_that_of_the_paper():
     "Six batches of a real network under linear warm-up, beside the update of Loshchilov & Hutter (2019), algorithm 2"
     learn = make('bert', drop_mult=0., opt_func=partial(FusedAdam, sqr_mom=.999, eps=1e-6), wd_bn_bias=False)

@@ -19,6 +19,8 @@ from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 tables = dict(tags=(tiny_tags(), {}), choice=(tiny_choice(), dict(text_col=['text','candidates'], task='choice')),
               spans=(tiny_spans(), dict(text_col=['question','context'], label_col=['answer_text','answer_start'])))
 rich = 'bert gpt2 modernbert'.split()

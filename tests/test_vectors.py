@@ -17,6 +17,8 @@ from fastformers.models.heads import LSTMHead, PoolingHead
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 
+pytestmark = pytest.mark.exact
+
 both = ['text_a','text_b']
 odd = pairs[:7]+[('',''), ('a',''), ('a','b '*300), ('b '*300,'a')]
 ways = [('siamese','concat'), ('siamese','mean'), ('both_orders','concat'), ('both_orders','attn')]

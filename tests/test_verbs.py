@@ -25,6 +25,8 @@ from fastformers.objectives.core import TokenLoss
 from test_contracts_common import *
 from sklearn import metrics as skm
 
+pytestmark = pytest.mark.exact
+
 # ---- learners
 
 def tagged():

@@ -24,7 +24,7 @@ class TerminalProgress(Callback):
         seconds = .2 if sys.stderr.isatty() else 60
         runner = getattr(self.learn, 'schedule_runner', None) # there while `fit_schedule` runs
         epochs,self.clock = (self.n_epoch,None) if runner is None else (runner.schedule.total,runner.minutes and runner)
-        total,unit = (60*runner.minutes,'s') if self.clock else (epochs*len(self.dls.train),'batch')
+        total,unit = (runner.seconds,'s') if self.clock else (epochs*len(self.dls.train),'batch')
         self.bar = tqdm(total=math.ceil(total), unit=unit, mininterval=seconds, maxinterval=seconds, delay=seconds)
         self.old_logger,self.learn.logger = self.learn.logger,noop # the table of epochs
     def after_batch(self):

@@ -40,7 +40,7 @@ kept = { # class -> attributes that change from batch to batch
     Recorder:'lrs iters losses values',
     AvgLoss:'total count', AvgMetric:'total count', AvgSmoothLoss:'count val',
     TrackerCallback:'best new_best', EarlyStoppingCallback:'wait', ReduceLROnPlateau:'wait',
-    ParamScheduler:'hps', ScheduleRunner:'step hps spent batch',
+    ParamScheduler:'hps', ScheduleRunner:'step hps spent batch seconds',
     GradientAccumulation:'count', TokenAccumulation:'seen total unit', cpu_bf16:'on'}
 
 def state_of(o):

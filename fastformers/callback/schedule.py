@@ -207,8 +207,9 @@ def in_fit(cb):
 class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates `lrs` at each batch, as in `schedule`; arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True, minutes:float=None):
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True, minutes:float=None, reserved:float=0.):
         self.schedule,self.lrs,self.anneal,self.restart,self.minutes = schedule,np.asarray(lrs),anneal,restart,minutes
+        self.seconds = minutes and max(60*minutes-reserved, 30*minutes)  # of the fit
 
     def before_fit(self):
         self.step,self.hps,self.cut = None,{'lr':[]},False
@@ -221,7 +222,7 @@ class ScheduleRunner(Callback):
 
     def pos(self, ahead=0):
         "Position in the schedule, in epochs, `ahead` batches after the beginning of this one; with `minutes` by the clock"
-        if self.minutes: return self.schedule.total*(self.spent+ahead*self.batch)/(60*self.minutes)
+        if self.minutes: return self.schedule.total*(self.spent+ahead*self.batch)/self.seconds
         return self.epoch+(self.iter+ahead)/self.n_iter
 
     def before_batch(self):
@@ -284,6 +285,7 @@ def fit_schedule(self:Learner,
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
     minutes:float=None, # train so long instead of `epochs`; a step of the schedule keeps its share
+    reserved:float=0., # seconds of `minutes` to leave for work before and after the fit, at most half of them
 ):
     "Train with `schedule`; afterwards groups stay frozen as in its last step"
     if self.opt is None or reset_opt: self.create_opt()
@@ -294,6 +296,6 @@ def fit_schedule(self:Learner,
     if not minutes: check_batches(schedule, len(self.dls.train))
     self.opt.set_hyper('lr', self.lr if lr is None else lr)
     lrs = [h['lr'] for h in self.opt.hypers]
-    runner = ScheduleRunner(schedule, lrs, anneal, restart, minutes)
+    runner = ScheduleRunner(schedule, lrs, anneal, restart, minutes, reserved)
     n_epoch = 10**6 if minutes else math.ceil(schedule.total-_eps)  # more than fit: the clock ends the fit
     self.fit(n_epoch, lr=lrs, wd=wd, cbs=[runner, *L(cbs)])

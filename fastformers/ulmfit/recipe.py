@@ -81,7 +81,7 @@ _ranges = dict(epochs=(1e-6,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), 
 class TrainConfig:
     "Settings of every stage"
     epochs:float|None = 1. # Epochs, fractions allowed; blank: the length of the schedule
-    minutes:float|None = None # Minutes of training, by the clock, instead of epochs; the evaluation before and after comes on top
+    minutes:float|None = None # Minutes of the stage, by the clock, instead of epochs
     # Highest learning rate; blank: 5e-4 for a language model, 2e-4 for a classifier, 2e-3 with adapters
     lr:float|None = None
     # Which layers learn when: full_tune, head_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft, chain_thaw;

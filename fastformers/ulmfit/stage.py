@@ -77,14 +77,16 @@ def _check_answers(learn, stage):
         _log.warning(f"{stage.name}: all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}; "
                      "try more epochs, another `lr`, or check the labels")
 
-def _train(learn, c, name, seed, path, resume, test_dl=None, **facts):
-    "Train and evaluate `learn` with the settings `c`; returns the record, which also holds `facts`"
-    start,base,is_lm = time.time(),learn.lineage,objective_of(learn.dls) is not None
+def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
+    "Train and evaluate `learn` with the settings `c`, in a stage that began at `start`; return its record with `facts`"
+    base,is_lm,reserved = learn.lineage,objective_of(learn.dls) is not None,0.
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
     if is_lm:
+        began = time.time()
         stage.before,stage.score_before,_ = measure(learn)
+        reserved = time.time()-start + 2*(time.time()-began) # validation at the end of the fit, evaluation after it
         if c.embeddings=='counts': learn.start_from_counts()
     schedule = ('head_first' if learn.model.new_head else 'full_tune') if c.schedule is None else c.schedule
     schedule,n = named(schedule),len(learn.splitter(learn.model))
@@ -93,7 +95,7 @@ def _train(learn, c, name, seed, path, resume, test_dl=None, **facts):
     title,length = f"{name}, seed {seed}",f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
-    learn.fit_schedule(stage.schedule, stage.lr, anneal=named(c.anneal), minutes=c.minutes)
+    learn.fit_schedule(stage.schedule, stage.lr, anneal=named(c.anneal), minutes=c.minutes, reserved=reserved)
     if c.minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
@@ -129,11 +131,12 @@ def _lm_objective(c, tok, seed):
 
 def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume, cbs, **kwargs):
     if path is not None: check_dir(path)
+    start = time.time()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
     dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
-    return _train(learn, c, name, seed, path, resume)
+    return _train(learn, c, name, seed, path, resume, start)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
@@ -246,6 +249,7 @@ def fine_tune_classifier(
     "Stage 3: put a head on the body of `arch` and train both on your labels"
     c,resume = TaskConfig(**kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
+    start = time.time()
     set_seed(seed)
     dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, c.valid_pct, c.bs,
                          seed=seed, task=c.task, **reads(c))
@@ -253,4 +257,4 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], precision=precision,
                          gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    return _train(learn, c, name, seed, path, resume, test_dl, test_sets=sets)
+    return _train(learn, c, name, seed, path, resume, start, test_dl, test_sets=sets)
