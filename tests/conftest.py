@@ -1,5 +1,5 @@
 "What all tests share: no hub, few threads, marks that say what a test needs"
-import json, os, shutil, tempfile
+import json, os, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
@@ -54,6 +54,35 @@ def data_dir():
     d = os.environ.get('FASTFORMERS_DATA')
     if not d: pytest.skip('FASTFORMERS_DATA is not set')
     return Path(d)
+
+_light = """import json, os, sys, tempfile, traceback
+import fastformers.inference.predictor
+for line in sys.stdin:
+    outs = [tempfile.TemporaryFile('w+', encoding='utf-8') for _ in range(2)]
+    if not (pid := os.fork()):
+        for fd,o in zip((1,2), outs): os.dup2(o.fileno(), fd)
+        status = 0
+        try: exec(json.loads(line), {})
+        except SystemExit as e: status = print(e.code or '', file=sys.stderr) or int(bool(e.code))
+        except BaseException: status = traceback.print_exc() or 1
+        sys.stdout.flush(); sys.stderr.flush()
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for o in outs: o.seek(0)
+    print(json.dumps([status, *(o.read() for o in outs)]), flush=True)
+"""
+
+@pytest.fixture(scope='session')
+def without_fastai():
+    "A function that runs code where `fastformers.inference` alone was imported, and returns what it printed; the code raises if it fails"
+    p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', _light], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding='utf-8')
+    def run(code):
+        print(json.dumps(code), file=p.stdin, flush=True)
+        status,out,err = json.loads(p.stdout.readline())
+        assert status==0, err
+        return out
+    yield run
+    p.stdin.close(); p.wait()
 
 @pytest.fixture
 def deeper(tmp_path):

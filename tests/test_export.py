@@ -1,5 +1,5 @@
 "A classifier leaves fastai and gives the same answers; what cannot be opened is refused in a sentence"
-import json, logging, subprocess, sys
+import json, logging
 from functools import partial
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock, MultiCategoryBlock, RegressionBlock
@@ -19,6 +19,8 @@ from fastformers.inference.stage_json import read_stage
 from fastformers.text.train_tokenizer import train_tokenizer
 from fastformers.testing import tiny_tags
 from test_contracts_common import *
+
+pytestmark = pytest.mark.exact
 
 df = tiny_df()
 rich = 'bert roberta gpt2 xlnet deberta-v2 modernbert qwen2'.split()
@@ -225,25 +227,23 @@ def test_pairs_are_asked_for_pairs(tmp_path):
 
 # ---- without fastai, without pickle
 
-def opened_elsewhere(path, text):
-    "The answers of a new process to `text`, and the libraries that it imported"
-    code = f"""import sys, json
-from fastformers.inference.predictor import from_hf
+@pytest.fixture
+def opened_elsewhere(without_fastai): return lambda path, text: json.loads(without_fastai(asked(path, text)))
 
-pytestmark = pytest.mark.exact
+def asked(path, text):
+    "Code that prints the answers to `text`, and the libraries that were imported"
+    return f"""import sys, json
+from fastformers.inference.predictor import from_hf
 answers = from_hf({str(path)!r}, device='cpu')({text!r})
 print(json.dumps([answers, sorted({{o.split('.')[0] for o in sys.modules}} & {{'fastai','pandas','matplotlib'}})]))"""
-    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)
-    assert r.returncode==0, r.stderr
-    return json.loads(r.stdout)
 
-def test_no_fastai_is_loaded(bundle):
+def test_no_fastai_is_loaded(bundle, opened_elsewhere):
     learn,kind,head,path = bundle
     if (kind,head) not in (('single',None),('single','hf')) or learn.model.config.model_type!='bert': return
     answers,modules = opened_elsewhere(path, 'a fine film')
     assert answers[0]['label']==from_hf(path, device='cpu')('a fine film')[0]['label'] and not modules
 
-def test_a_tagger_is_opened_without_fastai(tmp_path):
+def test_a_tagger_is_opened_without_fastai(tmp_path, opened_elsewhere):
     learn = quiet(classifier_learner(classifier_dls(tiny_tags(), tiny_tok('bert'), device='cpu'), tiny_arch('bert')))
     loud(learn.model)
     text = 'Anna Berg lives in Oslo.'

@@ -109,14 +109,13 @@ def test_testing_stands_alone(root, place):
     users = [m for m in place if any(o=='testing' for o,_ in imports(root, m))]
     assert not users, f'testing is for tests and examples; imported by {users}'
 
-def test_light_rooms_load_no_fastai(root, place):
+def test_light_rooms_load_no_fastai(place, without_fastai):
     names = [o for o in [*sorted(place, key=place.get), 'testing'] if o.split('.')[0] in light]
     code = f"""import importlib, sys
 for o in {names}:
     importlib.import_module('fastformers.'+o)
     if 'fastai' in sys.modules: sys.exit(f'fastformers.{{o}} imports fastai')"""
-    r = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
-    assert r.returncode==0, r.stderr
+    without_fastai(code)
 
 def test_rooms_say_what_they_are(root):
     for o in (root/'fastformers').glob('*/__init__.py'):
@@ -132,9 +131,6 @@ def test_outputs_hold_no_error(root):
     bad = [nb.name for nb in notebooks(root) for c in read(nb)['cells'] for o in c.get('outputs', []) if o['output_type']=='error']
     assert not bad, f'saved with an error: {bad}'
 
-def test_no_name_of_fastai_is_shadowed(root):
-    code = """import fastai.text.all as f, fastformers.all as o
-print([n for n in o.__all__ if hasattr(f, n) and getattr(f, n) is not getattr(o, n)])"""
-    r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], cwd=root, capture_output=True, text=True)
-    assert r.returncode==0, r.stderr
-    assert r.stdout.strip().splitlines()[-1]=='[]', f'names of fastai.text.all mean something else here: {r.stdout}'
+def test_no_name_of_fastai_is_shadowed():
+    import fastai.text.all as f, fastformers.all as o
+    assert not (bad := [n for n in o.__all__ if hasattr(f, n) and getattr(f, n) is not getattr(o, n)]), f'these are other names of fastai.text.all: {bad}'

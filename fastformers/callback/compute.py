@@ -16,6 +16,7 @@ from torch import nn
 from fastai.basics import Callback, CancelBatchException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
+from ..models.core import HFModel
 from ..objectives.core import TokenLoss, objective_of
 from .schedule import ScheduleRunner
 
@@ -40,31 +41,26 @@ def bf16_speedup()->float: # above 1: bfloat16 is faster
     return fp32/bf16
 
 class cpu_bf16(Callback):
-    "bfloat16 autocast for forward pass and loss on a CPU, if `enabled`; None: where `bf16_speedup()` is at least 1.1"
+    "Run forward passes on a CPU in bfloat16 autocast, if `enabled`; None: where `bf16_speedup()` is at least 1.1"
     order = MixedPrecision.order
     def __init__(self, enabled:bool=None):
-        self.enabled,self.on,self.autocast = enabled,None,None
+        self.enabled,self.on = enabled,None
 
     def before_fit(self):
-        self._exit()
         on_cpu = next(self.model.parameters()).device.type=='cpu'
         on = on_cpu and (bf16_speedup()>=1.1 if self.enabled is None else self.enabled)
         if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}")
         self.on = on
 
     def before_batch(self):
-        self._exit() # of an interrupted forward pass
-        if not self.on: return
-        self.autocast = torch.autocast('cpu', dtype=torch.bfloat16)
-        self.autocast.__enter__()
-
+        self._autocast(torch.bfloat16 if self.on else None)
     def after_pred(self):
         if self.on: self.learn.pred = to_float(self.pred)
-    def after_loss(self): self._exit()
-    def after_cancel_batch(self): self._exit()
-    def _exit(self):
-        if self.autocast is not None: self.autocast.__exit__(None, None, None)
-        self.autocast = None
+    def after_loss(self): self._autocast(None)
+    def after_cancel_batch(self): self._autocast(None)
+    def _autocast(self, dtype):
+        for o in self.model.modules():
+            if isinstance(o, HFModel): o.autocast = dtype
 
 # %% ../../nbs/callback/04_compute.ipynb #a762369f
 def precision(

@@ -129,6 +129,7 @@ class HFModel(nn.Module):
     new_tokens = 0 # Number of embeddings that `fit_vocab` added
     state_modules = () # Modules that compute the hidden states which feed the head, for `FrozenCache`
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
+    autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
     each = False # Does each sequence of a row have an output of its own? Otherwise a row has one
     def __init__(self,
@@ -150,6 +151,13 @@ class HFModel(nn.Module):
     @property
     def parts(self): "The models that `save` writes as checkpoints; a subclass may add others"; return [self]
     def head_spec(self): "Arguments of the head as JSON, see `build_head`; None without a head of this library"
+    def __call__(self, *args, **kwargs):
+        if self.autocast is None: return super().__call__(*args, **kwargs)
+        try:
+            with torch.autocast('cpu', dtype=self.autocast): return super().__call__(*args, **kwargs)
+        except BaseException: # Ctrl-C too
+            self.autocast = None
+            raise
     def forward(self, x): return self.states(x)
 
     def outputs(self, o, x):
