@@ -31,11 +31,6 @@ from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM, SpanMLM
 from .objectives.clm import CLM
-from .objectives.rtd import RTD
-from .objectives.hybrid import Hybrid
-from .objectives.plm import PLM
-from .objectives.sentence_pairs import NSP, SOP
-from .objectives.joint import Joint
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor

@@ -8,9 +8,9 @@ from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.resume import Resume
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.joint import Joint
-from fastformers.objectives.plm import PLM
-from fastformers.objectives.sentence_pairs import NSP, SOP
+from fastformers.papers.sentence_pairs import Joint
+from fastformers.papers.xlnet import PLM
+from fastformers.papers.sentence_pairs import NSP, SOP
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
 from test_contracts_common import *

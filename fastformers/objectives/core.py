@@ -132,7 +132,7 @@ class Objective(ItemTransform):
         "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
         if self.fits(cfg): return cfg
-        others = ', '.join(o.__name__ for o in objectives.values() if o.fits(cfg)) or 'none'
+        others = ', '.join(o.__name__ for o in all_objectives().values() if o.fits(cfg)) or 'none'
         raise ValueError(f"{type(self).__name__} does not fit {cfg.model_type}; objectives that do: {others}")
     def build(self, arch, pretrained=True, **kwargs):
         "Build the model of `arch` for this objective with `load_hf`, which takes the `kwargs`"
