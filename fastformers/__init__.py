@@ -42,7 +42,7 @@ Modules:
 - `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
-- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`), whole words (`WholeWordMLM`) or spans of words (`SpanMLM`)
+- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
 - `fastformers.papers.electra`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.papers.gpt_bert`: Causal and masked language modelling in one network (GPT-BERT)
 - `fastformers.papers.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)

@@ -29,7 +29,7 @@ from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, me
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
-from .objectives.mlm import MLM, WholeWordMLM, SpanMLM
+from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
