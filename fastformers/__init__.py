@@ -45,6 +45,7 @@ Modules:
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
 - `fastformers.papers.electra`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.papers.gpt_bert`: Causal and masked language modelling in one network (GPT-BERT)
+- `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
 - `fastformers.papers.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
 - `fastformers.papers.xlnet`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer

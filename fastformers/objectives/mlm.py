@@ -17,7 +17,7 @@ from torch import Tensor
 from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM
 from ..text.tokenizer import ordinary_ids
-from .core import Objective, hash_to_unit, shift_right, splitmix64, token_hash
+from .core import Objective, hash_to_unit, shift_right, splitmix64
 from .metrics import token_metrics
 
 # %% ../../nbs/objectives/02_mlm.ipynb #3b9a2408
@@ -38,17 +38,14 @@ class MLM(Objective):
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from the first to the second, linearly over a fit
         replace=(.8,.1), # Shares of hidden tokens that become the mask token or a random token; the rest stays
-        seed=42, # Seed of the masks
-        masks=None, # Number of different masks of a text, used in turn; None: a new one on each pass
-        predict='hidden' # Which tokens have a loss: 'hidden', or 'all' ordinary ones
+        seed=42 # Seed of the masks
     ):
         super().__init__(tok, seed)
         if not all(0<o<=1 for o in L(p)): raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
-        if predict not in ('hidden','all'): raise ValueError(f"`predict` is 'hidden' or 'all', got {predict!r}")
         if self.tok.mask_token_id is None:
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
-        self.p,self.replace,self.words,self.masks,self.predict = p,replace,ordinary_ids(self.tok),masks,predict
+        self.p,self.replace,self.words = p,replace,ordinary_ids(self.tok)
 
     @classmethod
     def fits(cls, config): return type(config) in AutoModelForMaskedLM._model_mapping
@@ -57,8 +54,7 @@ class MLM(Objective):
     def rate(self):
         "Return the share of ordinary tokens to hide now"
         start,end = L(self.p)[0],L(self.p)[-1]
-        return end + (start-end)*(1-self._share)
-    def hash(self, x): return token_hash(x, self.seed, self._pass%self.masks if self.masks else self._pass)
+        return end + (start-end)*(1-self.share_)
     def mask(self, x):
         "Choose the tokens to hide, True in `(bs, sl)`"
         return lowest(self.hash(x), self.ordinary(x), self.rate)
@@ -68,8 +64,7 @@ class MLM(Objective):
         h,u,ids,words = self.hash(x), hash_to_unit(splitmix64(unit+1)), x.ids, self.words.to(x.device)
         other = words[shift_right(splitmix64(h+2),1) % len(words)]
         new = torch.where(u<self.replace[0], self.tok.mask_token_id, torch.where(u<sum(self.replace), other, ids))
-        asked = m if self.predict=='hidden' else self.ordinary(x)
-        return x.replace(ids=torch.where(m, new, ids), predicted=asked), torch.where(asked, ids, -100)
+        return x.replace(ids=torch.where(m, new, ids), predicted=m), torch.where(m, ids, -100)
     def encodes(self, b): return self.hide(b[0], self.mask(b[0]), self.hash(b[0]))
 
 # %% ../../nbs/objectives/02_mlm.ipynb #0e2018f3
