@@ -84,7 +84,7 @@ def test_the_network_is_handed_on(kind, tmp_path):
 
 @pytest.mark.parametrize('name,family', [('plm','xlnet'), ('sop','albert'), ('joint','bert')])
 def test_stages_know_them_by_name(name, family, tmp_path):
-    kwargs = dict(objective=name, epochs=1, seq_len=32, bs=16, packing='doc-sentences' if name=='plm' else 'sentence-pair')
+    kwargs = dict(objective=name, epochs=1, seq_len=32, bs=16, packing='doc-sentences' if name=='plm' else 'segment-pair')
     pretrain_lm(df, tmp_path/'one', tiny_tok(family), tiny_arch(family, num_hidden_layers=1), **kwargs)
     second = fine_tune_lm(df, tmp_path/'one', path=tmp_path/'two', **kwargs)
     assert second.learner.model.loaded.new==[] and (name!='joint' or {'mlm_perplexity','nsp_accuracy'}<=second.metrics.keys())
