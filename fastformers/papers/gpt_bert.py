@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from ..text.core import as_tokens
 from ..models.core import LanguageModel
 from ..models.families import is_causal
-from ..models.load import load_hf
 from ..objectives.clm import CLM
 from ..objectives.core import hash_to_unit, splitmix64
 from ..objectives.mlm import MLM
@@ -61,10 +60,7 @@ class Hybrid(MLM, CLM):
 
     @classmethod
     def fits(cls, config): return is_causal(config)
-    def build(self, arch, pretrained=True, **kwargs):
-        "Build the `HybridLM` of `arch` with `load_hf`, which takes the `kwargs`"
-        self.check(arch, kwargs.get('revision','main'))
-        return HybridLM(*load_hf(self.auto_cls, arch, pretrained, **kwargs), self.tok.mask_token_id)
+    def model_cls(self, hf, report): return HybridLM(hf, report, self.tok.mask_token_id)
 
     def ordinary(self, x): return super().ordinary(x) & F.pad(x.real[:,:-1], (1,0)) # with a token before it
     def causal_rows(self, x):

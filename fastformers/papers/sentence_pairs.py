@@ -153,10 +153,10 @@ class SOP(NSP):
 
 # %% ../../nbs/papers/06_sentence_pairs.ipynb #f3ee755c
 class JointLoss:
-    "Sum of the members' losses of each row times `weights`; rows are weighted as in the first member"
-    def __init__(self, members, weights): self.members,self.weights = members,weights
+    "Add the losses of the members in each row, and weight rows as the first member does"
+    def __init__(self, members): self.members = members
     def __call__(self, pred, *ys, reduction='mean'):
-        rows = sum(w*o.loss_func(p, y, reduction='none') for o,w,p,y in zip(self.members, self.weights, pred, ys))
+        rows = sum(o.loss_func(p, y, reduction='none') for o,p,y in zip(self.members, pred, ys))
         return reduce_rows(rows, self.members[0].row_weights(pred[0], ys[0]), reduction)
     def activation(self, preds): return tuple(o.loss_func.activation(p) for o,p in zip(self.members, preds))
     def decodes(self, preds): return tuple(o.loss_func.decodes(p) for o,p in zip(self.members, preds))
@@ -185,22 +185,21 @@ class Joint(Objective):
     auto_cls,model_cls,fits = AutoModelForPreTraining,JointModel,NSP.fits
     def __init__(self,
         members, # `MLM` or `WholeWordMLM`, and `NSP` or `SOP`; or a tokenizer, for `MLM` and `NSP`
-        weights=(1.,1.), # Weights of the two losses
         seed=42 # Seed of `MLM` and `NSP`, if `members` is a tokenizer
     ):
         if not isinstance(members, (list,tuple)): members = [MLM(members, seed=seed), NSP(members, seed=seed)]
-        self.members,self.weights = sorted(members, key=lambda o: isinstance(o, NSP)),weights
+        self.members = sorted(members, key=lambda o: isinstance(o, NSP))
         if [isinstance(o, NSP) for o in self.members]!=[False,True] or not isinstance(self.members[0], MLM):
             raise ValueError(f"`Joint` takes one of `MLM`, `WholeWordMLM` and one of `NSP`, `SOP`; got {', '.join(type(o).__name__ for o in members)}")
         super().__init__(self.members[0].tfm, seed)
-        self.loss_func = JointLoss(self.members, weights)
+        self.loss_func = JointLoss(self.members)
     @property
     def metrics(self): return [MemberMetric(self, i, m) for i,o in enumerate(self.members) for m in o.metrics]
     def row_weights(self, pred, *yb): return self.members[0].row_weights(pred[0], yb[0])
     def encodes(self, b):
         x,ys = b[0],[]
         for o in reversed(self.members):
-            o.passes = self.pass_
+            o.passes,o.share = self.pass_,self.share_
             x,y = o((x,), split_idx=0)
             ys.insert(0, y)
         return x,*ys
