@@ -43,11 +43,12 @@ Modules:
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
-- `fastformers.papers.electra`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
-- `fastformers.papers.gpt_bert`: Causal and masked language modelling in one network (GPT-BERT)
+- `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
+- `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
 - `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
-- `fastformers.papers.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
-- `fastformers.papers.xlnet`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
+- `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
+- `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
+- `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
