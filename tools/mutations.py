@@ -12,7 +12,7 @@ root = Path(__file__).resolve().parent.parent
 mutations = [
     # masks and objectives
     ('mask share is rounded down', 'objectives/mlm', '(n.double()*p).round()', '(n.double()*p).floor()', 'contracts_masks'),
-    ('a short row has no mask', 'objectives/mlm', '.round().clamp(min=1).minimum(n)', '.round().minimum(n)', 'contracts_masks'),
+    ('a short row has no mask', 'objectives/mlm', '.round().long().clamp(min=1).minimum(n)', '.round().long().minimum(n)', 'contracts_masks'),
     ('special tokens are masked', 'objectives/core', 'return x.real & ~torch.isin(x.ids, self.special.to(x.device))', 'return x.real', 'contracts_masks'),
     ('shares of mask and random token swapped', 'objectives/mlm', 'torch.where(u<self.replace[0],', 'torch.where(u<self.replace[1],', 'contracts_masks'),
     ('a random replacement may be special', 'objectives/mlm', 'other = words[shift_right(splitmix64(h+2),1) % len(words)]', 'other = shift_right(splitmix64(h+2),1) % len(self.tok)', 'contracts_masks'),
