@@ -41,13 +41,14 @@ Modules:
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
-- `fastformers.objectives.hybrid`: Causal and masked language modelling in one network (GPT-BERT)
-- `fastformers.objectives.joint`: Two objectives on one batch: masked words and the relation of two segments, as BERT and ALBERT were trained (`Joint`)
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
-- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`), whole words (`WholeWordMLM`) or spans of words (`SpanMLM`)
-- `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
-- `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
-- `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
+- `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
+- `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
+- `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
+- `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
+- `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
+- `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
+- `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD

@@ -29,13 +29,8 @@ from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, me
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
-from .objectives.mlm import MLM, WholeWordMLM, SpanMLM
+from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
-from .objectives.rtd import RTD
-from .objectives.hybrid import Hybrid
-from .objectives.plm import PLM
-from .objectives.sentence_pairs import NSP, SOP
-from .objectives.joint import Joint
 from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor

@@ -8,9 +8,9 @@ from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.resume import Resume
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.joint import Joint
-from fastformers.objectives.plm import PLM
-from fastformers.objectives.sentence_pairs import NSP, SOP
+from fastformers.papers.sentence_pairs import Joint
+from fastformers.papers.xlnet import PLM
+from fastformers.papers.sentence_pairs import NSP, SOP
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
 from test_contracts_common import *
@@ -85,7 +85,7 @@ def test_the_network_is_handed_on(kind, tmp_path):
 
 @pytest.mark.parametrize('name,family', [('plm','xlnet'), ('sop','albert'), ('joint','bert')])
 def test_stages_know_them_by_name(name, family, tmp_path):
-    kwargs = dict(objective=name, epochs=1, seq_len=32, bs=16, packing='doc-sentences' if name=='plm' else 'sentence-pair')
+    kwargs = dict(objective=name, epochs=1, seq_len=32, bs=16, packing='doc-sentences' if name=='plm' else 'segment-pair')
     pretrain_lm(df, tmp_path/'one', tiny_tok(family), tiny_arch(family, num_hidden_layers=1), **kwargs)
     second = fine_tune_lm(df, tmp_path/'one', path=tmp_path/'two', **kwargs)
     assert second.learner.model.loaded.new==[] and (name!='joint' or {'mlm_perplexity','nsp_accuracy'}<=second.metrics.keys())

@@ -7,8 +7,8 @@ from fastformers.inference.lm_predictor import LMPredictor, lm_from_hf
 from fastformers.learner.core import lm_learner
 from fastformers.models.core import LanguageModel
 from fastformers.models.families import evaluating
-from fastformers.objectives.plm import PLM
-from fastformers.objectives.rtd import RTD
+from fastformers.papers.xlnet import PLM
+from fastformers.papers.electra import RTD
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.tokenizer import HFTokenizer
 

@@ -4,7 +4,7 @@ from fastai.torch_core import set_seed
 from transformers import AutoModel, AutoModelForPreTraining
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.objectives.rtd import RTD
+from fastformers.papers.electra import RTD
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
 from test_contracts_common import *

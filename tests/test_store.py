@@ -5,6 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 from fastformers.data.block import lm_dls
 from fastformers.learner.core import lm_learner
+import fastformers.papers.sentence_pairs # rows of two segments
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
 from fastformers.text.core import TensorTokens
 from fastformers.text.store import TokenStore

@@ -12,17 +12,17 @@ root = Path(__file__).resolve().parent.parent
 mutations = [
     # masks and objectives
     ('mask share is rounded down', 'objectives/mlm', '(n.double()*p).round()', '(n.double()*p).floor()', 'contracts_masks'),
-    ('a short row has no mask', 'objectives/mlm', '.round().clamp(min=1).minimum(n)', '.round().minimum(n)', 'contracts_masks'),
+    ('a short row has no mask', 'objectives/mlm', '.round().long().clamp(min=1).minimum(n)', '.round().long().minimum(n)', 'contracts_masks'),
     ('special tokens are masked', 'objectives/core', 'return x.real & ~torch.isin(x.ids, self.special.to(x.device))', 'return x.real', 'contracts_masks'),
     ('shares of mask and random token swapped', 'objectives/mlm', 'torch.where(u<self.replace[0],', 'torch.where(u<self.replace[1],', 'contracts_masks'),
     ('a random replacement may be special', 'objectives/mlm', 'other = words[shift_right(splitmix64(h+2),1) % len(words)]', 'other = shift_right(splitmix64(h+2),1) % len(self.tok)', 'contracts_masks'),
     ('masks depend on padding', 'objectives/core', 'pos = real.cumsum(1)*_GOLD', 'pos = torch.ones_like(real).cumsum(1)*_GOLD', 'contracts_masks'),
     ('masks ignore the pass', 'objectives/core', 'key = (seed*1_000_003 + pass_ + 1)', 'key = (seed*1_000_003 + 1)', 'contracts_masks'),
-    ('validation masks are drawn anew', 'objectives/core', 'self._pass = self.passes if split_idx==0 else 0', 'self._pass = self.passes', 'contracts_masks contracts_learner'),
-    ('parts of words are masked', 'objectives/mlm', 'lowest(self.hash(x), starts, self.p).gather(1, first)', 'lowest(self.hash(x), starts, self.p)', 'contracts_masks objectives/02_mlm'),
+    ('validation masks are drawn anew', 'objectives/core', '(self.passes,self.share) if split_idx==0 else (0,1.)', '(self.passes,self.share)', 'contracts_masks contracts_learner'),
+    ('parts of words are masked', 'objectives/mlm', 'lowest(self.hash(x), starts, self.rate).gather(1, first)', 'lowest(self.hash(x), starts, self.rate)', 'contracts_masks objectives/02_mlm'),
     ('CLM predicts the token itself', 'objectives/clm', 'torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)', 'torch.where(m, x.ids, -100)', 'contracts_lm_head objectives/03_clm'),
-    ('RTD has no weight of 50', 'objectives/rtd', '+ self.rtd_weight*self.rtd(pred, y)', '+ self.rtd(pred, y)', 'rtd objectives/04_rtd'),
-    ('RTD: hidden and refilled alike counts as replaced', 'objectives/rtd', 'return filled.predicted & (filled.ids!=y.as_subclass(Tensor))', 'return filled.predicted', 'rtd objectives/04_rtd'),
+    ('RTD has no weight of 50', 'papers/electra', '+ self.rtd_weight*self.rtd(pred, y)', '+ self.rtd(pred, y)', 'rtd papers/03_electra'),
+    ('RTD: hidden and refilled alike counts as replaced', 'papers/electra', 'return filled.predicted & (filled.ids!=y.as_subclass(Tensor))', 'return filled.predicted', 'rtd papers/03_electra'),
     # means and figures
     ('token loss is a mean of rows', 'objectives/core', 'else total/n.sum().clamp(min=1)', 'else rows.mean()', 'contracts_masks contracts_lm_head'),
     ('validation loss weighs batches by rows', 'objectives/metrics', 'n = (self.weight or objective_of(learn.dls).weight)(learn.pred, *learn.yb)', 'n = len(learn.yb[0])', 'contracts_learner objectives/01_metrics'),

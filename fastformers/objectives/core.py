@@ -91,7 +91,7 @@ objectives = {} # name -> class
 class Objective(ItemTransform):
     "Tokens -> (tokens with predicted positions, targets); brings loss, metrics and the model to train"
     order,auto_cls,model_cls,metrics,passes,share = 90,None,LanguageModel,(),0,0.
-    _pass,_share,_retain = 0,1.,False
+    pass_,share_,_retain = 0,1.,False # of this batch; in validation pass 0, as at the end of a fit
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives[camel2snake(cls.__name__)] = cls
@@ -112,9 +112,9 @@ class Objective(ItemTransform):
             raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
 
     def __call__(self, b, split_idx=None, **kwargs):
-        self._pass,self._share = (self.passes,self.share) if split_idx==0 else (0,1.) # validation: as at the end
+        self.pass_,self.share_ = (self.passes,self.share) if split_idx==0 else (0,1.)
         return super().__call__(b, **kwargs)
-    def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self._pass)
+    def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self.pass_)
     def ordinary(self, x):
         "Mark the tokens of `x` that are neither padding nor special"
         return x.real & ~torch.isin(x.ids, self.special.to(x.device))
@@ -132,7 +132,7 @@ class Objective(ItemTransform):
         "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
         if self.fits(cfg): return cfg
-        others = ', '.join(o.__name__ for o in objectives.values() if o.fits(cfg)) or 'none'
+        others = ', '.join(o.__name__ for o in all_objectives().values() if o.fits(cfg)) or 'none'
         raise ValueError(f"{type(self).__name__} does not fit {cfg.model_type}; objectives that do: {others}")
     def build(self, arch, pretrained=True, **kwargs):
         "Build the model of `arch` for this objective with `load_hf`, which takes the `kwargs`"

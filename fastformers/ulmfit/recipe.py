@@ -108,7 +108,7 @@ class LMConfig(TrainConfig):
     objective:str|None = None
     mask_rate:float|None = None # Share of tokens that a masked language model predicts; blank: 0.15
     seq_len:int = 128 # Most tokens in a row
-    # How documents become rows: doc-sentences, full-sentences, segment-pair, sentence-pair
+    # How documents become rows: doc-sentences, full-sentences, segment-pair
     packing:str = 'doc-sentences'
     # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks and millions of tokens)
     embeddings:Literal['kept','counts'] = 'kept'
