@@ -33,11 +33,12 @@ def count_vectors(rows, n_tokens, width, window=5, smooth=.75)->tuple: # (vector
     total = np.bincount(pairs.row, pairs.data, n_tokens)
     share = total**smooth/(total**smooth).sum()
     pmi = np.log(pairs.data/(total[pairs.row]*share[pairs.col])).clip(0)
-    k = min(width, n_tokens-1)
-    u,s,_ = svds(csr_matrix((pmi, (pairs.row, pairs.col)), shape=pairs.shape), k=k, random_state=0)
+    there,vecs = np.flatnonzero(total),np.zeros((n_tokens,width), np.float32)
+    if (k := min(width, len(there)-1))<1: return vecs, n
+    u,s,_ = svds(csr_matrix((pmi, (pairs.row, pairs.col)), shape=pairs.shape)[there][:,there], k=k, random_state=0)
     order = s.argsort()[::-1]
-    vecs = np.where(total[:,None]>0, u[:,order]*s[order]**.5, 0)
-    return np.pad(vecs, ((0,0), (0,width-k))).astype(np.float32), n
+    vecs[there,:k] = u[:,order]*s[order]**.5
+    return vecs, n
 
 # %% ../../nbs/learner/03_counts.ipynb #9ba874d4
 def _mixed(vecs, old, n):
