@@ -6,7 +6,6 @@ Modules:
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.auxiliary_tasks`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
-- `fastformers.callback.consistency`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
@@ -48,6 +47,7 @@ Modules:
 - `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
+- `fastformers.papers.uda`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD

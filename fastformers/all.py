@@ -51,7 +51,6 @@ from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.auxiliary_tasks import AuxiliaryTasks
 from .callback.distil import Distil, keep_layers
-from .callback.consistency import Consistency, pseudo_label
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .learner.optimizer import FusedAdam
