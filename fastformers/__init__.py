@@ -4,7 +4,6 @@ Modules:
 
 - `fastformers.all`: The names you need in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
-- `fastformers.callback.auxiliary_tasks`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
@@ -47,6 +46,7 @@ Modules:
 - `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
+- `fastformers.papers.mt_dnn`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.papers.uda`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding

@@ -49,7 +49,6 @@ from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
 from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
 from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
 from .callback.auxiliary_lm import AuxiliaryLM
-from .callback.auxiliary_tasks import AuxiliaryTasks
 from .callback.distil import Distil, keep_layers
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
