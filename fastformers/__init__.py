@@ -47,6 +47,7 @@ Modules:
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
 - `fastformers.papers.mt_dnn`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
+- `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
 - `fastformers.papers.uda`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
@@ -65,7 +66,6 @@ Modules:
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
 - `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `measure`, `class_scores`, `tfidf_hits`
-- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
-- `fastformers.ulmfit.transfer`: Does training on another labelled set first help? `transfer_table`"""
+- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.1.0"

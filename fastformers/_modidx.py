@@ -1429,6 +1429,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'fastformers/papers/mt_dnn.py'),
                                            'fastformers.papers.mt_dnn.AuxiliaryTasks.state_dict': ( 'papers/mt_dnn.html#auxiliarytasks.state_dict',
                                                                                                     'fastformers/papers/mt_dnn.py')},
+            'fastformers.papers.stilts': { 'fastformers.papers.stilts.transfer_table': ( 'papers/stilts.html#transfer_table',
+                                                                                         'fastformers/papers/stilts.py')},
             'fastformers.papers.uda': { 'fastformers.papers.uda.Consistency': ('papers/uda.html#consistency', 'fastformers/papers/uda.py'),
                                         'fastformers.papers.uda.Consistency.__init__': ( 'papers/uda.html#consistency.__init__',
                                                                                          'fastformers/papers/uda.py'),
@@ -2181,6 +2183,4 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.ulmfit.stage.task_learner': ( 'ulmfit/stage.html#task_learner',
                                                                                      'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage.test_rows': ( 'ulmfit/stage.html#test_rows',
-                                                                                  'fastformers/ulmfit/stage.py')},
-            'fastformers.ulmfit.transfer': { 'fastformers.ulmfit.transfer.transfer_table': ( 'ulmfit/transfer.html#transfer_table',
-                                                                                             'fastformers/ulmfit/transfer.py')}}}
+                                                                                  'fastformers/ulmfit/stage.py')}}}

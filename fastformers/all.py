@@ -65,7 +65,6 @@ from .ulmfit.report import Report
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.curve import label_curve
-from .ulmfit.transfer import transfer_table
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]
