@@ -42,7 +42,6 @@ from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
-from .data.glue import glue
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
 from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule, discriminative_lrs
 from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
