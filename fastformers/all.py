@@ -46,7 +46,7 @@ from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze,
 from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule, discriminative_lrs
 from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
 from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
-from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
+from .callback.regularize import L2SP, RDrop
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.distil import Distil, keep_layers
 from .callback.compute import precision, cpu_bf16, TokenAccumulation

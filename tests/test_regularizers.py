@@ -22,7 +22,9 @@ from fastformers.models.load import load_config
 from fastformers.models.families import layer_groups
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
-from fastformers.callback.regularize import EWC, L2SP, Mixout, RDrop, fisher_diagonal, load_fisher, loaded_weights, save_fisher, symmetric_kl
+from fastformers.callback.regularize import L2SP, RDrop, loaded_weights, symmetric_kl
+from fastformers.papers.ewc import EWC, fisher_diagonal, load_fisher, save_fisher
+from fastformers.papers.mixout import Mixout
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
