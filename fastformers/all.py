@@ -24,7 +24,6 @@ from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, c
 from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.vocab import vocab_report
-from .models.awd_lstm import join_directions
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
