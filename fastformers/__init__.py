@@ -45,6 +45,8 @@ Modules:
 - `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
+- `fastformers.papers.ewc`: Keep the weights that a language model needs most near their pretrained values: `EWC`, `fisher_diagonal`
+- `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
 - `fastformers.papers.mt_dnn`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
 - `fastformers.papers.uda`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`

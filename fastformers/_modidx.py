@@ -1381,8 +1381,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/papers/ewc.py'),
                                         'fastformers.papers.ewc.fisher_diagonal': ( 'papers/ewc.html#fisher_diagonal',
                                                                                     'fastformers/papers/ewc.py'),
-                                        'fastformers.papers.ewc.load_fisher': ('papers/ewc.html#load_fisher', 'fastformers/papers/ewc.py'),
-                                        'fastformers.papers.ewc.save_fisher': ('papers/ewc.html#save_fisher', 'fastformers/papers/ewc.py'),
                                         'fastformers.papers.ewc.score_gradient': ( 'papers/ewc.html#score_gradient',
                                                                                    'fastformers/papers/ewc.py')},
             'fastformers.papers.mixout': { 'fastformers.papers.mixout.Mixout': ( 'papers/mixout.html#mixout',
