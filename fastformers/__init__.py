@@ -45,11 +45,12 @@ Modules:
 - `fastformers.objectives.plm`: Permutation language modelling (XLNet): predict tokens from those before them in a random order (`PLM`)
 - `fastformers.objectives.rtd`: Replaced token detection (ELECTRA): find the tokens of a text that a small language model has replaced
 - `fastformers.objectives.sentence_pairs`: Do two pieces of text belong together? The next segment or another's (`NSP`, BERT), in order or swapped (`SOP`, ALBERT)
+- `fastformers.papers.elmo`: Join a forward and a backward AWD-LSTM into one body for classifiers: `join_directions`
 - `fastformers.papers.ewc`: Keep the weights that a language model needs most near their pretrained values: `EWC`, `fisher_diagonal`
 - `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
-- `fastformers.papers.mt_dnn`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
+- `fastformers.papers.mt_dnn`: Train on several labelled sets at once, on one body with a head for each: `AuxiliaryTasks`
 - `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
-- `fastformers.papers.uda`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
+- `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`, `pseudo_label`
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
