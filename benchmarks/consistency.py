@@ -15,7 +15,7 @@ arms = {'alone':None, 'consistency':{}, 'consistency, no annealing':dict(anneal=
 
 def classify(df, arch, texts, n, seed, arm):
     from fastai.torch_core import set_seed
-    from fastformers.callback.consistency import Consistency
+    from fastformers.papers.uda import Consistency
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     set_seed(seed)

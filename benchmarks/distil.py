@@ -44,7 +44,7 @@ def main():
     p.add_argument('--folds', default='0,1')
     args = p.parse_args()
     import torch
-    from fastformers.callback.consistency import pseudo_label
+    from fastformers.papers.uda import pseudo_label
     from fastformers.inference.predictor import Ensemble, from_hf
     torch.set_num_threads(1)
     quiet()

@@ -26,15 +26,16 @@ sets = { # training file, test file, score
 }
 origin.update({f:f'{f.split("/")[0]}, as CSV; see the citations in this folder' for a,b,_ in sets.values() for f in (a,b)})
 
+def table(path):
+    "The rows of the file `path`: one text or two and a label, which is a number only where the file has no classes"
+    df = read(path)
+    if 'label' not in df: df = df.rename(columns={'labels':'label', 'score':'label'})
+    if not pd.api.types.is_float_dtype(df.label): df = df.assign(label=df.label.astype(str))
+    return df.filter(['text','text_a','text_b','label'])
+
 def load(name, full):
     "(training rows with validation rows among them, test rows)"
-    from fastformers.data.glue import glue, glue_tasks
-    files = data_files(*sets[name][:2])
-    if name in glue_tasks:
-        g = glue(name, files[0].parent)
-        valid = g.df.get('is_valid', pd.Series(False, g.df.index)).astype(bool)
-        df,test = (o.drop(columns='is_valid', errors='ignore') for o in (g.df[~valid], g.df[valid] if g.test is None else g.test))
-    else: df,test = (read(o).rename(columns={'labels':'label'}) for o in files)
+    df,test = map(table, data_files(*sets[name][:2]))
     if not full: df,test = df.sample(min(1700, len(df)), random_state=0),test.sample(min(1000, len(test)), random_state=0)
     df = df.reset_index(drop=True)
     if name=='goemotions': # labels that are there to be learnt

@@ -32,7 +32,7 @@ def fit(work, target, source, seed):
         arch = work/source
         if not arch.exists(): train(rows_of(source, 3000), 'minilm', 42, epochs['source'], arch)
     if source=='all at once':
-        from fastformers.callback.auxiliary_tasks import AuxiliaryTasks
+        from fastformers.papers.mt_dnn import AuxiliaryTasks
         from fastformers.data.block import classifier_dls
         cbs = [AuxiliaryTasks({k:classifier_dls(o := rows_of(k, 3000), 'minilm', glue.columns(o), bs=how['bs'], max_len=how['max_len'], device='cpu') for k in sources})]
     learn = train(df, arch, seed, epochs['target'], cbs=cbs).learner

@@ -4,17 +4,14 @@ Modules:
 
 - `fastformers.all`: The names you need in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
-- `fastformers.callback.auxiliary_tasks`: Train on several tasks at once: `AuxiliaryTasks`, one body, a head for each task
 - `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
-- `fastformers.callback.consistency`: Learn from unlabelled texts in the third stage: `Consistency`, `pseudo_label`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
-- `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `Mixout`, `RDrop`, `EWC`
+- `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training and continue an interrupted run with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
-- `fastformers.data.glue`: The tasks of GLUE by name: columns, splits and metrics
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
@@ -44,10 +41,16 @@ Modules:
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
 - `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
+- `fastformers.papers.elmo`: Join a forward and a backward AWD-LSTM into one body for classifiers: `join_directions`
+- `fastformers.papers.ewc`: Keep the weights that a language model needs most near their pretrained values: `EWC`, `fisher_diagonal`
 - `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
+- `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
+- `fastformers.papers.mt_dnn`: Train on several labelled sets at once, on one body with a head for each: `AuxiliaryTasks`
 - `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
+- `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
+- `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`, `pseudo_label`
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
@@ -66,7 +69,6 @@ Modules:
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
 - `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `measure`, `class_scores`, `tfidf_hits`
-- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
-- `fastformers.ulmfit.transfer`: Does training on another labelled set first help? `transfer_table`"""
+- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.1.0"

@@ -24,7 +24,6 @@ from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, c
 from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.vocab import vocab_report
-from .models.awd_lstm import join_directions
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
@@ -37,16 +36,13 @@ from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights
 from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
-from .data.glue import glue
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
 from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule, discriminative_lrs
 from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
 from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
-from .callback.regularize import L2SP, Mixout, RDrop, EWC, fisher_diagonal, save_fisher, load_fisher
+from .callback.regularize import L2SP, RDrop
 from .callback.auxiliary_lm import AuxiliaryLM
-from .callback.auxiliary_tasks import AuxiliaryTasks
 from .callback.distil import Distil, keep_layers
-from .callback.consistency import Consistency, pseudo_label
 from .callback.compute import precision, cpu_bf16, TokenAccumulation
 from .callback.resume import Resume
 from .learner.optimizer import FusedAdam
@@ -62,7 +58,6 @@ from .ulmfit.report import Report
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .ulmfit.curve import label_curve
-from .ulmfit.transfer import transfer_table
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]

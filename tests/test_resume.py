@@ -7,7 +7,7 @@ from fastai.callback.schedule import fit_one_cycle, lr_find
 from fastai.torch_core import set_seed
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.callback.auxiliary_tasks import AuxiliaryTasks
+from fastformers.papers.mt_dnn import AuxiliaryTasks
 from fastformers.callback.resume import Resume
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 

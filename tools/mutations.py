@@ -50,7 +50,7 @@ mutations = [
     ('the cache survives new weights', 'callback/freeze', 'if key!=self.key: self.clear()', 'if False: self.clear()', 'frozen callback/01_freeze'),
     ('L2-SP pulls new weights like old ones', 'callback/regularize', 'self.beta/2*_sum_squares', 'self.alpha/2*_sum_squares', 'regularizers callback/02_regularize'),
     ('R-Drop without divergence', 'callback/regularize', '(second-self.loss + self.alpha*div)/2', '(second-self.loss)/2', 'regularizers callback/02_regularize'),
-    ('EWC ignores what mattered', 'callback/regularize', '((f*(p-self.reference[p]).pow(2)).sum()', '(((p-self.reference[p]).pow(2)).sum()', 'regularizers callback/02_regularize'),
+    ('EWC ignores what mattered', 'papers/ewc', '((f*(p-self.reference[p]).pow(2)).sum()', '(((p-self.reference[p]).pow(2)).sum()', 'regularizers papers/11_ewc'),
     ('resume: the random state is new', 'callback/resume', "set_random_states(**{**state, 'random_state':(version, tuple(ints), gauss)})", 'pass', 'resume'),
     ('resume: the epoch begins again', 'data/loader', 'self.passes,self._start,self._ready = passes,batch,ready', 'self.passes,self._start,self._ready = passes,0,ready', 'resume'),
     ('every epoch in the same order', 'data/loader', 'np.random.default_rng((self.seed, self.passes))', 'np.random.default_rng((self.seed, 0))', 'contracts_batches resume data/03_loader'),
