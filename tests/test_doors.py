@@ -130,6 +130,7 @@ def test_several_labels_come_from_one_column_or_many():
     first = batches(a) # a second pass has another order
     assert batches(b)==first==batches(c)==batches(lists)
 
+@pytest.mark.exact
 def test_flag_columns_are_the_vocab_in_their_order(tmp_path):
     df = tiny_df().assign(z=lambda d: (d.label=='positive').astype(int), never=0, b=lambda d: (d.label=='negative').astype(int))
     dls = classifier_dls(df, tiny_tok(), label_col=['z','never','b'], **small)

@@ -77,6 +77,7 @@ def plain_bytes(tok, i):
     if 'Ġ' in tok.get_vocab(): return len(o.replace('Ġ',''))          # a letter for each byte
     return len(o.removeprefix('##').replace('▁','').encode())
 
+@pytest.mark.exact
 @pytest.mark.parametrize('family', ['bert','gpt2','xlm-roberta','llama'])
 def test_loss_per_byte_by_hand(family):
     learn = lm(family)
