@@ -283,7 +283,7 @@ def parse_args(argv=None):
         else: args.parser.error(f"{o} is not expected here{_no_device.get(o) or did_you_mean(o, flags)}")
     return args
 
-def _say(code, text):
+def _print_error(code, text):
     print('fastformers: '+' '.join(str(text).split()), file=sys.stderr)
     return code
 
@@ -306,10 +306,10 @@ def main(argv=None)->int: # exit code
         args.command(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _say(130, 'interrupted'+'; continue with the same command and --resume'*('resume' in args))
+        return _print_error(130, 'interrupted'+'; continue with the same command and --resume'*('resume' in args))
     except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), 1)   # the reader, such as `head`, has closed the pipe
     except Exception as e:
         if args.debug: raise
         kind = '' if isinstance(e, (ValueError,TypeError,OSError,ImportError)) else f'{type(e).__name__}: '
-        return _say(2, f"error: {kind}{e}")
+        return _print_error(2, f"error: {kind}{e}")
     return 0

@@ -109,13 +109,13 @@ def find_task(df, label_col='label', task=None)->Task:
         raise ValueError(f"`task` {task!r} is unknown; available: {', '.join(tasks)}{did_you_mean(task, tasks)}")
     cls = first(o for o in reversed(tasks.values()) if o.matches(df, label_col))
     new = cls(target=target)
-    if (why := new.doubt(df, label_col)): _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
+    if (why := new.warning(df, label_col)): _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
     return new
 
 def read_labels(df, label_col, task):
     "The labels of `df` as `task` reads them; raise if one is missing"
-    def blank(o): return isinstance(o, str) and not o.strip() and not task.several
-    for c in [] if task.optional else listed(label_col):
+    def blank(o): return isinstance(o, str) and not o.strip() and not task.multi_label
+    for c in [] if task.label_optional else listed(label_col):
         no = (df[c].isna() | df[c].map(blank)).to_numpy()
         if no.any():
             raise ValueError(f"row {df.index[no][0]!r} has no label in column {c!r}; drop such rows first, "

@@ -90,8 +90,8 @@ objectives = {} # name -> class
 
 class Objective(ItemTransform):
     "Tokens -> (tokens with predicted positions, targets); brings loss, metrics and the model to train"
-    order,auto_cls,model_cls,metrics,passes,share = 90,None,LanguageModel,(),0,0.
-    pass_,share_,_retain = 0,1.,False # of this batch; in validation pass 0, as at the end of a fit
+    order,auto_cls,model_cls,metrics,passes,pct_train = 90,None,LanguageModel,(),0,0.
+    pass_,pct_train_,_retain = 0,1.,False # of this batch; in validation pass 0, as at the end of a fit
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives[camel2snake(cls.__name__)] = cls
@@ -112,7 +112,7 @@ class Objective(ItemTransform):
             raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
 
     def __call__(self, b, split_idx=None, **kwargs):
-        self.pass_,self.share_ = (self.passes,self.share) if split_idx==0 else (0,1.)
+        self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)
         return super().__call__(b, **kwargs)
     def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self.pass_)
     def ordinary(self, x):

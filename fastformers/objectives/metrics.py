@@ -46,9 +46,9 @@ class TokenRecorder(Callback):
     def after_create(self): self.learn.recorder.loss = TokenMean(self.weight)
 
 class TrainingShare(Callback):
-    "Set `share` of the objective: the share of the fit that is done, the same after resuming"
+    "Set `pct_train` of the objective: the share of the fit that is done, the same after resuming"
     order,run_valid = 1001,False # after `Resume`
-    def before_train(self): objective_of(self.dls).share = self.pct_train
+    def before_train(self): objective_of(self.dls).pct_train = self.pct_train
     def after_batch(self): self.before_train()
 
 class CountF1(Metric):

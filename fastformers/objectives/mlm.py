@@ -54,7 +54,7 @@ class MLM(Objective):
     def rate(self):
         "Return the share of ordinary tokens to hide now"
         start,end = L(self.p)[0],L(self.p)[-1]
-        return end + (start-end)*(1-self.share_)
+        return end + (start-end)*(1-self.pct_train_)
     def mask(self, x):
         "Choose the tokens to hide, True in `(bs, sl)`"
         return lowest(self.hash(x), self.ordinary(x), self.rate)

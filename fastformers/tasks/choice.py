@@ -45,8 +45,8 @@ class ChoiceTokenizer(HFTokenizer):
 # %% ../../nbs/tasks/03_choice.ipynb #82ad01b0
 class Choice(Task):
     "The best of several candidates for a text"
-    name,says,hf_class = 'choice','the best of several candidates','AutoModelForMultipleChoice'
-    classes,each,n_out,fields = False,True,1,('text','candidates')
+    name,summary,hf_class = 'choice','the best of several candidates','AutoModelForMultipleChoice'
+    classes,per_sequence,n_out,fields = False,True,1,('text','candidates')
     def __init__(self, labels=('score',), target=''): super().__init__(labels, target)
     def tokenizer(self, tok):
         if tok.windows>1 or tok.pairing!='together':
@@ -54,8 +54,8 @@ class Choice(Task):
         return tok if isinstance(tok, ChoiceTokenizer) else ChoiceTokenizer(tok.tok, **reads(tok))
     def texts(self, df, text_col):
         self.text_col = listed(text_col)
-        return [self.item(o) for o in df[self.text_col].itertuples(index=False, name=None)]
-    def item(self, o, pairs=None): return choice_row(o)
+        return [self.check_input(o) for o in df[self.text_col].itertuples(index=False, name=None)]
+    def check_input(self, o, pairs=None): return choice_row(o)
     def read(self, df, label_col): return [self.read_row(r, label_col) for r in df.to_dict('records')]
     def read_row(self, r, label_col):
         "The number of the right candidate in row `r`"

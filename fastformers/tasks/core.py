@@ -10,7 +10,7 @@ fastai is imported inside the methods that need it, so a `Predictor` works witho
 
 # %% auto #0
 __all__ = ['tasks', 'is_list', 'listed', 'Task', 'SingleLabel', 'MultiLabel', 'ScaledMSE', 'Regression', 'Numbers', 'RowLoss',
-           'targets', 'KeepTask', 'task_of', 'OwnLoss', 'loss_for']
+           'targets', 'TaskHolder', 'task_of', 'OwnLoss', 'loss_for']
 
 # %% ../../nbs/tasks/00_core.ipynb #9e56cc3c
 from functools import partial
@@ -39,16 +39,16 @@ class Task:
     "What the model predicts for a text; a subclass is one kind of label"
     name = None # key in `tasks`, in recipes and on the command line
     fastai = () # names of the fastai transforms that make such targets
-    says = '' # description for `repr`, with the number of labels as `{n}`
+    summary = '' # description for `repr`, with the number of labels as `{n}`
     hf_class = 'AutoModelForSequenceClassification' # the Auto class of Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
     score_name = 'accuracy' # name of `row_score`
     units = None # (mean, standard deviation) of targets that are numbers
     classes = True # Does a label consist of class names?
-    several = False # May a text have several labels, or none?
+    multi_label = False # May a text have several labels, or none?
     per_token = False # Are there outputs for several tokens of a row?
-    each = False # Has each sequence of a row an output of its own?
-    optional = False # May a row have no label?
+    per_sequence = False # Has each sequence of a row an output of its own?
+    label_optional = False # May a row have no label?
     fields = () # names of the parts of an input, which may then be a dict
     text_col = () # columns of the inputs, set by `texts`
 
@@ -60,12 +60,12 @@ class Task:
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
     def __init_subclass__(cls): tasks[cls.name] = cls
-    def __repr__(self): return f"{self.name} ({self.says.format(n=len(self.labels))})"
+    def __repr__(self): return f"{self.name} ({self.summary.format(n=len(self.labels))})"
 
     @property
     def n_out(self): "Number of outputs of the network"; return len(self.labels)
     @property
-    def one_class(self): "Is the label of a text one class?"; return self.classes and not (self.several or self.per_token)
+    def one_class(self): "Is the label of a text one class?"; return self.classes and not (self.multi_label or self.per_token)
     def head(self, **pooling):
         "The default head, a function of `(nf, n_out)`"
         return TokenHead if self.per_token else partial(PoolingHead, **pooling)
@@ -73,12 +73,12 @@ class Task:
 
     @classmethod
     def matches(cls, df, label_col): "Do the labels of `df` look like this task?"; return False
-    def doubt(self, df, label_col): "A sentence why `matches` may be wrong about `df`, or None"
+    def warning(self, df, label_col): "A sentence why `matches` may be wrong about `df`, or None"
     def texts(self, df, text_col):
         "The inputs in the columns `text_col` of `df`"
         self.text_col = listed(text_col)
         return texts_in(df, text_col)
-    def item(self, o, pairs=None):
+    def check_input(self, o, pairs=None):
         "The input `o` of a `Predictor` as the tokenizer takes it; `pairs`: was it trained on pairs? None: not known"
         if pairs is None or is_pair(o)==pairs: return o
         raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}"
@@ -115,7 +115,7 @@ class Task:
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
     def decoded(self, y, scores, item): "What `learn.predict(item)` says for the target `y`"; return y
     def row_score(self, pred, y, x=None): "A score of each row, higher is better, `(bs,)`; `x` are its tokens"
-    def decide(self, preds, y):
+    def targets_and_classes(self, preds, y):
         "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
         return y, self.chosen(preds)
 
@@ -143,11 +143,11 @@ class Task:
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
     "One class a text"
-    name,fastai,says = 'single',('Categorize',),'one of {n} labels a text'
+    name,fastai,summary = 'single',('Categorize',),'one of {n} labels a text'
     problem_type = 'single_label_classification'
     @classmethod
     def matches(cls, df, label_col): return not is_list(label_col)
-    def doubt(self, df, label_col):
+    def warning(self, df, label_col):
         o,n = df[label_col],df[label_col].nunique()
         if o.dtype.kind in 'iuf' and n>20 and len(o)<20*n:
             return (f"it holds {n} distinct whole numbers in {len(o)} rows, each read as a class; "
@@ -167,8 +167,8 @@ _several = list,tuple,set,np.ndarray
 
 class MultiLabel(Task):
     "Any number of classes a text: lists, names joined by ';', or several columns of 0 and 1"
-    name,fastai,says = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
-    problem_type,several = 'multi_label_classification',True
+    name,fastai,summary = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
+    problem_type,multi_label = 'multi_label_classification',True
     def __init__(self, labels=(), target='', threshold=.5): super().__init__(labels, target, threshold)
     @classmethod
     def matches(cls, df, label_col):
@@ -214,13 +214,13 @@ class ScaledMSE(nn.MSELoss):
 
 class Regression(Task):
     "A number a text, or several"
-    name,fastai,says = 'regression',('RegressionSetup',),'{n} x a number a text'
+    name,fastai,summary = 'regression',('RegressionSetup',),'{n} x a number a text'
     problem_type,score_name,classes = 'regression','-squared error',False
     @classmethod
     def matches(cls, df, label_col):
         flags = is_list(label_col) and df[list(label_col)].isin([0,1]).all(axis=None)
         return not flags and all(df[c].dtype.kind=='f' for c in listed(label_col))
-    def doubt(self, df, label_col):
+    def warning(self, df, label_col):
         o = df[listed(label_col)]
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10:
             return "it holds few whole numbers; for classes pass task='single'"
@@ -277,7 +277,7 @@ def targets(dls, n=10_000):
     at = np.linspace(0, len(tl)-1, min(n, len(tl))).astype(int).tolist()
     return torch.stack([torch.as_tensor(tl[i], dtype=torch.float) for i in at])
 
-class KeepTask(Transform):
+class TaskHolder(Transform):
     "Changes nothing; holds the `task` of dls from a `DataBlock`, so that it is made once"
     def __init__(self, task): self.task = task
 
@@ -294,7 +294,7 @@ def task_of(dls)->Task: # None for a language model
             "use CategoryBlock, MultiCategoryBlock or RegressionBlock, or `classifier_dls`")
     vocab = getattr(tl, 'vocab', None)
     task = cls().fit(targets(dls).numpy()) if vocab is None else cls(vocab)
-    tl.tfms.add(KeepTask(task))
+    tl.tfms.add(TaskHolder(task))
     return task
 
 # %% ../../nbs/tasks/00_core.ipynb #52aa610b

@@ -62,8 +62,8 @@ def answer_scores(found, truth):
 # %% ../../nbs/tasks/02_spans.ipynb #669cd239
 class Spans(Task):
     "The answer to a question, a span of the context"
-    name,says = 'spans','the answer to a question, from a text'
-    hf_class,score_name,classes,per_token,optional = 'AutoModelForQuestionAnswering','F1 of an answer',False,True,True
+    name,summary = 'spans','the answer to a question, from a text'
+    hf_class,score_name,classes,per_token,label_optional = 'AutoModelForQuestionAnswering','F1 of an answer',False,True,True
     fields = 'question','context'
     tok = None # the `SpanTokenizer`, set by `tokenizer`
     # `cut`: answers that were cut off, in the order in which they were read
@@ -80,8 +80,8 @@ class Spans(Task):
     def tokenizer(self, tok):
         self.tok = tok if isinstance(tok, SpanTokenizer) else SpanTokenizer(tok.tok, **reads(tok))
         return self.tok
-    def texts(self, df, text_col): return [self.item(o) for o in super().texts(df, text_col)]
-    def item(self, o, pairs=None):
+    def texts(self, df, text_col): return [self.check_input(o) for o in super().texts(df, text_col)]
+    def check_input(self, o, pairs=None):
         if is_pair(o) and all(map(str.strip, o)): return tuple(o)
         raise ValueError(f"expected a question and a context, got {o!r:.80}")
 

@@ -14,6 +14,7 @@ import html, re
 import numpy as np, torch
 from fastcore.foundation import first
 from fasttransform import Transform
+from ..objectives.core import TokenLoss
 from .core import Task, is_list
 from ..text.core import TensorTokens, TokenText, valid_text
 from ..text.tokenizer import HFTokenizer, reads
@@ -96,7 +97,7 @@ def spans_of(tags):
 
 class Tags(Task):
     "A tag for each word of a text"
-    name,fastai,says = 'tags',('TagIds',),'one of {n} tags a word'
+    name,fastai,summary = 'tags',('TagIds',),'one of {n} tags a word'
     hf_class,score_name,per_token = 'AutoModelForTokenClassification','span F1 of a text',True
     @classmethod
     def matches(cls, df, label_col):
@@ -110,7 +111,7 @@ class Tags(Task):
         for at,words,n in zip(df.index, rows, map(len, map(_words, df[self.target]))):
             if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words and {n} tags; they must be as many")
         return rows
-    def item(self, o, pairs=None): return o
+    def check_input(self, o, pairs=None): return o
     def read_row(self, r, label_col): return _words(r[label_col])
     def names(self, label): return label
 
@@ -119,9 +120,7 @@ class Tags(Task):
     def block(self):
         from fastai.data.block import TransformBlock
         return TransformBlock(type_tfms=TagIds(self.labels))
-    def loss_func(self):
-        from fastformers.objectives.core import TokenLoss
-        return TokenLoss()
+    def loss_func(self): return TokenLoss()
     def metrics(self):
         from fastformers.objectives.metrics import CountF1
         return [CountF1(self.counts, 'span_f1')]
@@ -149,7 +148,7 @@ class Tags(Task):
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)
 
     def chosen(self, scores, threshold=None): return self.loss_func().decodes(scores)
-    def decide(self, preds, y):
+    def targets_and_classes(self, preds, y):
         found = [p.argmax(-1)[:n] for p,n in zip(preds, (y!=-100).sum(1).tolist())]
         return y[y!=-100], torch.cat(found)
 

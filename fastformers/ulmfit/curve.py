@@ -85,7 +85,7 @@ def label_curve(
     r = as_recipe(recipe)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),label_col or r.data.label_col
     arch,seeds,task = arch or r.model.arch or default_arch,list(seeds),find_task(df, label_col)
-    if task.several or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
+    if task.multi_label or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
     splits = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, class_names(df, label_col))
     train,valid = splits
     n_classes = df[label_col].iloc[train].nunique()

@@ -58,7 +58,7 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one 
     task = task_of(learn.dls)
     if not task.classes: return
     with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds()
-    names,(targs,found) = [*map(str, task.labels)],task.decide(preds, targs)
+    names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
     by = classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
                                zero_division=0, output_dict=True)
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})

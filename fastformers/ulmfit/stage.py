@@ -70,7 +70,7 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 def _check_answers(learn, stage):
     "Store the share of the most frequent label; warn if the classifier predicts one label for all rows"
     task = task_of(learn.dls)
-    if not task.classes or task.several or task.per_token: return
+    if not task.classes or task.multi_label or task.per_token: return
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
     if len(preds.unique())==1<len(targs.unique()):
