@@ -30,7 +30,7 @@ class Template:
         self.n = sum(map(len, self.around))
 
     def __call__(self, *parts):
-        "The row, a `TensorTokens`, of `parts`, int64 arrays of ids"
+        "Join `parts`, int64 arrays of ids, and special tokens to a row"
         res = [self.around[0]]
         for o,flag,after in zip(parts, self.flags, self.around[1:]): res += [o+flag, after]
         return torch.from_numpy(np.concatenate(res)).as_subclass(TensorTokens)
@@ -57,7 +57,7 @@ packings = {'doc-sentences':(1, _doc_spans), 'full-sentences':(1, _joined_spans)
 
 # %% ../../nbs/data/01_packing.ipynb #fb42fc81
 class PackedRows:
-    "Rows of documents for language modelling, each a `TensorTokens` of at most `seq_len` tokens, built when read"
+    "Build rows of documents for language modelling, each a `TensorTokens`, when they are read"
     def __init__(self,
         docs, # A `TokenStore`, or tokenized documents with special tokens, the result of `HFTokenizer.encode_batch`
         tok, # The `HFTokenizer` that tokenized them
@@ -97,7 +97,7 @@ class PackedRows:
         return np.cumsum([len(o) for o in docs], dtype=np.int64)
 
     def _set_spans(self, parts):
-        "Set the `spans`, the first span (`begin`) and the `lengths` of all rows, and the `sizes` of the parts in rows"
+        "Set `spans`, first span (`begin`) and `lengths` of all rows, and the `sizes` of the parts"
         self.spans = np.concatenate([o for o,_ in parts])
         before = np.cumsum([0, *(len(o) for o,_ in parts)])
         self.begin = np.append(np.concatenate([b+k for (_,b),k in zip(parts, before)]), len(self.spans))
@@ -110,7 +110,7 @@ class PackedRows:
         return ids[a:b].astype(np.int64)
     def _each(self, first, size): return (self._ids(a, a+k) for a,k in zip(first.tolist(), size.tolist()))
     def unknown(self, unk, most=1_000_000):
-        "Share of the id `unk`, if there is one, among the first `most` tokens"
+        "Compute the share of the id `unk` among the first `most` tokens"
         return (self._ids(0, min(most, int(self.spans[:,1].max(initial=0))))==unk).mean()
     def __len__(self): return len(self.begin)-1
     def __getitem__(self, i):
@@ -122,10 +122,10 @@ class PackedRows:
         return self.template(np.concatenate([o for a,b,sep in spans for o in (self._ids(a, b), between[:sep])]))
 
     def _of_pair(self, a, b):
-        "A row with a piece of the second text of a document"
+        "Build a row with a piece of the second text of a document"
         ids,(pre,_,post) = TensorTokens(self.docs[a:b], segment_ids=self.segments[a:b]),self.pair.around
         return torch.from_numpy(np.concatenate([pre, ids.as_subclass(Tensor).numpy(), post])).as_subclass(TensorTokens)
 
 def pack_tokens(docs, tok, seq_len=128, packing='doc-sentences'):
-    "The `PackedRows` of all `docs` as a list"
+    "Pack all `docs` into a list of rows"
     return [*PackedRows(docs, tok, [range(len(docs))], seq_len, packing)]

@@ -26,25 +26,25 @@ from ..text.tokenizer import HFTokenizer, load_tokenizer, ordinary_ids
 def _index(texts): return texts.index if isinstance(texts, pd.Series) else None
 
 class LMPredictor:
-    "Scores, choices and continuations of texts by `model`, a `LanguageModel`, and its `HFTokenizer` `tok`"
+    "Score, choose between and continue texts with a `LanguageModel` and its `HFTokenizer`"
     def __init__(self, model, tok):
         if not model.is_lm: raise TypeError(f"expected a language model, got a {type(model).__name__}")
         self.model,self.tok,self.causal,self.ordinary = model,tok,is_causal(model.body),ordinary_ids(tok.tok)
 
     def check(self, verb, causal):
-        "Raise unless the model is what `verb` needs: `causal`, or masked"
+        "Raise unless the model is `causal`, or masked, as `verb` needs"
         kind = 'causal (`CLM`)' if causal else 'masked (`MLM`)'
         if self.tok.backwards:
             raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; `score` and `choose` do both")
         if self.causal!=causal: raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):
-        "`(n, sl)`: which tokens of `x` `(sl,)` to hide in each of n rows, never special ones; of a causal model all but the first, in one row"
+        "Choose the tokens of `x` `(sl,)` to hide in each of n rows `(n, sl)`: one, or all but the first if causal"
         o = torch.isin(x.ids, self.ordinary) & (torch.arange(len(x))>=self.causal)
         return o[None] if self.causal else torch.diag(o)[o]
 
     def _logprobs(self, items):
-        "For each of `items`, a text and its `_hide`: the log-probabilities of the hidden tokens, 1-d"
+        "Compute the log-probabilities of the hidden tokens of each of `items`, tokens and their `_hide`"
         rows,ys,device = [],[],self.model.hf.device
         for x,hide in items:
             if self.causal: rows += x.replace(predicted=hide.roll(-1, 1)) # by the token before; the first is not hidden
@@ -60,8 +60,8 @@ class LMPredictor:
     def score(self,
         texts, # A text, or several
         by_token=False # A row for each token instead: number of the text, token, log-probability
-    ): # DataFrame with a row for each text: `total` in nats, number of `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
-        "Log-likelihood of texts by a causal LM, pseudo-log-likelihood (Salazar et al. 2020) by a masked LM"
+    ): # DataFrame: `total` in nats, number of `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
+        "Compute the log-likelihood of texts, or by a masked LM the pseudo-log-likelihood (Salazar et al. 2020)"
         ts = as_texts(texts)
         xs,ps = self.tok.encode_batch(ts),[]
         for i in range(0, len(xs), 64): # few texts at a time: a masked LM needs a row for each token
@@ -73,7 +73,8 @@ class LMPredictor:
         res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'], index=_index(texts))
         plain = [valid_text(' '.join(L(o))) for o in ts]
         n_bytes,n_words = np.array([(len(o.encode()), len(o.split())) for o in plain], float).reshape(-1, 2).T
-        return res.assign(mean=res.total/res.tokens, bits_per_byte=-res.total/n_bytes/math.log(2), word_perplexity=np.exp(-res.total/n_words))
+        return res.assign(mean=res.total/res.tokens, bits_per_byte=-res.total/n_bytes/math.log(2),
+                          word_perplexity=np.exp(-res.total/n_words))
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #8e3c4744
 def lm_from_hf(
@@ -81,7 +82,7 @@ def lm_from_hf(
     device=None, # Default: GPU if there is one
     revision='main' # Of a hub id
 ) -> LMPredictor:
-    "Open a language model, in float32, without fastai"
+    "Load a language model, in float32, without fastai"
     auto = AutoModelForCausalLM if is_causal(load_config(path, revision)) else AutoModelForMaskedLM
     hf,report = load_hf(auto, path, revision=revision)
     if report.new:
@@ -92,7 +93,7 @@ def lm_from_hf(
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #5a2f5f42
 def _fill(lm, text, word, mask):
-    "The tokens of `text` with `word` in the place of `mask`, and which of them to hide, `(1, sl)`"
+    "Encode `text` with `word` in the place of `mask`, and choose the tokens to hide `(1, sl)`"
     if text.count(mask)!=1: raise ValueError(f"expected one {mask} in each text, got {text.count(mask)} in {text!r:.80}")
     (start,_,end),word = valid_text(text).partition(mask),valid_text(word)
     x = lm.tok.between(start+word+end, len(start), len(start+word))
@@ -103,7 +104,7 @@ def _fill(lm, text, word, mask):
 @patch
 def choose(self:LMPredictor,
     texts, # A text with the tokenizer's mask token in it, or several; '[MASK]' if the tokenizer has none
-    candidates # What may stand there
+    candidates # What may be in its place
 ): # DataFrame with a row for each text, a column for each candidate
     "Compare `candidates` in the place of the mask by their probabilities, which sum to 1 in each row"
     ts,words,mask = as_texts(texts),as_texts(candidates),self.tok.tok.mask_token or '[MASK]'

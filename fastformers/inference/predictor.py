@@ -27,7 +27,7 @@ from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, reads, tok_ha
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 def as_texts(texts):
-    "`texts`, one text or several, as a list"
+    "Convert one or several texts to a list"
     if isinstance(texts, str): return [texts]
     if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
         raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as df['text'], "
@@ -35,20 +35,19 @@ def as_texts(texts):
     return list(texts)
 
 class BasePredictor:
-    "Texts in, answers out; a subclass has the attributes `task` and `pairs` and the method `scores`"
+    "Convert texts to answers, with `task`, `pairs` and `scores` of a subclass"
     chunk = 4096 # number of texts that are sorted and held in memory at a time
     @property
-    def labels(self): "Names of the outputs"; return self.task.labels
+    def labels(self): "Return the names of the outputs"; return self.task.labels
 
     def __call__(self,
         texts, # A text or pair of texts, or a dict of the parts of an input; a list of them, or an iterator over them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        # Return all labels with a higher score; of two classes the second from this score on; default: that of the task
-        threshold:float|None=None,
+        threshold:float|None=None, # Return labels with a higher score, of two classes the second; default: the task's
         abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
-    ): # For each text a dict of label (or answer) and score, or for `top_k` above 1 a list of them; a generator for an iterator
-        "Labels and scores of `texts`, in their order"
+    ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
+        "Predict labels and scores of `texts`, in their order"
         it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
         parts = iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
         if abstain_below is not None and not (self.task.one_class and top_k==1):
@@ -59,7 +58,7 @@ class BasePredictor:
         return res if it is texts else list(res)
 
     def as_list(self, texts):
-        "`texts` as a list of what the task reads"
+        "Convert `texts` to a list of inputs of the task"
         fields = self.task.fields
         parts = (self.pairs or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
         texts = as_texts([texts] if parts else texts)
@@ -67,9 +66,9 @@ class BasePredictor:
         return [self.task.check_input(o, self.pairs) for o in texts]
 
 class Predictor(BasePredictor):
-    "Labels and scores of texts or pairs of texts, and vectors of texts; `model` is moved to the device and put in eval mode"
+    "Predict labels and scores of texts or pairs of texts, and compute vectors of texts"
     def __init__(self,
-        model, # A `TextClassifier` or `HFClassifier`, or an `HFModel` without labels
+        model, # A `TextClassifier`, an `HFClassifier`, or an `HFModel` without labels; put in eval mode
         tok, # Its `HFTokenizer`
         task=None, # Its `Task`; None: no labels, only vectors
         pairs=None, # Was it trained on pairs of texts? None: not known
@@ -87,7 +86,7 @@ class Predictor(BasePredictor):
 
     @property
     def task(self):
-        "What is predicted; ValueError if the network has no labels"
+        "Return the task, or raise if the network has no labels"
         if self._task: return self._task
         path = self.model.loaded.source
         raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face classifier; train one "
@@ -95,7 +94,7 @@ class Predictor(BasePredictor):
 
     @torch.no_grad()
     def _each(self, f, rows, bs):
-        "`f(tokens)` of each of the `rows`, in their order, on the CPU"
+        "Compute `f(tokens)` of each of the `rows`, in their order"
         # on a CPU small batches are fastest: activations stay in the cache of a core (measured on a Xeon with MiniLM)
         max_tokens = 1024*torch.get_num_threads() if self.device.type=='cpu' else 65536
         out = [None]*len(rows)
@@ -106,8 +105,8 @@ class Predictor(BasePredictor):
     def scores(self,
         texts, # A list of texts or of pairs
         bs:int=64 # Most texts in a batch
-    ) -> Tensor: # float32 `(n, n_out)` on the CPU: probabilities, or values of a regression; for tags, spans and choice a tensor a text
-        "Scores of `texts`, one row a text"
+    ) -> Tensor: # float32 on the CPU: `(n, n_out)`, or a list of tensors for tags, spans and choice
+        "Compute probabilities, or values of a regression, for each of the `texts`"
         task,ids = self.task,self.tok.encode_batch(self.as_list(texts), progress=False)
         return task.scores(task.gather(self._each(self.model, ids, bs), ids))
 
@@ -116,19 +115,20 @@ class Predictor(BasePredictor):
         bs:int=64, # Most texts in a batch
         word:str|None=None # A word that is in each text: its vector there, instead of that of the text
     ) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
-        "The mean of the last hidden states of each text, over all tokens (Reimers and Gurevych 2019) or over those of `word`"
+        "Average the last hidden states of each text (Reimers and Gurevych 2019), or of a `word` in it"
         texts = as_texts(texts)
-        if any(map(is_pair, texts)): raise TypeError("`vectors` reads single texts; of pairs pass first the one column, then the other")
+        if any(map(is_pair, texts)):
+            raise TypeError("`vectors` reads single texts; of pairs pass first the one column, then the other")
         rows = [self.tok.find(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
         def mean(x): return normalize(mean_pool(self.model.states(x), x.predicted if word else x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):
-    "The `Bundle` of a Hugging Face model that another library wrote; without a task if that is no classifier"
-    cfg,said = load_config(path),path/'sentence_bert_config.json' # of sentence-transformers
+    "Make the `Bundle` of a model of another library, without a task if it is no classifier"
+    cfg,file = load_config(path),path/'sentence_bert_config.json' # of sentence-transformers
     task = Task.from_config(cfg, (cfg.architectures or [''])[0])
-    limit = json.loads(said.read_text('utf-8')).get('max_seq_length') if said.is_file() else None
+    limit = json.loads(file.read_text('utf-8')).get('max_seq_length') if file.is_file() else None
     limit = limit or load_tokenizer(path).model_max_length
     return Bundle(task, {'class':'hf'}, limit if limit<1_000_000 else None)
 
@@ -146,18 +146,17 @@ def _model(path, bundle, head):
         model.load_head(path)
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
-    model.units,model.temperature,model.per_sequence = bundle.units,bundle.temperature,bool(bundle.task and bundle.task.per_sequence)
+    model.units,model.temperature = bundle.units,bundle.temperature
+    model.per_sequence = bool(bundle.task and bundle.task.per_sequence)
     return model
 
 def from_hf(
-    # A directory of `learn.to_hf` or of a classifier's `save_encoder`, its hub id, or any Hugging Face model;
-    # one that is no classifier has vectors only
-    path,
+    path, # Directory of `learn.to_hf` or of a classifier's `save_encoder`, its hub id, or any Hugging Face model
     device=None, # Default: GPU if there is one
     head=None, # If the classifier has a head of your own: a module like it, or the class or function that made it
     revision='main' # Revision of a hub id
 ) -> Predictor:
-    "Open a classifier, or a body for its vectors, in float32, without fastai"
+    "Load a classifier, or a body for its vectors, in float32, without fastai"
     path = Path(resolve_arch(path, revision))
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier that can be reached")
@@ -184,8 +183,8 @@ class Ensemble(BasePredictor):
 
     def __repr__(self): return f"Ensemble of {len(self.members)}: {', '.join(map(repr, self.members))}"
     def scores(self, texts, bs=64):
-        "The mean of the members' `scores`"
+        "Average the `scores` of the members"
         texts = self.as_list(texts)
-        each = [o.scores(texts, bs) for o in self.members]
-        if isinstance(each[0], Tensor): return torch.stack(each).mean(0)
-        return [torch.stack(o).mean(0) for o in zip(*each)] # texts have different numbers of outputs
+        scores = [o.scores(texts, bs) for o in self.members]
+        if isinstance(scores[0], Tensor): return torch.stack(scores).mean(0)
+        return [torch.stack(o).mean(0) for o in zip(*scores)] # texts have different numbers of outputs

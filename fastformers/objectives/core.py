@@ -66,7 +66,7 @@ def reduce_rows(rows, n, how):
     return total if how=='sum' else total/n.sum().clamp(min=1)
 
 class TokenLoss:
-    "Cross-entropy, the mean over predicted tokens; with `reduction='none'` the mean of each row"
+    "Compute the cross-entropy, averaged over predicted tokens, or over those of each row with `reduction='none'`"
     def __init__(self,
         reduction='mean', # 'mean', 'sum' or 'none'
         label_smoothing=0. # As in `torch.nn.functional.cross_entropy`
@@ -89,9 +89,11 @@ class TokenLoss:
 objectives = {} # name -> class
 
 class Objective(ItemTransform):
-    "Tokens -> (tokens with predicted positions, targets); brings loss, metrics and the model to train"
-    order,auto_cls,model_cls,metrics,passes,pct_train = 90,None,LanguageModel,(),0,0.
-    pass_,pct_train_,_retain = 0,1.,False # of this batch; in validation pass 0, as at the end of a fit
+    "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
+    order,metrics = 90,()
+    auto_cls,model_cls = None,LanguageModel # Auto class of Hugging Face, class of the model around it
+    passes,pct_train = 0,0. # completed passes over the data, share of the fit that is done
+    pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives[camel2snake(cls.__name__)] = cls
@@ -120,14 +122,14 @@ class Objective(ItemTransform):
         return x.real & ~torch.isin(x.ids, self.special.to(x.device))
 
     def row_weights(self, pred, *yb):
-        "Weight of each row of a batch in the mean loss, `(bs,)`: its number of predicted tokens"
+        "Weigh each row `(bs,)` of a batch in the mean loss by its number of predicted tokens"
         return (yb[0]!=-100).sum(1)
     def weight(self, pred, *yb):
         "Count the items that the mean loss of a batch averages over"
         return float(self.row_weights(pred, *yb).sum())
 
     @classmethod
-    def fits(cls, config): "Test whether a model of `config` can learn this objective"; return True
+    def fits(cls, config): "Check whether a model of `config` can learn this objective"; return True
     def check(self, arch, revision='main'):
         "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
@@ -140,7 +142,7 @@ class Objective(ItemTransform):
         return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
-        "Turn tokens and targets, or predicted ids `(bs, k)`, into two batches of tokens to show, without and with the answers"
+        "Decode tokens and targets, or predicted ids `(bs, k)`, to batches of tokens without and with the answers"
         x,y = b[0],b[1].as_subclass(Tensor)
         pred,ids = x.predicted,x.ids
         if y.shape==x.shape and bool(((y!=-100)==pred).all()): ids = torch.where(pred, y, ids)
@@ -149,7 +151,7 @@ class Objective(ItemTransform):
 
 # %% ../../nbs/objectives/00_core.ipynb #5b913af8
 def all_objectives():
-    "Name -> class of all objectives in the library and of all other subclasses defined so far"
+    "Return a dict of the names and classes of all objectives"
     for room in ('fastformers.objectives', 'fastformers.papers'):
         for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
     return objectives

@@ -19,7 +19,7 @@ from .core import gather_targets, objective_of
 
 # %% ../../nbs/objectives/01_metrics.ipynb #48f03b3f
 class TokenMean(AvgLoss):
-    "The mean loss, each batch weighted by `weight(pred, *yb)`; default: that of its objective"
+    "Average the loss over batches weighted by `weight(pred, *yb)`, by default that of the objective"
     def __init__(self, weight=None): self.weight = weight
     def value_of(self, learn): return learn.loss.detach().mean()
     def accumulate(self, learn):
@@ -28,31 +28,31 @@ class TokenMean(AvgLoss):
         self.count += n
 
 class TokenAccuracy(TokenMean):
-    "Share of predicted tokens whose most probable id is correct"
+    "Compute the share of predicted tokens whose most probable id is correct"
     name = 'accuracy'
     def value_of(self, learn):
         y = gather_targets(learn.yb[0], learn.pred.shape[1])
         return ((learn.pred.argmax(-1)==y) & (y!=-100)).sum() / (y!=-100).sum().clamp(min=1)
 
 class TokenPerplexity(TokenMean):
-    "exp of the mean loss"
+    "Compute exp of the mean loss"
     name = 'perplexity'
     @property
     def value(self): return math.exp(min(self.total/self.count, 700)) if self.count else None
 
 class TokenRecorder(Callback):
-    "Weight the batches of the recorder's validation loss by `weight`; default: that of the objective"
+    "Weight the batches of the recorder's validation loss by `weight`, by default that of the objective"
     def __init__(self, weight=None): self.weight = weight
     def after_create(self): self.learn.recorder.loss = TokenMean(self.weight)
 
 class TrainingShare(Callback):
-    "Set `pct_train` of the objective: the share of the fit that is done, the same after resuming"
+    "Set `pct_train` of the objective to the share of the fit that is done, also in a resumed fit"
     order,run_valid = 1001,False # after `Resume`
     def before_train(self): objective_of(self.dls).pct_train = self.pct_train
     def after_batch(self): self.before_train()
 
 class CountF1(Metric):
-    "F1 from the numbers of correct, predicted and true spans, `counts(pred, y)`, summed over all batches"
+    "Compute F1 from the sums over batches of `counts(pred, y)`: correct, predicted and true spans"
     def __init__(self, counts, name): self.counts,self._name = counts,name
     def reset(self): self.total = torch.zeros(3)
     def accumulate(self, learn): self.total += self.counts(learn.pred, *learn.yb).cpu()
@@ -63,7 +63,7 @@ class CountF1(Metric):
 
 # %% ../../nbs/objectives/01_metrics.ipynb #a8f849a1
 class RowMean(AvgMetric):
-    "Mean over rows of `func(pred, y, x)`, a score of each row"
+    "Average the scores of rows, `func(pred, y, x)`"
     def accumulate(self, learn):
         rows = self.func(learn.pred, learn.y, learn.x)
         self.total,self.count = self.total+float(rows.sum()),self.count+len(rows)
@@ -72,7 +72,7 @@ class RowMean(AvgMetric):
 def _text_bytes(o): return len(''.join(o.split()).encode())
 
 def _piece_reader(rules):
-    "A function from an entry of the vocabulary to its number of bytes"
+    "Return a function that counts the bytes of an entry of the vocabulary"
     m = rules['model']
     around = json.dumps([rules[k] for k in ('normalizer','pre_tokenizer','decoder')], ensure_ascii=False)
     if '"ByteLevel"' in around: return lambda o: sum(c not in 'ĠĊĉč' for c in o) # a character for each byte
@@ -96,7 +96,7 @@ def byte_lengths(
     return res
 
 class NLLPerByte(TokenMean):
-    "Summed loss of the predicted tokens divided by their number of UTF-8 bytes, in nats"
+    "Divide the summed loss of the predicted tokens by their number of UTF-8 bytes, in nats"
     name = 'nll_per_byte'
     def __init__(self, tok):
         super().__init__()
@@ -112,5 +112,5 @@ class NLLPerByte(TokenMean):
     def value(self): return self.total/self.n_bytes if self.n_bytes else None
 
 def token_metrics(objective):
-    "Make new metric objects, which learners must not share, for an objective that predicts tokens"
+    "Make metrics for an objective that predicts tokens, new objects for each learner"
     return [TokenAccuracy(), TokenPerplexity(), NLLPerByte(objective.tok)]

@@ -18,7 +18,7 @@ from ..text.tokenizer import HFTokenizer, reads
 
 # %% ../../nbs/tasks/03_choice.ipynb #cfea421b
 def choice_row(o):
-    "(text, candidate, candidate, ...) from the row `o`, in which candidates may be in lists; raise if there are fewer than two"
+    "Read the text and two or more candidates, which may be in lists, from the row `o`"
     text,*rest = o if isinstance(o, (list,tuple)) and len(o) else [None]
     cs = [c for v in rest for c in (v if isinstance(v, (list,tuple,np.ndarray)) else [v])]
     cs = ['' if c is None or c!=c else str(c) for c in cs]
@@ -27,7 +27,7 @@ def choice_row(o):
     return (text, *cs)
 
 class ChoiceTokenizer(HFTokenizer):
-    "(text, candidate, candidate, ...) <-> `TensorTokens` with a sequence (text, candidate) for each candidate"
+    "Convert a text and its candidates to `TensorTokens`, one sequence for each candidate, and back"
     limit,splits = None,True # a row has any number of tokens, a sequence at most `max_len`
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None):
@@ -44,7 +44,7 @@ class ChoiceTokenizer(HFTokenizer):
 
 # %% ../../nbs/tasks/03_choice.ipynb #82ad01b0
 class Choice(Task):
-    "The best of several candidates for a text"
+    "Predict the best of several candidates for a text"
     name,summary,hf_class = 'choice','the best of several candidates','AutoModelForMultipleChoice'
     classes,per_sequence,n_out,fields = False,True,1,('text','candidates')
     def __init__(self, labels=('score',), target=''): super().__init__(labels, target)
@@ -58,7 +58,7 @@ class Choice(Task):
     def check_input(self, o, pairs=None): return choice_row(o)
     def read(self, df, label_col): return [self.read_row(r, label_col) for r in df.to_dict('records')]
     def read_row(self, r, label_col):
-        "The number of the right candidate in row `r`"
+        "Read the number of the right candidate of row `r`"
         o,(_,*cs) = r[label_col],choice_row([r[c] for c in self.text_col])
         if o in cs: return cs.index(o)
         if o in range(len(cs)): return int(o)
