@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/06_curve.ipynb #be35d9ef
 def nested_order(labels, seed)->np.ndarray: # row numbers; the first n are a sample of n rows
-    "Rows in random order by `seed`, one of each class of `labels` in front"
+    "Order rows randomly by `seed`, with one of each class of `labels` in front"
     order = np.random.default_rng(seed).permutation(len(labels))
     again = pd.Series(labels, dtype=object).iloc[order].duplicated().to_numpy()
     return np.concatenate([order[~again], order[again]])
@@ -35,21 +35,21 @@ def nested_order(labels, seed)->np.ndarray: # row numbers; the first n are a sam
 _with,_without,_tfidf = 'with stage 2','without stage 2','TF-IDF + logistic regression'
 
 class LabelCurve:
-    """Accuracy of classifiers of few and of many labels on the same held-out rows
-    `rows`: of each classifier `arm`, number of `labels`, `seed`, `seconds`, and `hits`: is each held-out row right?"""
+    "Compare the accuracy of classifiers of few and of many labels on the same held-out rows"
+    # `rows`: for each classifier `arm`, `labels`, `seed`, `seconds`, and `hits`, which held-out rows are right
     def __init__(self, rows):
         self.rows = pd.DataFrame(rows)
         self.table = self.rows.drop(columns='hits').assign(accuracy=self.rows.hits.map(np.mean))
 
     @property
     def summary(self):
-        "Mean accuracy and standard deviation over seeds, a row for each number of labels"
+        "Tabulate mean accuracy and standard deviation over seeds for each number of labels"
         def says(o): return f'{o.mean():.3f}' + (f' ± {o.std():.3f}' if len(o)>1 else '')
         return self.table.groupby(['labels','arm']).accuracy.agg(says).unstack()
 
     @property
     def gains(self):
-        "Gain by the language model at each number of labels, with its 95 % interval (`paired_bootstrap`)"
+        "Tabulate the gain by the language model at each number of labels, with its 95 % interval"
         by = self.rows.pivot(index=['labels','seed'], columns='arm', values='hits')
         by = by.reindex(columns=[_with,_without]).dropna()
         res = [(n, *paired_bootstrap([*o[_with]], [*o[_without]])) for n,o in by.groupby('labels')]
@@ -57,7 +57,7 @@ class LabelCurve:
         return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference'))
 
     def plot(self, ax=None):
-        "Accuracy by number of labels: the mean of the seeds, and a band from the lowest to the highest"
+        "Plot accuracy by number of labels, the mean of the seeds with a band from lowest to highest"
         o,g = self.table.groupby(['labels','arm']).accuracy.agg(['mean','min','max']).unstack(),self.gains
         sure = ', '.join(str(n) for n in g.index[g.says!='no measurable difference'])
         title = f"Stage 2 makes a difference at {sure} labels" if sure else 'Stage 2: no measurable difference'
@@ -81,16 +81,18 @@ def label_curve(
     text_col=None, label_col=None, valid_col=None, # Default: the recipe's
     min_steps=100 # Of each classifier: few labels get more epochs
 ) -> LabelCurve:
-    "Accuracy of classifiers of several numbers of labels, with and without stage 2, beside TF-IDF, on the same held-out rows"
+    "Compute the accuracy of classifiers with and without stage 2, and of TF-IDF, by number of labels"
     r = as_recipe(recipe)
     text_col,label_col = split_columns(df, text_col or r.data.text_col),label_col or r.data.label_col
     arch,seeds,task = arch or r.model.arch or default_arch,list(seeds),find_task(df, label_col)
-    if task.multi_label or not task.classes: raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
-    splits = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, class_names(df, label_col))
-    train,valid = splits
+    if task.multi_label or not task.classes:
+        raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
+    names = class_names(df, label_col)
+    train,valid = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, names)
     n_classes = df[label_col].iloc[train].nunique()
     if not n_classes<=min(sizes)<=max(sizes)<=len(train):
-        raise ValueError(f"`sizes` are between {n_classes}, one a class, and {len(train):,}, the training rows; got {list(sizes)}")
+        raise ValueError(f"`sizes` are between {n_classes}, one a class, and {len(train):,}, the training rows; "
+                         f"got {list(sizes)}")
     texts = lm_texts(df, train, unlabelled, None, text_col)[0]
     fit = partial(fine_tune_classifier, text_col=text_col, label_col=label_col, valid_col='is_valid')
     train,held,rows = df.iloc[train],df.iloc[valid].assign(is_valid=True),[]

@@ -20,21 +20,25 @@ from ..interpret.intervals import fmt, paired_bootstrap, verdict
 from .record import markdown_table, mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
-def gain_sentence(what, measure, where, diff, low, high, before, after):
-    "A sentence for the reader; `diff`, `low`, `high`: how much better, a number above 0 is good"
+def gain_sentence(what, measure, where,
+    diff, low, high, # Gain and its interval, above 0 is better
+    before, after
+):
+    "Describe a gain in a sentence"
     ends = ' to '.join(map(fmt, (-high,-low) if high<0 else (low,high)))
     says = f"{verdict(diff, low, high)} in {measure} (95 % interval {ends})"
     return f"{what[0].upper()}{what[1:]}: {says}: {before}, {after}, on {where}."
 
 def _sign(measure):
-    "A loss has the score '-loss', and is shown without its minus: `(-1, 'loss')`"
+    "Split the score '-loss' of a loss into `(-1, 'loss')`"
     return (-1,measure[1:]) if measure.startswith('-') else (1,measure)
 
 def _gain(what, on, measure, scores, before, weights, words):
     "Yield the row of the table of gains, if there are `scores` and scores `before` of the same seeds (dicts by seed)"
     seeds = [s for s in scores if s in before]
     if not seeds: return
-    a,b,w = (np.stack([d[s] for s in seeds]) for d in (scores, before, weights or {s:np.ones_like(scores[s]) for s in seeds}))
+    weights = weights or {s:np.ones_like(scores[s]) for s in seeds}
+    a,b,w = (np.stack([d[s] for s in seeds]) for d in (scores, before, weights))
     diff,low,high = paired_bootstrap(a, b, w)
     sign,measure = _sign(measure)
     after,before = (sign*np.average(np.where(w>0, o, 0), weights=w).item() for o in (a,b))
@@ -45,7 +49,7 @@ def _gain(what, on, measure, scores, before, weights, words):
 
 # %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
 def _plot_losses(stages, ax):
-    "Training and validation loss of all seeds of a stage"
+    "Plot training and validation loss of all seeds of a stage"
     ends = []
     for s in stages:
         ys = [s.before.get('loss', np.nan), *s.curve.valid_loss]
@@ -57,7 +61,7 @@ def _plot_losses(stages, ax):
     ax.legend(lines, ['training (smoothed)', 'validation'])
 
 def _plot_scores(r, ax):
-    "Score of each classifier with its interval, beside TF-IDF; the title says what the stages gained"
+    "Plot the score of each classifier and of TF-IDF with its interval, and the gains as the title"
     (sign,measure),arms = _sign(r.final[0].score_name),r.arms()
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
@@ -96,41 +100,45 @@ _care = """- The validation score is too optimistic if settings were chosen on v
 def _bullets(o): return '\n'.join(f'- {v}' for v in o)
 
 class Report:
-    """Results of the `stages` of a run, a list of `Stage` with one of each name for each seed, and what each stage gained
-    `path`: directory of the run; `info`: dict of more to say about it, such as its data"""
-    def __init__(self, stages, path=None, info=None):
+    "Report the results of the stages of a run, and what each stage gained"
+    # `named`: a dict of lists of `Stage` by name
+    def __init__(self,
+        stages, # A list of `Stage`, one of each name for each seed
+        path=None, # Directory of the run
+        info=None # Dict of facts about the run, such as its data
+    ):
         self.stages,self.path,self.info = list(stages),path,dict(info or {})
         self.named,self._gains = {},None
         for o in self.stages: self.named.setdefault(o.name, []).append(o)
 
     @property
     def final(self):
-        "The records of the last classifier, one for each seed"
+        "Return the records of the last classifier, one for each seed"
         return self.named.get(_final) or self.named[self.stages[-1].name]
     @property
-    def learner(self): "The last classifier's `Learner`, of the first seed"; return self.final[0].learner
+    def learner(self): "Return the `Learner` of the last classifier and the first seed"; return self.final[0].learner
     @property
     def metrics(self):
-        "Metrics of the last classifier, means over seeds; those on test rows begin with `test_`"
+        "Return the metrics of the last classifier, averaged over seeds, with `test_` before those of test rows"
         valid,test = ([getattr(o,k) for o in self.final] for k in ('metrics','test'))
         return {**{k:mean_std(valid,k)[0] for k in valid[0]}, **{f'test_{k}':mean_std(test,k)[0] for k in test[0]}}
 
     def table(self):
-        "One row per stage: data, settings, time; metrics before → after training, ± standard deviation over seeds"
+        "Tabulate data, settings, time and metrics (before → after, ± standard deviation over seeds) of each stage"
         return stage_table(self.named)
 
     def scores(self, name, attr):
-        "`attr`, such as 'test_score', of the stages of one `name`, by seed"
+        "Return `attr`, such as 'test_score', of the stages of one `name`, by seed"
         return {o.seed:v for o in self.named.get(name, []) if (v := getattr(o, attr)) is not None}
 
     def arms(self):
-        "Name of each classifier -> what it starts from, in the order of the stages; TF-IDF is the last"
+        "Map the name of each classifier to its start, in the order of the stages and TF-IDF last"
         last = _starts[2 if _lms[1] in self.named else 1]
         words = {_random:_starts[0], _general:_starts[1], _final:last, _tfidf:'TF-IDF with logistic regression'}
         return {k:v for k,v in words.items() if self.scores(k, 'score')}
 
     def test_sets(self):
-        "One row per test set, one column per classifier: the mean score of its rows, ± standard deviation over seeds"
+        "Tabulate the mean score (± standard deviation over seeds) of each classifier on each test set"
         sign,_ = _sign(self.final[0].score_name)
         def values(name, k):
             rows = [sign*o.test_score[np.array(o.test_sets)==k] for o in self.named[name]]
@@ -153,12 +161,12 @@ class Report:
             yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
 
     def gains(self):
-        "One row per comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"
+        "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"
         if self._gains is None: self._gains = [*self._compare()]
         return pd.DataFrame(self._gains, columns='what on measure before after better_by low high rows seeds says'.split())
 
     def _scores_sentence(self):
-        "The scores of all classifiers, those on test rows in brackets"
+        "Describe the scores of all classifiers, those on test rows in brackets"
         s,arms = self.final[0],self.arms()
         sign,measure = _sign(s.score_name)
         def each(f):
@@ -171,23 +179,23 @@ class Report:
         return f"{measure.capitalize()} on {where}: {', '.join(f'{score(k)} {v}' for k,v in arms.items() if k!=_tfidf)}{tfidf}."
 
     def sentences(self):
-        "The scores of all classifiers, then what each stage gained, a sentence for each comparison"
+        "List a sentence about the scores of all classifiers, and one about each gain"
         n = len({*self.arms()}-{_tfidf})
         alone = ['There is one classifier only: what the LM stages gained was not measured.']*(n==1)
         return [*([self._scores_sentence()] if n else []), *alone, *self.gains().says]
 
     def summary(self):
-        "The table and the gain of each stage, as Markdown"
+        "Summarize the table and the gain of each stage as Markdown"
         return f"{markdown_table(self.table())}\n\n{_bullets(self.sentences())}"
     def __repr__(self): return f'{_title}\n\n{self.summary()}'
 
-    def to_markdown(self, picture=None):
-        "The whole report as Markdown; `picture`: path of one, relative to the Markdown file"
+    def to_markdown(self, picture=None): # `picture`: path relative to the Markdown file
+        "Write the whole report as Markdown"
         parts = [f"# {_title}", _bullets(self.sentences())]
         if picture: parts.append(f"![Losses and scores]({picture})")
         if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
-        parts += ["## The stages", "Metrics are on validation rows, before → after training. Rows and tokens are training + validation.",
-                  markdown_table(self.table())]
+        parts += ["## The stages", "Metrics are on validation rows, before → after training. "
+                  "Rows and tokens are training + validation.", markdown_table(self.table())]
         if self.final[0].test_sets: parts += ["## Each test set", markdown_table(self.test_sets())]
         if d := self.final[0].path: parts += ["## Use the classifier", _use.format(dir=Path(d).name)]
         parts += ["## Read with care", _care, "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
@@ -195,13 +203,13 @@ class Report:
     _repr_markdown_ = to_markdown
 
     def to_dict(self):
-        "The report as a dict for JSON"
+        "Convert the report to a dict for JSON"
         stages,gains = [o.to_dict() for o in self.stages],self.gains().to_dict('records')
         return to_json(dict(format=1, title=_title, info=self.info, metrics=self.metrics, gains=gains,
                             stages=stages, versions=versions()))
 
     def plot(self)->Figure:
-        "One figure: losses of the LM stages and of the last classifier; below, the scores of all classifiers"
+        "Plot losses of the LM stages and the last classifier, and below the scores of all classifiers"
         shown = [o for k,o in self.named.items() if k in _lms or o is self.final]
         fig = Figure(figsize=(4.2*max(len(shown),2), 7.2), layout='constrained')
         above,below = fig.subfigures(2, height_ratios=(3,4))
