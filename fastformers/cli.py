@@ -77,8 +77,8 @@ def check_begun(args, kept, finished)->bool: # are there checkpoints to continue
 def check_arch(arch=None, max_len=None, seq_len=None, **_):
     "Raise an error if the checkpoint `arch` is not found, or reads fewer tokens than a row has"
     from fastformers.hub import resolve_arch
-    file = Path(resolve_arch(arch) or '', 'config.json')
-    limit = json.loads(file.read_text('utf-8')).get('max_position_embeddings', -1) if arch and file.is_file() else -1
+    file,limit = Path(resolve_arch(arch) or '', 'config.json'),-1
+    if arch and file.is_file(): limit = json.loads(file.read_text('utf-8')).get('max_position_embeddings', -1)
     for k,v in dict(max_len=max_len, seq_len=seq_len).items():
         if 0<limit<(v or 0): raise ValueError(f"`{k}` {v} is more than {arch} reads; expected {limit} or less")
 

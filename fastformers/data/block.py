@@ -74,14 +74,14 @@ def lm_dls(
 def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-    text_col='text', # Column of the texts, or a pair of columns: text and text, question and context, or text and candidates
+    text_col='text', # Column of the texts, or two: text and text, question and context, or text and candidates
     label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, the vocab
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
     valid_pct=.2, # Share of texts held out by a hash of the texts, without `valid_col`
     bs=64, # Rows in a batch
     max_tokens=None, # Instead of `bs`: most tokens in a batch
     seed=42, # Seed of the order
-    task=None, # 'single', 'multi', 'regression', 'tags', 'spans', 'choice', or a `Task`; default: by the values in `label_col`
+    task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
     **kwargs # Default: settings of `tok`, if it is an `HFTokenizer`; `max_len` then `model_max_length`, at most 512
 ) -> DataLoaders:

@@ -87,7 +87,6 @@ def split_rows(df,
 def _joined(row): return ' '.join(' '.join(o) if isinstance(o, (list,np.ndarray)) else str(o) for o in row)
 
 def _flags(df, c):
-    "Read column `c` of `df` as booleans"
     check_columns(df, valid_col=c)
     if (odd := ~df[c].isin([0,1])).any():
         raise ValueError(f"column {c!r} must be True for validation and False for training, got {df[c][odd].iloc[0]!r}")
@@ -114,7 +113,8 @@ def find_task(df, label_col='label',
         raise ValueError(f"`task` {task!r} is unknown; available: {', '.join(tasks)}{did_you_mean(task, tasks)}")
     cls = first(o for o in reversed(tasks.values()) if o.matches(df, label_col))
     new = cls(target=target)
-    if (why := new.warning(df, label_col)): _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
+    if (why := new.warning(df, label_col)):
+        _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
     return new
 
 def read_labels(df, label_col, task):

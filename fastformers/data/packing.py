@@ -53,7 +53,8 @@ def _joined_spans(docs, first, size, n, tok):
     start,sep = first[doc]+cuts[:-1]-at[doc], cuts[1:]==at[doc+1]
     return np.stack([start, start+np.diff(cuts)-sep, sep], 1), np.flatnonzero(cuts[:-1]%n==0)
 
-packings = {'doc-sentences':(1, _doc_spans), 'full-sentences':(1, _joined_spans)} # name -> texts in a row, function of its spans
+# name -> texts in a row, function of its spans
+packings = {'doc-sentences':(1, _doc_spans), 'full-sentences':(1, _joined_spans)}
 
 # %% ../../nbs/data/01_packing.ipynb #fb42fc81
 class PackedRows:

@@ -20,7 +20,6 @@ from ..text.core import TensorTokens, TokenText
 
 # %% ../../nbs/data/02_show.ipynb #f2e8b2fb
 def _cell(o, trunc_at):
-    "Convert `o` to HTML for one table cell"
     if isinstance(o, TokenText): return o.truncate(trunc_at).to_html()
     if isinstance(o, TensorBase) and o.numel()==1: o = o.item()
     if isinstance(o, float): return f'{o:.4f}'
@@ -47,13 +46,12 @@ def display_rows(rows):
     return rows
 
 def _inputs(samples):
-    "Return the columns of texts and targets of decoded `samples`"
     names = zip(range(1, len(samples[0])), ('target','target2','target3'))
     return [('text',samples.itemgot(0)), *((n, [o[0].mark(o[i]) for o in samples]) for i,n in names)]
 
 def _predicted(samples, outs):
-    "Return a column for each prediction"
-    return [(f"predicted{i+1 if i else ''}", [o[0].mark(p[i]) for o,p in zip(samples, outs)]) for i in range(len(outs[0]))]
+    def column(i): return [o[0].mark(p[i]) for o,p in zip(samples, outs)]
+    return [(f"predicted{i+1 if i else ''}", column(i)) for i in range(len(outs[0]))]
 
 # %% ../../nbs/data/02_show.ipynb #8ca2b8cb
 @dispatch

@@ -36,7 +36,8 @@ class LMPredictor:
         kind = 'causal (`CLM`)' if causal else 'masked (`MLM`)'
         if self.tok.backwards:
             raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; `score` and `choose` do both")
-        if self.causal!=causal: raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
+        if self.causal!=causal:
+            raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):
         "Choose the tokens of `x` `(sl,)` to hide in each of n rows `(n, sl)`: one, or all but the first if causal"
@@ -94,7 +95,8 @@ def lm_from_hf(
 # %% ../../nbs/inference/05_lm_predictor.ipynb #5a2f5f42
 def _fill(lm, text, word, mask):
     "Encode `text` with `word` in the place of `mask`, and choose the tokens to hide `(1, sl)`"
-    if text.count(mask)!=1: raise ValueError(f"expected one {mask} in each text, got {text.count(mask)} in {text!r:.80}")
+    if text.count(mask)!=1:
+        raise ValueError(f"expected one {mask} in each text, got {text.count(mask)} in {text!r:.80}")
     (start,_,end),word = valid_text(text).partition(mask),valid_text(word)
     x = lm.tok.between(start+word+end, len(start), len(start+word))
     if not (x.predicted.any() and torch.isin(x.ids[x.predicted], lm.ordinary).all()):
@@ -114,12 +116,12 @@ def choose(self:LMPredictor,
 # %% ../../nbs/inference/05_lm_predictor.ipynb #50953b6b
 @patch
 def generate(self:LMPredictor,
-    text, # The beginning, which may be empty; or several; or several pairs of a text and the beginning of the reply
+    text, # One or several beginnings, or several pairs of a text and the beginning of the reply
     max_new_tokens=30, # Most tokens to add
     stream=False, # Print the text while it grows? For a single text
     bs=64, # Most texts in a batch
     **kwargs # Go to the model's own `generate`
-): # `text` and its continuation, of a pair the continuation; of several a list; with `num_return_sequences` a list for each
+): # `text` and its continuation, or the reply to a pair; of several a list
     "Continue a text, or each of several, with a causal language model"
     self.check('generate', causal=True)
     xs,eos,device = self.tok.encode_batch(as_texts(text)),self.tok.tok.eos_token_id,self.model.hf.device

@@ -80,7 +80,8 @@ class Predictor(BasePredictor):
         model.config.use_cache = False # a decoder caches keys and values for generation, which is not needed here
 
     def __repr__(self):
-        what,limit = f"{self.task}: {', '.join(map(str, self.task.labels))}" if self._task else 'vectors',self.tok.limit
+        what = f"{self.task}: {', '.join(map(str, self.task.labels))}" if self._task else 'vectors'
+        limit = self.tok.limit
         return (f"Predictor({what}; {self.model.config.model_type} on {self.device}, "
             f"texts of {f'up to {limit}' if limit else 'any number of'} tokens)")
 
@@ -89,8 +90,8 @@ class Predictor(BasePredictor):
         "Return the task, or raise if the network has no labels"
         if self._task: return self._task
         path = self.model.loaded.source
-        raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face classifier; train one "
-            f"on labelled texts with `classifier_learner(dls, {path!r})` and write it with `learn.to_hf`")
+        raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face classifier; "
+            f"train one on labelled texts with `classifier_learner(dls, {path!r})` and write it with `learn.to_hf`")
 
     @torch.no_grad()
     def _each(self, f, rows, bs):

@@ -23,7 +23,8 @@ def choice_row(o):
     cs = [c for v in rest for c in (v if isinstance(v, (list,tuple,np.ndarray)) else [v])]
     cs = ['' if c is None or c!=c else str(c) for c in cs]
     while cs and not cs[-1].strip(): cs.pop()
-    if not isinstance(text, str) or len(cs)<2: raise ValueError(f"expected a text and two or more candidates, got {o!r:.80}")
+    if not isinstance(text, str) or len(cs)<2:
+        raise ValueError(f"expected a text and two or more candidates, got {o!r:.80}")
     return (text, *cs)
 
 class ChoiceTokenizer(HFTokenizer):

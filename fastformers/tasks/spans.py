@@ -64,12 +64,15 @@ def answer_scores(found, truth):
 class Spans(Task):
     "Predict the answer to a question as a span of the context"
     name,summary = 'spans','the answer to a question, from a text'
-    hf_class,score_name,classes,per_token,label_optional = 'AutoModelForQuestionAnswering','F1 of an answer',False,True,True
+    hf_class,score_name = 'AutoModelForQuestionAnswering','F1 of an answer'
+    classes,per_token,label_optional = False,True,True
     fields = 'question','context'
     tok = None # the `SpanTokenizer`, set by `tokenizer`
-    # `cut`: answers that were cut off, in the order in which they were read
-    # `blanks`: may the answer be "no answer"? Found by `fit`; `longest`: most tokens of an answer
-    def __init__(self, labels=('start','end'), target='', blanks=False, longest=30):
+    # `cut`: answers that were cut off, in the order of the rows
+    def __init__(self, labels=('start','end'), target='',
+        blanks=False, # Predict "no answer" too? Found by `fit`
+        longest=30 # Most tokens of an answer
+    ):
         super().__init__(labels, target)
         self.blanks,self.longest,self.cut = blanks,longest,{}
     def to_dict(self): return super().to_dict() | dict(blanks=self.blanks, longest=self.longest)
@@ -89,7 +92,8 @@ class Spans(Task):
     def read_row(self, r, label_col): return self.read({k:[v] for k,v in r.items()}, label_col)[0]
     def read(self, df, label_col): # [0, 0]: no answer; [-1-i, -1-i]: number `i` of `cut`
         "Read each answer as the numbers [first, last] of its tokens"
-        if len(listed(label_col))!=2: raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
+        if len(listed(label_col))!=2:
+            raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
         pairs = [*zip(*(df[c] for c in self.text_col))]
         return [self._span(*o) for o in zip(*(df[c] for c in label_col), pairs, self.tok.aligned(pairs))]
     def _span(self, text, start, pair, aligned):

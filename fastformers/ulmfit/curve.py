@@ -77,7 +77,7 @@ def label_curve(
     seeds=(42,43,44), # Each draws its own rows; the first is that of the language model and of the split
     unlabelled=None, # More texts for the language model: a DataFrame or a list
     arch=None, # Hub id, directory of a general LM, or shipped name; default: the recipe's
-    recipe=None, # A `Recipe`, the path of one, or None for the defaults; with objective none there is no stage 2
+    recipe=None, # As in `ulmfit`; without stage 2 if the objective is none
     text_col=None, label_col=None, valid_col=None, # Default: the recipe's
     min_steps=100 # Of each classifier: few labels get more epochs
 ) -> LabelCurve:
@@ -100,10 +100,12 @@ def label_curve(
         if arm==_tfidf: return tfidf_hits(few, held, text_col, label_col)
         epochs = max(r.classifier.epochs, min_steps/math.ceil(len(few)/r.classifier.bs))
         both = pd.concat([few.assign(is_valid=False), held], ignore_index=True)
-        return fit(both, start, seed=seed, name=f'{len(few)} labels, {arm}', **{**vars(r.classifier), 'epochs':epochs}).score>.5
+        settings = vars(r.classifier) | {'epochs':epochs}
+        return fit(both, start, seed=seed, name=f'{len(few)} labels, {arm}', **settings).score>.5
     with tempfile.TemporaryDirectory() as tmp:
         arms = {_tfidf:None, _without:arch}
-        if r.lm.objective!='none': arms[_with] = fine_tune_lm(texts, arch, Path(tmp)/'lm', seed=seeds[0], **vars(r.lm)).path
+        if r.lm.objective!='none':
+            arms[_with] = fine_tune_lm(texts, arch, Path(tmp)/'lm', seed=seeds[0], **vars(r.lm)).path
         for arm,n,seed in product(arms, sizes, seeds):
             start,few = time.time(),train.iloc[nested_order(train[label_col], seed)[:n]]
             right = np.asarray(hits(few, arm, arms[arm], seed), dtype=float)

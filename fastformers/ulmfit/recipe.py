@@ -111,7 +111,8 @@ class LMConfig(TrainConfig):
     seq_len:int = 128 # Most tokens in a row
     # How documents become rows: doc-sentences, full-sentences, segment-pair
     packing:str = 'doc-sentences'
-    # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks and millions of tokens)
+    # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks
+    # and millions of tokens)
     embeddings:Literal['kept','counts'] = 'kept'
     # Share of texts held out to measure the language model; with the classifier's share both hold out the same texts
     valid_pct:float = .2
@@ -151,16 +152,19 @@ class TaskConfig(TrainConfig):
     overlap:int = 0 # Tokens that a window shares with the one before
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not matter
     pairing:Literal['together','siamese','both_orders'] = 'together'
-    grad_windows:int|None = None # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
+    # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
+    grad_windows:int|None = None
     head:str|None = None # hf: Hugging Face's own head, which its pipeline opens; blank: ULMFiT's
     pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,
     # side by side, or mix for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix'] = -1
-    adapters:Literal['bottleneck','lora','bitfit']|None = None # Train few weights only: bottleneck, lora or bitfit; blank: all weights
+    # Train few weights only: bottleneck, lora or bitfit; blank: all weights
+    adapters:Literal['bottleneck','lora','bitfit']|None = None
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
-    calibrate:bool = False # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
+    # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
+    calibrate:bool = False
     valid_pct:float = .2 # Share of rows held out
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #d180964c
@@ -207,7 +211,6 @@ A key that is left out has its default. Paths are relative to this file."""
 def _comment(text): return '\n'.join(wrap(text, 110, initial_indent='# ', subsequent_indent='# '))
 
 def _text(v):
-    "Convert the value `v` to the text in a file"
     if isinstance(v, bool): return 'yes' if v else 'no'
     if isinstance(v, tuple): return ', '.join(map(str, v))
     return '' if v is None else f'{v:g}' if isinstance(v, float) else str(v)
@@ -260,7 +263,6 @@ def _check_keys(name, keys):
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #238a00d9
 def _read_section(name, keys):
-    "Read the section `name` from a dict of keys and texts"
     _check_keys(name, keys)
     cls = section_types[name]
     return cls(**{k:parse(settings(cls)[k].type, v, f'[{name}] {k}: ') for k,v in keys.items()})
@@ -283,7 +285,8 @@ def as_recipe(o=None)->Recipe:
 # %% ../../nbs/ulmfit/00_recipe.ipynb #a772b212
 def split_columns(df, names): # a name, or a list of several
     "Split `names` at commas, unless it is the name of a column of `df`"
-    return [o.strip() for o in names.split(',')] if isinstance(names, str) and names not in df and ',' in names else names
+    if not isinstance(names, str) or names in df or ',' not in names: return names
+    return [o.strip() for o in names.split(',')]
 
 def read_table(source, data, **cols):
     "Read a file or folder with the settings `data`, a `DataConfig`, and check its columns `cols`"
@@ -311,6 +314,7 @@ def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), Da
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "Return the recipe of `fastformers demo`"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')), model=dict(arch='wiki-mini'),
-                            lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3), classifier=dict(max_len=128, lr=1e-3, bs=16),
-                            data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
+        data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000),
+        model=dict(arch='wiki-mini'), lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3),
+        classifier=dict(max_len=128, lr=1e-3, bs=16))

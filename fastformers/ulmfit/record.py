@@ -26,7 +26,8 @@ def fmt_time(s):
 
 def markdown_table(df):
     "Format `df`, of strings, as a Markdown table with its index"
-    cells = [[df.index.name or '', *df.columns], ['---']*(df.shape[1]+1), *([i,*r] for i,r in zip(df.index, df.to_numpy()))]
+    rows = ([i,*r] for i,r in zip(df.index, df.to_numpy()))
+    cells = [[df.index.name or '', *df.columns], ['---']*(df.shape[1]+1), *rows]
     def row(r): return '| '+' | '.join(str(o).replace('|','\\|').replace('\n',' ') for o in r)+' |'
     return '\n'.join(map(row, cells))
 
@@ -37,7 +38,6 @@ def mean_std(dicts, k):
     return vs.mean(), vs.std()
 
 def _row(stages):
-    "Make the row of a table for the `stages` of one name, one for each seed"
     s = stages[0]
     before,after,test = ([getattr(o,k) for o in stages] for k in ('before','metrics','test'))
     trained = s.lr>0 # TF-IDF has no epochs

@@ -49,7 +49,6 @@ def _gain(what, on, measure, scores, before, weights, words):
 
 # %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
 def _plot_losses(stages, ax):
-    "Plot training and validation loss of all seeds of a stage"
     ends = []
     for s in stages:
         ys = [s.before.get('loss', np.nan), *s.curve.valid_loss]
@@ -80,8 +79,10 @@ def _plot_scores(r, ax):
     ax.legend(loc='upper left', bbox_to_anchor=(1,1))
 
 # %% ../../nbs/ulmfit/03_report.ipynb #7e670b06
-_random,_general,_final,_tfidf = 'classifier from random weights','classifier from the general LM','classifier','TF-IDF'
-_starts,_lms = ('from random weights','from the general LM','after stage 2'),('general LM','target LM')
+_random,_general = 'classifier from random weights','classifier from the general LM'
+_final,_tfidf = 'classifier','TF-IDF'
+_starts = 'from random weights','from the general LM','after stage 2'
+_lms = 'general LM','target LM'
 _parts = ('validation','score'),('test','test_score')
 _title = 'Three stages, and what each stage gained'
 _use = """The directory `{dir}` holds the classifier.
@@ -166,7 +167,6 @@ class Report:
         return pd.DataFrame(self._gains, columns='what on measure before after better_by low high rows seeds says'.split())
 
     def _scores_sentence(self):
-        "Describe the scores of all classifiers, those on test rows in brackets"
         s,arms = self.final[0],self.arms()
         sign,measure = _sign(s.score_name)
         def each(f):

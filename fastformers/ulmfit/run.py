@@ -37,9 +37,9 @@ def ulmfit(
     unlabelled=None, # More texts of the same kind: a DataFrame or a list
     test=None, # Labelled texts, evaluated after training; a dict of several DataFrames: `{'es':df, 'de':df}`
     arch=None, # Hub id, directory of a general LM, or shipped name; default: the recipe's
-    recipe=None, # A `Recipe`, a dict of sections, or the path of an INI file; default: the defaults of `Recipe`
+    recipe=None, # A `Recipe`, a dict of sections, or the path of an INI file
     path=None, # Directory of the run; None: only the report and the last learner are kept
-    seeds=None, # One classifier is trained per seed; the first seed is also the language model's; default: the recipe's, (42,)
+    seeds=None, # One classifier per seed; the first seed is also the language model's; default: the recipe's
     text_col=None, label_col=None, valid_col=None, # Default: the recipe's
     general=None, # Texts for stage 1, if the recipe has a section [general]; default: the language model's texts
     resume=False # Continue the stopped run in `path`?

@@ -46,7 +46,9 @@ from .scores import measure, row_score
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
-def named(o): "Return the schedule or anneal that a setting names"; return getattr(schedules, o) if isinstance(o, str) else o
+def named(o):
+    "Return the schedule or anneal that a setting names"
+    return getattr(schedules, o) if isinstance(o, str) else o
 
 def _name(v): return getattr(v, '__name__', type(v).__name__)
 
@@ -60,7 +62,6 @@ def _not_default(c):
     return {k:v for k,v in _plain(c).items() if k not in own and v!=known[k].default}
 
 def _sizes(dls):
-    "Count rows and tokens in training and validation"
     parts = {'training':dls.train, 'validation':dls.valid}
     return {f'{k} {unit}':n for k,dl in parts.items() for unit,n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
 
@@ -79,7 +80,8 @@ def _check_answers(learn, stage):
 
 def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
     "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
-    base,is_lm,reserved = learn.lineage,objective_of(learn.dls) is not None,0.
+    base,is_lm = learn.lineage,objective_of(learn.dls) is not None
+    reserved = 0.
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
@@ -92,7 +94,8 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
     schedule,n = named(schedule),len(learn.splitter(learn.model))
     table = schedules.table_for(schedule, n)*discriminative_lrs(n, c.discr)
     stage.schedule = table if c.epochs is None else table.rescale(c.epochs)
-    title,length = f"{name}, seed {seed}",f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
+    title = f"{name}, seed {seed}"
+    length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     learn.fit_schedule(stage.schedule, stage.lr, anneal=named(c.anneal), minutes=c.minutes, reserved=reserved)
@@ -113,15 +116,14 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
     return stage
 
 def _write(stage, path, c):
-    "Write the directory of `stage`"
-    facts = {k:v for k,v in stage.to_dict().items() if k not in ('name','parent','data','settings')} # there `data` is a hash
+    own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
+    facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {**_plain(c), 'schedule':vars(stage.schedule)}
     stage.path = stage.learner.save_encoder(path, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
     stage.save(stage.path/'record.json')
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
 def _lm_objective(c, tok, seed):
-    "Make the `Objective` that the settings `c` name"
     cls,known = c.objective,all_objectives()
     if isinstance(cls, Objective): return cls
     if isinstance(cls, str) and cls not in known:
@@ -226,9 +228,9 @@ def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each 
     return pd.concat(test.values(), ignore_index=True), [k for k,df in test.items() for _ in range(len(df))]
 
 def labelled_dl(dls, df)->DataLoader:
-    "Make a `DataLoader` of the labelled test rows `df`, and read all labels to find unknown ones before training"
+    "Make a `DataLoader` of the labelled test rows `df`"
     dl = dls.test_dl(df, with_labels=True)
-    for _ in dl.dataset.tls[-1]: pass
+    for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
 
 @delegates(TaskConfig)
