@@ -169,8 +169,11 @@ def from_hf(
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca
 class Ensemble(BasePredictor):
-    "Average the scores of `members` with the same labels: directories or hub ids for `from_hf`, or `Predictor`s"
-    def __init__(self, members, device=None): # `device` of the members that `from_hf` opens
+    "Average the scores of several classifiers with the same labels"
+    def __init__(self,
+        members, # Directories or hub ids for `from_hf`, or `Predictor`s
+        device=None # Of the members that `from_hf` opens
+    ):
         self.members = [o if isinstance(o, Predictor) else from_hf(o, device) for o in members]
         self.task,self.pairs = self.members[0].task,self.members[0].pairs
         for o in self.members:

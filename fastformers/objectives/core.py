@@ -1,7 +1,7 @@
 """Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 
 An objective turns a batch of tokens into (input, targets) and back. It is a reversible batch transform, so the same loader works with every objective. It defines the loss, the metrics, the model, and `weight`, the number of items that its mean loss averages over.
-No other module depends on a particular objective: a new one is a subclass of `Objective` in a module of its own in `objectives`, and is found by its name. Kinds of label for classifiers are in `tasks.core`. `benchmarks/objectives.py` compares them all; its table is in the log.
+No other module depends on a particular objective: a new one is a subclass of `Objective` in its own module in `objectives`, found by its name. Kinds of label for classifiers are in `tasks.core`. `benchmarks/objectives.py` compares all objectives, with the results in the log.
 
 Masks are stateless: a function of (seed, pass, content, position). They do not depend on batch size, worker processes, padding or a random state. Validation uses the same masks each time, training new ones on
 each pass, and a resumed run the same masks as an uninterrupted one."""
@@ -41,7 +41,7 @@ def splitmix64(h):
     return h ^ shift_right(h,31)
 
 def token_hash(x, seed, pass_=0):
-    "Hash `seed`, `pass_`, the row's real tokens and the position to an int64 for each token of `x` `(bs, sl)`"
+    "Hash `seed`, `pass_`, real tokens of the row and position to an int64 for each token of `x` `(bs, sl)`"
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
@@ -60,13 +60,13 @@ def gather_targets(y, k):
     return y.gather(1, (y!=-100).int().argsort(dim=1, descending=True, stable=True)[:,:k])
 
 def reduce_rows(rows, n, how):
-    "Reduce the losses `rows`, each a mean over `n` items, to a 'sum' or a 'mean' over items, or not at all ('none')"
+    "Reduce the losses `rows`, means over `n` items each, to their 'sum' or 'mean' over items, or 'none'"
     if how=='none': return rows
     total = (rows*n).sum()
     return total if how=='sum' else total/n.sum().clamp(min=1)
 
 class TokenLoss:
-    "Compute the cross-entropy, averaged over predicted tokens, or over those of each row with `reduction='none'`"
+    "Compute the mean cross-entropy over predicted tokens, or for each row with `reduction='none'`"
     def __init__(self,
         reduction='mean', # 'mean', 'sum' or 'none'
         label_smoothing=0. # As in `torch.nn.functional.cross_entropy`
@@ -142,7 +142,7 @@ class Objective(ItemTransform):
         return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
-        "Decode tokens and targets, or predicted ids `(bs, k)`, to batches of tokens without and with the answers"
+        "Decode tokens and targets, or predicted ids `(bs, k)`, to tokens without and with the answers"
         x,y = b[0],b[1].as_subclass(Tensor)
         pred,ids = x.predicted,x.ids
         if y.shape==x.shape and bool(((y!=-100)==pred).all()): ids = torch.where(pred, y, ids)

@@ -1,6 +1,6 @@
 """The best of several candidates for a text: the task `choice` and its tokenizer
 
-In multiple choice a row is a text with two or more candidates: answers to a question, or ways in which a story may go on. Its label is the number of the right candidate, or its text. Rows may have different numbers of candidates.
+In multiple choice a row is a text with two or more candidates: answers to a question, or endings of a story. Its label is the number of the right candidate, or its text. Rows may have different numbers of candidates.
 `ChoiceTokenizer` encodes each candidate with the text as one sequence of the row. The network reads the sequences one by one and its head gives each a score; the softmax is over the candidates of a row (Radford et al. 2018, section 3.3).
 `Choice` is the task; other tasks are in `tasks.core`. fastai is imported only inside the methods that need it."""
 

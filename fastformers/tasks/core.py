@@ -265,11 +265,11 @@ class Numbers(Transform):
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    "Compute the cross-entropy over the `n` parts of a row of outputs `(bs, n, ...)`, with negative targets as 0"
+    "Compute the cross-entropy over the `n` parts of each row of outputs `(bs, n, ...)`"
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'
-    def forward(self, pred, y):
+    def forward(self, pred, y): # negative targets are trained as 0
         loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none').reshape(len(y), -1).mean(1)
         return loss if self.reduction=='none' else loss.mean()
     def activation(self, o): # rows of several batches differ in n

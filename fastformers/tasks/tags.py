@@ -29,7 +29,7 @@ def words_of(o): # the words, and (start, end) of each in the text, or in the wo
     return list(o), [(int(e)-len(w), int(e)) for w,e in zip(o, ends)]
 
 class WordTokenizer(HFTokenizer):
-    "Convert a text or a list of words to `TensorTokens`, with the first token of each word `predicted`, and back"
+    "Convert a text or words to `TensorTokens`, with the first token of each word `predicted`, and back"
     turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None):
