@@ -55,7 +55,7 @@ def goemotions(seed):
     rest = rest[[set(o.split(';'))<=known for o in rest.label]]
     dl = learn.dls.test_dl(rest, with_labels=True)
     with learn.no_bar(): p,y = learn.get_preds(dl=dl)
-    def found(): return task_of(learn.dls).decide(p, y)[1].numpy()
+    def found(): return task_of(learn.dls).targets_and_classes(p, y)[1].numpy()
     def f1(found, rows=slice(None), average='micro'): return f1_score(y.numpy()[rows], found[rows], average=average, zero_division=0)
     fixed = found()
     thresholds = learn.tune_thresholds()

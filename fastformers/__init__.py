@@ -2,7 +2,7 @@
 
 Modules:
 
-- `fastformers.all`: The names you need in a notebook, in one import
+- `fastformers.all`: The names that you type in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`

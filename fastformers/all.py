@@ -1,4 +1,4 @@
-"""The names you need in a notebook, in one import
+"""The names that you type in a notebook, in one import
 
 Use `from fastformers.all import *` together with `from fastai.text.all import *`, in either order: no name here shadows one of fastai. The list is written by hand, in the order of the folders.
 Import other names from their modules. Scripts and libraries should import from the modules, since this one loads fastai."""
@@ -11,41 +11,36 @@ __all__ = []
 # %% ../nbs/11_all.ipynb #9d70e8c8
 import fastformers.learner.generation as _generation # `fill_mask`, `generate`, `score`, `choose` of a `Learner`
 import fastformers.data.show as _show # `show_batch`, `show_results`
-from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
 from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens
 from .text.readers import read_texts
 from .text.corpora import intents, docs_corpus
 from .text.store import TokenStore
-from .models.families import layer_groups, group_names, family_meta, FamilyMeta
-from .models.load import load_config, load_hf, load_body
+from .models.families import layer_groups, group_names, family_meta
+from .models.load import load_config, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, concat_pool, PoolingHead
-from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
-from .models.core import HFModel, LanguageModel, TextClassifier
+from .models.heads import LSTMHead
 from .models.vocab import vocab_report
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
-from .objectives.metrics import TokenMean, TokenAccuracy, TokenPerplexity, NLLPerByte
+from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
-from .inference.stage_json import read_stage
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights
-from .data.loader import TokensDL
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
-from .callback.schedule import lp_ft, chain_thaw, unfreeze_from, plot_schedule, discriminative_lrs
+from .callback.schedule import lp_ft, chain_thaw, plot_schedule, discriminative_lrs
 from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
-from .callback.freeze import FreezeGrads, FrozenEval, FrozenCache
+from .callback.freeze import FrozenCache
 from .callback.regularize import L2SP, RDrop
 from .callback.auxiliary_lm import AuxiliaryLM
 from .callback.distil import Distil, keep_layers
-from .callback.compute import precision, cpu_bf16, TokenAccumulation
+from .callback.compute import precision, TokenAccumulation
 from .callback.resume import Resume
-from .learner.optimizer import FusedAdam
 from .learner.core import lm_learner, classifier_learner
 from .interpret.intervals import paired_bootstrap
 from .interpret.forgetting import forgetting

@@ -23,7 +23,7 @@ from .ulmfit.recipe import read_table, section_types, settings, split_columns
 
 # %% ../nbs/10_cli.ipynb #46ed8fe2
 class Parser(argparse.ArgumentParser):
-    "A parser whose errors are one line"
+    "Parse arguments, with errors of one line"
     def error(self, message): self.exit(2, f"fastformers: error: {message}; see {self.prog} --help\n")
 
 def _typed(kind):
@@ -46,7 +46,7 @@ def add_flags(parser, section, only=None):
         group.add_argument('--'+o.name.replace('_','-'), **kw)
 
 def changes(args):
-    "{section: {name: value}} of the flags that were given"
+    "Convert the given flags to {section: {name: value}}"
     res = {}
     for k,v in vars(args).items():
         section,_,name = k.partition('.')
@@ -55,7 +55,7 @@ def changes(args):
 
 # %% ../nbs/10_cli.ipynb #4d2fefb8
 def texts_of(sources, data):
-    "The texts of several files or folders as one column `text`, with `is_valid` if all have it"
+    "Read the texts of files or folders into one column `text`, with `is_valid` if all have it"
     import pandas as pd
     valid,tables = data.valid_col or 'is_valid',[]
     for o in sources:
@@ -77,16 +77,17 @@ def check_begun(args, kept, finished)->bool: # are there checkpoints to continue
 def check_arch(arch=None, max_len=None, seq_len=None, **_):
     "Raise an error if the checkpoint `arch` is not found, or reads fewer tokens than a row has"
     from fastformers.hub import resolve_arch
-    said = Path(resolve_arch(arch) or '', 'config.json')
-    limit = json.loads(said.read_text('utf-8')).get('max_position_embeddings', -1) if arch and said.is_file() else -1
+    file,limit = Path(resolve_arch(arch) or '', 'config.json'),-1
+    if arch and file.is_file(): limit = json.loads(file.read_text('utf-8')).get('max_position_embeddings', -1)
     for k,v in dict(max_len=max_len, seq_len=seq_len).items():
         if 0<limit<(v or 0): raise ValueError(f"`{k}` {v} is more than {arch} reads; expected {limit} or less")
 
 def train(args, stage, data, section, **kwargs):
-    "Call the function `stage` of `ulmfit.stage` with the flags of a `section`; print its record"
+    "Call the function `stage` of `ulmfit.stage` with the flags of a `section`, and print its record"
     if args.recipe:
         recipe = vars(read_recipe(args.recipe))
-        if recipe[section] is None: raise ValueError(f"{args.recipe} has no section [{section}]; add one, or leave out --recipe")
+        if recipe[section] is None:
+            raise ValueError(f"{args.recipe} has no section [{section}]; add one, or leave out --recipe")
         kwargs |= {k:v for k,v in vars(recipe['model']).items() if v is not None} | vars(recipe[section])
     path = check_dir(args.output)
     kept = check_dir(path.with_name(path.name+'.checkpoints'), checkpoints_mark)
@@ -152,7 +153,7 @@ def demo(args):
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def answer_table(answers):
-    "A row for each answer of a `Predictor`, with columns label (or answer, ...), score, label_2, score_2, ..."
+    "Convert answers of a `Predictor` to rows with label (or answer, ...), score, label_2, score_2, ..."
     import pandas as pd
     def cell(v):
         if isinstance(v, (list,tuple)): return '; '.join(map(cell, v))
@@ -165,8 +166,8 @@ def answer_table(answers):
 
 chunksize = 4096 # rows of a file in memory at once
 
-def read_chunks(path, data):
-    "(columns of the texts, iterator over tables of `chunksize` rows); cells stay as written"
+def read_chunks(path, data): # (columns of the texts, iterator over tables)
+    "Read a file in tables of `chunksize` rows, with cells as written"
     import pandas as pd
     from fastformers.text.readers import check_columns, read_texts
     kw = dict(labels=False, sep=data.sep, encoding=data.encoding)
@@ -219,7 +220,7 @@ _example = """A csv file with the columns text and label; a language model on it
 Each command has its own help: fastformers classify --help"""
 
 def make_parser():
-    "The parser of the command line"
+    "Make the parser of the command line"
     top = Parser('fastformers', description='ULMFiT for transformers', epilog=_example,
                  formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version', version=f'fastformers {__version__}')
@@ -237,7 +238,8 @@ def make_parser():
     def data(p, section, names):
         output(p, required=True, help='Directory of the trained network')
         p.add_argument('--seed', type=int, default=42, help='Random seed of weights, order and masks (default: 42)')
-        p.add_argument('--recipe', metavar='FILE', help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
+        p.add_argument('--recipe', metavar='FILE',
+                       help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
         add_flags(p, 'data', names+' valid_col sep encoding')
         add_flags(p, 'model', 'precision gradient_checkpointing compile_blocks'+' arch'*(section!='general'))
         add_flags(p, section)
@@ -264,7 +266,8 @@ def make_parser():
     p.add_argument('--out', metavar='FILE',
                    help='csv or tsv file to write: the columns of --csv, label and score (default: standard output)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
-    for name,kind,says in (('bs', int, 'Largest number of texts in a batch'), ('top-k', int, 'Labels for each text, best first'),
+    for name,kind,says in (('bs', int, 'Largest number of texts in a batch'),
+                           ('top-k', int, 'Labels for each text, best first'),
                            ('threshold', float, 'Multi-label: give the labels with a higher score'),
                            ('abstain-below', float, 'One label a text: give none where the score is lower')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
@@ -275,7 +278,7 @@ def make_parser():
 _no_device = dict.fromkeys(('--gpu','--cuda','--device'), '; training uses a GPU if there is one')
 
 def parse_args(argv=None):
-    "Parse `argv`; texts may stand before and after flags, an unknown flag is an error"
+    "Parse `argv`, with texts before or after flags, or raise if a flag is unknown"
     args,rest = make_parser().parse_known_args(argv)
     for o in rest:
         flags = re.findall('--[a-z-]+', args.parser.format_help())
@@ -283,12 +286,12 @@ def parse_args(argv=None):
         else: args.parser.error(f"{o} is not expected here{_no_device.get(o) or did_you_mean(o, flags)}")
     return args
 
-def _say(code, text):
+def _print_error(code, text):
     print('fastformers: '+' '.join(str(text).split()), file=sys.stderr)
     return code
 
 def _quiet():
-    "Log one line for each stage to standard error; silence warnings of other libraries"
+    "Log one line for each stage to standard error, and silence warnings of other libraries"
     logging.basicConfig(format='%(asctime)s %(message)s', datefmt='%H:%M:%S', level=logging.WARNING)
     logging.getLogger('fastformers').setLevel(logging.INFO)
     os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
@@ -296,8 +299,10 @@ def _quiet():
     os.environ.setdefault('HF_HUB_DISABLE_PROGRESS_BARS', '1')
     if not sys.warnoptions: warnings.simplefilter('ignore')
 
-def main(argv=None)->int: # exit code
-    "The command `fastformers`; `argv`: its arguments, by default those of the process"
+def main(
+    argv=None # Default: the arguments of the process
+)->int: # exit code
+    "Run the command `fastformers`"
     args = parse_args(argv)
     _quiet()
     try:
@@ -306,10 +311,10 @@ def main(argv=None)->int: # exit code
         args.command(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _say(130, 'interrupted'+'; continue with the same command and --resume'*('resume' in args))
-    except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), 1)   # the reader, such as `head`, has closed the pipe
+        return _print_error(130, 'interrupted'+'; continue with the same command and --resume'*('resume' in args))
+    except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), 1) # a reader such as `head` closed the pipe
     except Exception as e:
         if args.debug: raise
         kind = '' if isinstance(e, (ValueError,TypeError,OSError,ImportError)) else f'{type(e).__name__}: '
-        return _say(2, f"error: {kind}{e}")
+        return _print_error(2, f"error: {kind}{e}")
     return 0

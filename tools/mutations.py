@@ -18,7 +18,7 @@ mutations = [
     ('a random replacement may be special', 'objectives/mlm', 'other = words[shift_right(splitmix64(h+2),1) % len(words)]', 'other = shift_right(splitmix64(h+2),1) % len(self.tok)', 'contracts_masks'),
     ('masks depend on padding', 'objectives/core', 'pos = real.cumsum(1)*_GOLD', 'pos = torch.ones_like(real).cumsum(1)*_GOLD', 'contracts_masks'),
     ('masks ignore the pass', 'objectives/core', 'key = (seed*1_000_003 + pass_ + 1)', 'key = (seed*1_000_003 + 1)', 'contracts_masks'),
-    ('validation masks are drawn anew', 'objectives/core', '(self.passes,self.share) if split_idx==0 else (0,1.)', '(self.passes,self.share)', 'contracts_masks contracts_learner'),
+    ('validation masks are drawn anew', 'objectives/core', '(self.passes,self.pct_train) if split_idx==0 else (0,1.)', '(self.passes,self.pct_train)', 'contracts_masks contracts_learner'),
     ('parts of words are masked', 'objectives/mlm', 'lowest(self.hash(x), starts, self.rate).gather(1, first)', 'lowest(self.hash(x), starts, self.rate)', 'contracts_masks objectives/02_mlm'),
     ('CLM predicts the token itself', 'objectives/clm', 'torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)', 'torch.where(m, x.ids, -100)', 'contracts_lm_head objectives/03_clm'),
     ('RTD has no weight of 50', 'papers/electra', '+ self.rtd_weight*self.rtd(pred, y)', '+ self.rtd(pred, y)', 'rtd papers/03_electra'),

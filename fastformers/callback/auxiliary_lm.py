@@ -62,7 +62,7 @@ class AuxiliaryLM(Regularizer):
 
     def penalty(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text
-        self.objective.share = self.pct_train
+        self.objective.pct_train = self.pct_train
         x,*_ = split_sequences(as_tokens(self.xb[0])) # of texts in windows
         x,*y = self.objective((x,), split_idx=0)
         loss = self.objective.loss_func(self.model.lm(x), *y)

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/00_labels.ipynb #729f911e
 def as_frame(data, text_col='text'):
-    "A DataFrame with `text_col` from a DataFrame, a list of texts or a `datasets.Dataset`"
+    "Convert a list of texts or a `datasets.Dataset` to a DataFrame with `text_col`"
     if isinstance(data, pd.DataFrame): return data
     if hasattr(data, 'to_pandas'): return _class_names(data.to_pandas(), data.features)
     if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)):
@@ -34,7 +34,7 @@ def as_frame(data, text_col='text'):
         f"got {type(data).__name__}; files are read by `read_texts`")
 
 def _class_names(df, features):
-    "`df` with class names instead of numbers in the columns whose `features` have names"
+    "Replace numbers by class names in the columns of `df` whose `features` have names"
     for c,f in (features or {}).items():
         names = getattr(getattr(f, 'feature', f), 'names', None)
         def name(v):
@@ -45,7 +45,7 @@ def _class_names(df, features):
 
 # %% ../../nbs/data/00_labels.ipynb #36e0d684
 def warn_leak(texts, splits):
-    "Log a warning with the number of validation `texts` that are also in training"
+    "Log the number of validation `texts` that are also in training as a warning"
     keys = [*map(normal, texts)]
     train = {keys[i] for i in splits[0]}
     n = sum(keys[i] in train and keys[i]!='' for i in splits[1])
@@ -54,21 +54,24 @@ def warn_leak(texts, splits):
             "or leave `valid_col` out")
 
 def warn_blank(texts):
-    "Log a warning with the number of `texts` that are blank; raise if all are"
+    "Log the number of blank `texts` as a warning, or raise if all are blank"
     n = sum(not normal(o) for o in texts)
     if n==len(texts): raise ValueError(f"all {n} texts are blank; is this the column of the texts?")
     if n: _log.warning(f"{n} of {len(texts)} texts are blank, and train as examples of their labels; drop such rows")
 
 # %% ../../nbs/data/00_labels.ipynb #dcf0dc97
-def held_out(at, valid_pct):
-    """Which texts are held out, a boolean array; `at` are hashes of the texts in [0,1)
-    If one part would be empty, the text with the nearest hash moves"""
+def held_out(at, valid_pct): # if one part would be empty, the text with the nearest hash moves
+    "Choose the texts to hold out, a boolean array, by their hashes `at` in [0,1)"
     v = at<valid_pct
     return at==at.min() if not v.any() else at<at.max() if v.all() else v
 
-def split_rows(df, valid_col=None, valid_pct=.2, text_col='text', names=None)->tuple: # lists of row numbers
-    """Training and validation rows of `df`: validation is where `valid_col`, default 'is_valid', is True; without such a column
-    a share `valid_pct`, by the texts in `text_col`, and training gets a row of each class in `names`, those of each row"""
+def split_rows(df,
+    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
+    valid_pct=.2, # Share held out by a hash of the texts, without `valid_col`
+    text_col='text',
+    names=None # Class names of each row: without `valid_col` training gets a row of each class
+)->tuple: # lists of row numbers
+    "Split the rows of `df` into training and validation"
     check_columns(df, text_col=text_col)
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None: v = _flags(df, valid_col)
@@ -84,14 +87,13 @@ def split_rows(df, valid_col=None, valid_pct=.2, text_col='text', names=None)->t
 def _joined(row): return ' '.join(' '.join(o) if isinstance(o, (list,np.ndarray)) else str(o) for o in row)
 
 def _flags(df, c):
-    "Column `c` of `df` as booleans"
     check_columns(df, valid_col=c)
     if (odd := ~df[c].isin([0,1])).any():
         raise ValueError(f"column {c!r} must be True for validation and False for training, got {df[c][odd].iloc[0]!r}")
     return df[c].astype(bool).to_numpy()
 
 def _keep_classes(v, names):
-    "`v` with one row moved to training for each class that occurs only in validation"
+    "Move one row to training for each class that occurs only in validation"
     v,seen = v.copy(),{n for o,held in zip(names, v) if not held for n in o}
     for i in np.flatnonzero(v):
         if not seen.issuperset(names[i]):
@@ -100,8 +102,10 @@ def _keep_classes(v, names):
     return v
 
 # %% ../../nbs/data/00_labels.ipynb #a5271545
-def find_task(df, label_col='label', task=None)->Task:
-    "The `Task` that fits the labels of `df`; `task`: a name in `tasks`, a `Task`, or None: by the values in the column"
+def find_task(df, label_col='label',
+    task=None # A name in `tasks`, or a `Task`; default: by the values in the column
+)->Task:
+    "Choose the `Task` for the labels of `df`"
     target = ' '.join(map(str, listed(label_col)))
     if isinstance(task, Task): return type(task).from_dict(task.to_dict() | dict(target=target))
     if task is not None:
@@ -109,13 +113,14 @@ def find_task(df, label_col='label', task=None)->Task:
         raise ValueError(f"`task` {task!r} is unknown; available: {', '.join(tasks)}{did_you_mean(task, tasks)}")
     cls = first(o for o in reversed(tasks.values()) if o.matches(df, label_col))
     new = cls(target=target)
-    if (why := new.doubt(df, label_col)): _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
+    if (why := new.warning(df, label_col)):
+        _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
     return new
 
 def read_labels(df, label_col, task):
-    "The labels of `df` as `task` reads them; raise if one is missing"
-    def blank(o): return isinstance(o, str) and not o.strip() and not task.several
-    for c in [] if task.optional else listed(label_col):
+    "Read the labels of `df` for `task`, or raise if one is missing"
+    def blank(o): return isinstance(o, str) and not o.strip() and not task.multi_label
+    for c in [] if task.label_optional else listed(label_col):
         no = (df[c].isna() | df[c].map(blank)).to_numpy()
         if no.any():
             raise ValueError(f"row {df.index[no][0]!r} has no label in column {c!r}; drop such rows first, "
@@ -123,7 +128,7 @@ def read_labels(df, label_col, task):
     return task.read(df, label_col)
 
 def class_names(df, label_col, task=None):
-    "The class names of each row of `df`, the argument `names` of `split_rows`; None where the labels are numbers"
+    "List the class names of each row of `df` for `split_rows`, None if labels are numbers"
     task = find_task(df, label_col, task)
     return [*map(task.names, read_labels(df, label_col, task))] if task.classes else None
 
@@ -138,8 +143,7 @@ def check_classes(task, labels, splits):
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
 def class_weights(dls): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`
-    """Inverse frequency of each class in training, with mean 1 over the training rows; `dls` have one label a row
-    (King and Zeng 2001; 'balanced' of scikit-learn)"""
+    "Compute the inverse frequency of each class in training, with mean 1 over rows (King and Zeng 2001)"
     ys = dls.train_ds.tls[-1]
     if not len(ys) or ys[0].ndim or ys[0].is_floating_point():
         raise ValueError("`class_weights` needs one class a row; for several use `pos_weight` of BCEWithLogitsLossFlat")

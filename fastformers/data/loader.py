@@ -24,7 +24,7 @@ import fastformers.data.show
 
 # %% ../../nbs/data/03_loader.ipynb #a270adcf
 class PadTokens(Transform):
-    "Pad tokens to the longest sample of the batch, as the `HFTokenizer` `tok` does, and targets of predicted tokens with -100"
+    "Pad tokens to the longest sample of the batch as `tok` does, and targets of predicted tokens with -100"
     def __init__(self, tok): self.value,self.left = int(tok.pad.as_subclass(Tensor)),tok.left
     def encodes(self, samples:list):
         n = max(len(o[0]) for o in samples)
@@ -37,13 +37,13 @@ class PadTokens(Transform):
         y = y[:int(x.predicted.sum())] # the last words of a text may have been cut
         return F.pad(y, (0,n-len(y)), value=-100)
     def widen(self, o, n, value):
-        "`o` `(..., sl)` padded with `value` to `(..., n)`"
+        "Pad `o` `(..., sl)` with `value` to `(..., n)`"
         k = n-o.shape[-1]
         return F.pad(o.as_subclass(Tensor), (k,0) if self.left else (0,k), value=value)
 
 # %% ../../nbs/data/03_loader.ipynb #356992cd
 class TokensDL(TfmdDL):
-    "Batches of texts of similar length; the order depends on `seed` and on the number of completed passes"
+    "Load batches of texts of similar length, in an order by `seed` and the number of completed passes"
     def __init__(self, dataset,
         bs=64, # Rows in a batch
         shuffle=False, # Shuffle by (seed, pass)? Otherwise longest first
@@ -64,14 +64,14 @@ class TokensDL(TfmdDL):
 
     @property
     def lengths(self):
-        "Length of each item"
+        "Return the length of each item"
         if self._lengths is None:
             xs = self.dataset.tls[0] if hasattr(self.dataset, 'tls') else (o[0] for o in self.dataset)
             self._lengths = np.array([len(o) for o in xs])
         return self._lengths
 
     def cut(self, idxs):
-        "The array `idxs` as a list of batches, in order"
+        "Cut the array `idxs` into batches, in order"
         if self.max_tokens is None: ends = range(self.bs, len(idxs), self.bs)
         else:
             ends,start,longest = [],0,0
@@ -126,9 +126,10 @@ class TokensDL(TfmdDL):
             yield b
         self._begin()
 
-    def seek(self, passes, batch=0, ready=None):
-        """Begin the next iteration at batch `batch` of pass `passes`
-        `ready` is called once before the first batch is read; with worker processes, after"""
+    def seek(self, passes, batch=0,
+        ready=None # Called once before the first batch is read; with worker processes, after
+    ):
+        "Begin the next iteration at batch `batch` of pass `passes`"
         self.passes,self._start,self._ready = passes,batch,ready
         return self
     def _begin(self):
@@ -136,7 +137,7 @@ class TokensDL(TfmdDL):
         if ready is not None: ready()
 
     def to_detach(self, b, cpu=True, gather=True):
-        "Pad tokens to the longest row; `get_preds` calls this on inputs, targets and predictions, then joins batches"
+        "Pad tokens to the longest row, so that `get_preds` can join batches"
         pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
         if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # once a pass: `len` sorts
         def widen(o):

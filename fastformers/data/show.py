@@ -20,7 +20,6 @@ from ..text.core import TensorTokens, TokenText
 
 # %% ../../nbs/data/02_show.ipynb #f2e8b2fb
 def _cell(o, trunc_at):
-    "`o` as HTML for one table cell"
     if isinstance(o, TokenText): return o.truncate(trunc_at).to_html()
     if isinstance(o, TensorBase) and o.numel()==1: o = o.item()
     if isinstance(o, float): return f'{o:.4f}'
@@ -28,8 +27,8 @@ def _cell(o, trunc_at):
         return '; '.join(_cell(v, trunc_at) for v in o)
     return html.escape(str(o))
 
-def table_rows(cols, ctxs=None, max_n=9, trunc_at=300):
-    "`max_n` rows (dicts of label -> HTML) from `cols`, a list of (label, values); columns are added to the rows `ctxs`"
+def table_rows(cols, ctxs=None, max_n=9, trunc_at=300): # dicts of label -> HTML
+    "Convert `cols`, a list of (label, values), to `max_n` rows, or add them to the rows `ctxs`"
     n = min(max_n, *(len(v) for _,v in cols))
     rows = [{} for _ in range(n)] if ctxs is None else [dict(c) for c in ctxs[:n]]
     for label,vals in cols:
@@ -37,7 +36,7 @@ def table_rows(cols, ctxs=None, max_n=9, trunc_at=300):
     return rows
 
 def display_rows(rows):
-    "Display `rows` as a table in a notebook, print it elsewhere; return them"
+    "Display `rows` as a table in a notebook, or print them, and return them"
     if in_notebook():
         from IPython.display import display, HTML
         display(HTML(pd.DataFrame(rows, dtype=object).to_html(escape=False)))
@@ -47,29 +46,28 @@ def display_rows(rows):
     return rows
 
 def _inputs(samples):
-    "The columns of texts and targets of decoded `samples`"
     names = zip(range(1, len(samples[0])), ('target','target2','target3'))
     return [('text',samples.itemgot(0)), *((n, [o[0].mark(o[i]) for o in samples]) for i,n in names)]
 
 def _predicted(samples, outs):
-    "A column for each prediction"
-    return [(f"predicted{i+1 if i else ''}", [o[0].mark(p[i]) for o,p in zip(samples, outs)]) for i in range(len(outs[0]))]
+    def column(i): return [o[0].mark(p[i]) for o,p in zip(samples, outs)]
+    return [(f"predicted{i+1 if i else ''}", column(i)) for i in range(len(outs[0]))]
 
 # %% ../../nbs/data/02_show.ipynb #8ca2b8cb
 @dispatch
 def show_batch(x:TensorTokens, y, samples, ctxs=None, max_n=9, trunc_at=300, **kwargs):
-    "A table of texts and their targets; `trunc_at` characters of each text"
+    "Show texts, `trunc_at` characters of each, and their targets as a table"
     return display_rows(table_rows(_inputs(samples), ctxs, max_n, trunc_at))
 
 @dispatch
 def show_results(x:TensorTokens, y, samples, outs, ctxs=None, max_n=9, trunc_at=300, **kwargs):
-    "A table of texts, their targets and what the model predicted"
+    "Show texts, their targets and predictions as a table"
     cols = [*_inputs(samples), *_predicted(samples, outs)]
     return display_rows(table_rows(cols, ctxs, max_n, trunc_at))
 
 @dispatch
 def plot_top_losses(x:TensorTokens, y, samples, outs, raws, losses, trunc_at=300, **kwargs):
-    "A table of the texts with the highest loss, with the loss and, where one class is predicted, its probability"
+    "Show the texts with the highest loss, and the probability of a single predicted class, as a table"
     one = isinstance(y, TensorCategory) and not isinstance(y, TensorMultiCategory)
     probs = [('probability',[float(o.max()) for o in raws])] if one else []
     cols = [*_inputs(samples), *_predicted(samples, outs), *probs, ('loss',[float(o) for o in losses])]

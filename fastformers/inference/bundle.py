@@ -31,16 +31,15 @@ def name_labels(config, task):
     return config
 
 class _Labelled:
-    "The Auto class of `task`, with its labels in the config, for `load_hf`"
+    "Load the Auto class of `task` with its labels in the config"
     def __init__(self, task): self.task,self.auto = task,getattr(transformers, task.hf_class)
     def from_config(self, config, **kwargs): return self.auto.from_config(name_labels(config, self.task), **kwargs)
     def from_pretrained(self, arch, config, **kwargs):
         config = name_labels(config, self.task)
         return self.auto.from_pretrained(arch, config=config, ignore_mismatched_sizes=True, **kwargs)
 
-def hf_classifier(arch, task, pretrained=True, drop_mult=1., **kwargs)->HFClassifier:
-    """Hugging Face's own model of the family of `arch` with a head for `task`; one for the same labels is kept
-    The other arguments are those of `load_hf`"""
+def hf_classifier(arch, task, pretrained=True, drop_mult=1., **kwargs)->HFClassifier: # `kwargs` of `load_hf`
+    "Load Hugging Face's own classifier of `arch`, with a new head if the labels of `task` differ"
     had = load_config(arch, kwargs.get('revision','main')).id2label
     hf,report = load_hf(_Labelled(task), arch, pretrained, drop_mult, **kwargs)
     if sorted(had.items())!=[*enumerate(map(str, task.labels))]: _new_head(hf, report)
@@ -58,7 +57,7 @@ def _new_head(hf, report):
 # %% ../../nbs/inference/03_bundle.ipynb #0ef219ea
 @dataclass
 class Bundle:
-    "What `classifier.json` holds"
+    "Store the content of `classifier.json`"
     task:Task|None # What is predicted, with the labels; None: nothing, it is a body
     head:dict # The result of `model.head_spec()`
     max_len:int|None = None # Longest text in tokens
@@ -84,16 +83,16 @@ class Bundle:
 
     @property
     def whole(self):
-        "Is the checkpoint the whole classifier, so that `pipeline` opens it?"
+        "Check whether the checkpoint is the whole classifier, which `pipeline` can open"
         return self.head['class']=='hf' and self.adapters is None
     def to_dict(self):
-        "The fields that are not None, as JSON values"
+        "Convert the fields that are not None to JSON values"
         return {k:(v.to_dict() if isinstance(v, Task) else v) for k,v in vars(self).items() if v is not None}
 
 def _hash(path): return content_hash([path.read_bytes().hex()])
 
 def read_bundle(path):
-    "The `Bundle` in the directory `path`, None when there is none"
+    "Read the `Bundle` in the directory `path`, None if it does not exist"
     f = Path(path)/'classifier.json'
     if not f.is_file(): return None
     try:
@@ -110,14 +109,18 @@ def read_bundle(path):
 
 # %% ../../nbs/inference/03_bundle.ipynb #b6c512c4
 def save_tokenizer(tok, path):
-    "Write the `HFTokenizer` `tok`; its `max_len` becomes `model_max_length`"
+    "Write the `HFTokenizer` `tok` with its `max_len` as `model_max_length`"
     res = copy.deepcopy(tok.tok)
     if tok.max_len: res.model_max_length = tok.max_len
     res.save_pretrained(path)
 
-def write_bundle(path, model, tok, task, pairs=None, **facts)->Bundle:
-    """Write a classifier to the directory `path`: checkpoint and tokenizer in Hugging Face format, `classifier.json` and
-    `head.safetensors`; `tok` is the `HFTokenizer` of its training data, `facts` are `base`, `rows` and `scores`"""
+def write_bundle(path, model,
+    tok, # The `HFTokenizer` of the training data
+    task,
+    pairs=None, # Was it trained on pairs of texts? None: not known
+    **facts # `base`, `rows` and `scores` of the `Bundle`
+)->Bundle:
+    "Write a classifier to the directory `path`: checkpoint, tokenizer, `classifier.json` and `head.safetensors`"
     path,head = Path(path),model.head_spec()
     own = head['class']!='hf'
     if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # without labels: defaults are not written
@@ -129,7 +132,8 @@ def write_bundle(path, model, tok, task, pairs=None, **facts)->Bundle:
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     units = model.units and [*model.units]
-    bundle = Bundle(task, head, pairs=pairs, units=units, temperature=model.temperature, adapters=adapters, **reads(tok), **facts)
+    bundle = Bundle(task, head, pairs=pairs, units=units, temperature=model.temperature, adapters=adapters,
+                    **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle
 
@@ -147,15 +151,19 @@ def _shown(d):
     def one(v): return f'{v:.4g}' if isinstance(v, float) else f'{v:,}' if isinstance(v, int) else f'{v}'
     return ', '.join(f'{k} {one(v)}' for k,v in (d or {}).items())
 
-def model_card(bundle, arch, base='')->str: # Markdown
-    """The README of a directory that holds a Hugging Face model of the class `arch`, which began as the checkpoint `base`
-    `bundle` is None for a language model"""
+def model_card(
+    bundle, # A `Bundle`, or None for a language model
+    arch, # Class of the Hugging Face model
+    base='' # Checkpoint that training began with
+)->str: # Markdown
+    "Make the README of a model's directory"
     title,rows = 'Language model',{'Body':arch, 'Began with':base}
     load = f"from transformers import {arch}\nmodel = {arch}.from_pretrained('.')"
     if bundle is not None:
         title,labels = 'Text classifier',', '.join(f'`{o}`' for o in bundle.task.labels[:20])
         rows |= {'Predicts':f"{bundle.task}: {labels}", 'Rows':_shown(bundle.rows),
-            'On validation rows':_shown(bundle.scores), 'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
+            'On validation rows':_shown(bundle.scores),
+            'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
         example = '{'+', '.join(f"'{o}':..." for o in bundle.task.fields)+'}' if bundle.task.fields else "'a text'"
         load = f"from fastformers.inference.predictor import from_hf\nfrom_hf('.')([{example}])"
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)

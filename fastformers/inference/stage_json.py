@@ -20,7 +20,7 @@ def _version(name):
     except PackageNotFoundError: return None
 
 def versions()->dict:
-    "Versions of the libraries that affect results"
+    "Return the versions of the libraries that affect results"
     libraries = 'fastformers','fastai','torch','transformers','tokenizers'
     return {'python':platform.python_version(), **{o:_version(o) for o in libraries}}
 
@@ -30,7 +30,7 @@ def write_stage(path, **facts):
     write_text(Path(path)/'stage.json', json.dumps(facts, indent=1, ensure_ascii=False)+'\n')
 
 def read_stage(path):
-    "The facts in the `stage.json` of the directory `path`, None when there is none"
+    "Read `stage.json` in the directory `path`, None if it does not exist"
     f = Path(path)/'stage.json'
     if not f.is_file(): return None
     try: res = json.loads(f.read_text(encoding='utf-8'))

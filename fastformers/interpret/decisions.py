@@ -44,7 +44,7 @@ def expected_calibration_error(
 def check_rows(dls, dl=None):
     "Raise unless a temperature or thresholds can be chosen on the rows of `dl`, by default the validation rows of `dls`"
     task,dl = task_of(dls),dls.valid if dl is None else dl
-    if not (task and (task.one_class or task.several)):
+    if not (task and (task.one_class or task.multi_label)):
         raise TypeError(f"only classes of a text have scores to calibrate, this is {task or 'a language model'}")
     y = [torch.as_tensor(o) for tl in dl.dataset.tls[1:] for o in tl]
     if not y:
@@ -85,15 +85,15 @@ def tune_thresholds(self:Learner,
     cost=None, # (Of a false positive, of a false negative); None: best F1
     dl=None # Labelled rows that were not trained on; default: the validation rows
 )->pd.Series: # The threshold of each label, 0.5 for one that no row has; of two classes a text that of the second one
-    "Choose the scores above which labels are predicted; answers, `decide` and metrics of the task use them"
+    "Choose the scores above which labels are predicted; answers, `targets_and_classes` and metrics of the task use them"
     check_rows(self.dls, dl)
     task = task_of(self.dls)
-    if not task.several and task.n_out!=2:
+    if not task.multi_label and task.n_out!=2:
         raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}")
     with self.no_logging(), self.no_bar(): scores,y = self.get_preds(dl=dl)
-    if not task.several: scores,y = scores[:,1:],y[:,None]
+    if not task.multi_label: scores,y = scores[:,1:],y[:,None]
     res = [best_threshold(s, t, cost) for s,t in zip(scores.T, y.T)]
-    task.threshold = res if task.several else res[0]
+    task.threshold = res if task.multi_label else res[0]
     self.loss_func = loss_for(task, self.loss_func)
     return pd.Series(res, task.labels[-len(res):])
 

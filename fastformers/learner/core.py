@@ -152,7 +152,7 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
         head = task.head(pool=pool, at=at, pair=None if tok.pairing=='together' else tok.pairing)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
-    model.units,model.each = task.units,task.each
+    model.units,model.per_sequence = task.units,task.per_sequence
     _check_head(model.head, task, tok.pairing)
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
@@ -187,14 +187,14 @@ def classifier_learner(
     task = task_of(dls)
     if isinstance(head, str) and head!='hf':
         raise ValueError(f"`head` {head!r} is unknown; pass 'hf', a class such as `LSTMHead`, or a module")
-    if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.each):
+    if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.per_sequence):
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
         if not model.loaded.new: _keep(arch, model, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
         return model
-    if task.several and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
+    if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),
                      metrics=metrics, lr=lr or 2e-4, **kwargs)

@@ -131,7 +131,7 @@ class HFModel(nn.Module):
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
-    each = False # Does each sequence of a row have an output of its own? Otherwise a row has one
+    per_sequence = False # Does each sequence of a row have an output of its own? Otherwise a row has one
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new
@@ -300,7 +300,7 @@ class TextClassifier(HFModel):
     def mix(self): "The `ScalarMix` that feeds the head, None without one"; return self.selector and self.selector.mix
     def forward(self, x):
         x = as_tokens(x)
-        if self.each and bool(x.starts.any()): return self.by_sequence(x)
+        if self.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
         h = (self.state_cache or self.states)(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
             where = (x.real, x.starts) if 'starts' in inspect.signature(self.head.forward).parameters else (x.real,)
@@ -335,7 +335,7 @@ class HFClassifier(HFModel):
     ):
         super().__init__(hf, report)
         kind = type(hf).__name__
-        self.each,self.per_token = 'ForMultipleChoice' in kind,bool(re.search('For(Token|Question)', kind))
+        self.per_sequence,self.per_token = 'ForMultipleChoice' in kind,bool(re.search('For(Token|Question)', kind))
         reads_last = is_decoder(hf.config) or getattr(hf.config,'summary_type','')=='last' # XLNet
         self.sums_up_last = reads_last and not self.per_token
         if getattr(hf.config,'pad_token_id',None) is None: # transformers needs one for batches
@@ -343,7 +343,7 @@ class HFClassifier(HFModel):
     def head_spec(self): return {'class':'hf'}
     def forward(self, x):
         x = as_tokens(x)
-        if self.each and bool(x.starts.any()): return self.by_sequence(x)
+        if self.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
         if self.per_token: return self.outputs(self.in_windows(self._token_logits, x).float(), x)
         return self.outputs(self.in_parts(self.logits, x).float(), x) # losses and metrics are in float32
 
@@ -356,7 +356,7 @@ class HFClassifier(HFModel):
         "`forward` for a batch whose padding is safe"
         inputs = self.model_inputs(x)
         mask = inputs['attention_mask']
-        if self.each: inputs = {k:v[:,None] for k,v in inputs.items()} # as one candidate a row
+        if self.per_sequence: inputs = {k:v[:,None] for k,v in inputs.items()} # as one candidate a row
         if not self.sums_up_last: return self.hf(**inputs).logits
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
         with select_positions(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits

@@ -19,7 +19,7 @@ from ..text.tokenizer import HFTokenizer, separates_pairs
 
 # %% ../../nbs/objectives/03_clm.ipynb #c37c41a7
 class CLM(Objective):
-    "Causal language modelling: predict each next token from what precedes it"
+    "Predict each next token from the tokens before it"
     auto_cls,metrics = AutoModelForCausalLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
@@ -28,7 +28,8 @@ class CLM(Objective):
     ):
         super().__init__(tok, seed)
         if only not in (None,'reply'): raise ValueError(f"`only` is 'reply' or None, got {only!r}")
-        if only and not separates_pairs(self.tok): raise ValueError("`only='reply'` needs a separator between two texts; use `pair_tokens(tok)`")
+        if only and not separates_pairs(self.tok):
+            raise ValueError("`only='reply'` needs a separator between two texts; use `pair_tokens(tok)`")
         self.only = only
     @classmethod
     def fits(cls, config): return is_causal(config) # another network sees the token that it is to predict
@@ -40,13 +41,13 @@ class CLM(Objective):
         return x.replace(predicted=m), torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)
 
     def decodes(self, b):
-        "Decode as `Objective` does, and move each answer one position to the right, to the token that it predicts"
+        "Decode as `Objective` does, with each answer moved right to the token that it predicts"
         x,answers = super().decodes(b)
         m,ids = (F.pad(o[:,:-1], (1,0)) for o in (x.predicted, answers.ids))
         return x.replace(predicted=m), x.replace(ids=torch.where(m, ids, x.ids), predicted=m)
 
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
 def default_objective(tok, seed=42):
-    "Return `MLM` when `tok`, a fast tokenizer or an `HFTokenizer`, has a mask token, else `CLM`"
+    "Return `MLM` if `tok`, a fast tokenizer or an `HFTokenizer`, has a mask token, else `CLM`"
     tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
     return (CLM if tok.tok.mask_token_id is None else MLM)(tok, seed=seed)

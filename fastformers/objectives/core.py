@@ -1,7 +1,7 @@
 """Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 
 An objective turns a batch of tokens into (input, targets) and back. It is a reversible batch transform, so the same loader works with every objective. It defines the loss, the metrics, the model, and `weight`, the number of items that its mean loss averages over.
-No other module depends on a particular objective: a new one is a subclass of `Objective` in a module of its own in `objectives`, and is found by its name. Kinds of label for classifiers are in `tasks.core`. `benchmarks/objectives.py` compares them all; its table is in the log.
+No other module depends on a particular objective: a new one is a subclass of `Objective` in its own module in `objectives`, found by its name. Kinds of label for classifiers are in `tasks.core`. `benchmarks/objectives.py` compares all objectives, with the results in the log.
 
 Masks are stateless: a function of (seed, pass, content, position). They do not depend on batch size, worker processes, padding or a random state. Validation uses the same masks each time, training new ones on
 each pass, and a resumed run the same masks as an uninterrupted one."""
@@ -41,7 +41,7 @@ def splitmix64(h):
     return h ^ shift_right(h,31)
 
 def token_hash(x, seed, pass_=0):
-    "Hash `seed`, `pass_`, the row's real tokens and the position to an int64 for each token of `x` `(bs, sl)`"
+    "Hash `seed`, `pass_`, real tokens of the row and position to an int64 for each token of `x` `(bs, sl)`"
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
@@ -60,13 +60,13 @@ def gather_targets(y, k):
     return y.gather(1, (y!=-100).int().argsort(dim=1, descending=True, stable=True)[:,:k])
 
 def reduce_rows(rows, n, how):
-    "Reduce the losses `rows`, each a mean over `n` items, to a 'sum' or a 'mean' over items, or not at all ('none')"
+    "Reduce the losses `rows`, means over `n` items each, to their 'sum' or 'mean' over items, or 'none'"
     if how=='none': return rows
     total = (rows*n).sum()
     return total if how=='sum' else total/n.sum().clamp(min=1)
 
 class TokenLoss:
-    "Cross-entropy, the mean over predicted tokens; with `reduction='none'` the mean of each row"
+    "Compute the mean cross-entropy over predicted tokens, or for each row with `reduction='none'`"
     def __init__(self,
         reduction='mean', # 'mean', 'sum' or 'none'
         label_smoothing=0. # As in `torch.nn.functional.cross_entropy`
@@ -89,9 +89,11 @@ class TokenLoss:
 objectives = {} # name -> class
 
 class Objective(ItemTransform):
-    "Tokens -> (tokens with predicted positions, targets); brings loss, metrics and the model to train"
-    order,auto_cls,model_cls,metrics,passes,share = 90,None,LanguageModel,(),0,0.
-    pass_,share_,_retain = 0,1.,False # of this batch; in validation pass 0, as at the end of a fit
+    "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
+    order,metrics = 90,()
+    auto_cls,model_cls = None,LanguageModel # Auto class of Hugging Face, class of the model around it
+    passes,pct_train = 0,0. # completed passes over the data, share of the fit that is done
+    pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives[camel2snake(cls.__name__)] = cls
@@ -112,7 +114,7 @@ class Objective(ItemTransform):
             raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
 
     def __call__(self, b, split_idx=None, **kwargs):
-        self.pass_,self.share_ = (self.passes,self.share) if split_idx==0 else (0,1.)
+        self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)
         return super().__call__(b, **kwargs)
     def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self.pass_)
     def ordinary(self, x):
@@ -120,14 +122,14 @@ class Objective(ItemTransform):
         return x.real & ~torch.isin(x.ids, self.special.to(x.device))
 
     def row_weights(self, pred, *yb):
-        "Weight of each row of a batch in the mean loss, `(bs,)`: its number of predicted tokens"
+        "Weigh each row `(bs,)` of a batch in the mean loss by its number of predicted tokens"
         return (yb[0]!=-100).sum(1)
     def weight(self, pred, *yb):
         "Count the items that the mean loss of a batch averages over"
         return float(self.row_weights(pred, *yb).sum())
 
     @classmethod
-    def fits(cls, config): "Test whether a model of `config` can learn this objective"; return True
+    def fits(cls, config): "Check whether a model of `config` can learn this objective"; return True
     def check(self, arch, revision='main'):
         "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
@@ -140,7 +142,7 @@ class Objective(ItemTransform):
         return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
 
     def decodes(self, b):
-        "Turn tokens and targets, or predicted ids `(bs, k)`, into two batches of tokens to show, without and with the answers"
+        "Decode tokens and targets, or predicted ids `(bs, k)`, to tokens without and with the answers"
         x,y = b[0],b[1].as_subclass(Tensor)
         pred,ids = x.predicted,x.ids
         if y.shape==x.shape and bool(((y!=-100)==pred).all()): ids = torch.where(pred, y, ids)
@@ -149,7 +151,7 @@ class Objective(ItemTransform):
 
 # %% ../../nbs/objectives/00_core.ipynb #5b913af8
 def all_objectives():
-    "Name -> class of all objectives in the library and of all other subclasses defined so far"
+    "Return a dict of the names and classes of all objectives"
     for room in ('fastformers.objectives', 'fastformers.papers'):
         for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
     return objectives

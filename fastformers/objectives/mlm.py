@@ -22,17 +22,17 @@ from .metrics import token_metrics
 
 # %% ../../nbs/objectives/02_mlm.ipynb #3b9a2408
 def budget(ok, p):
-    "round(`p` n) of each row's n positions that are `ok`, at least one `(bs,)`"
+    "Compute round(`p` n), at least one, for the n positions `ok` of each row `(bs,)`"
     n = ok.sum(1)
     return (n.double()*p).round().long().clamp(min=1).minimum(n)
 
 def lowest(h, ok, p):
-    "Mask `(bs, sl)`: of a row's n positions that are `ok`, the round(`p` n) with the lowest hash `h`, at least one"
+    "Mark the share `p` of each row's positions `ok` that has the lowest hash `h`, at least one, `(bs, sl)`"
     rank = h.masked_fill(~ok, torch.iinfo(torch.int64).max).argsort(1).argsort(1)
     return (rank < budget(ok, p)[:,None]) & ok
 
 class MLM(Objective):
-    "Masked language modelling: predict `p` of each row's ordinary tokens from both sides"
+    "Predict the share `p` of each row's ordinary tokens from both sides"
     auto_cls,metrics = AutoModelForMaskedLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
@@ -54,14 +54,15 @@ class MLM(Objective):
     def rate(self):
         "Return the share of ordinary tokens to hide now"
         start,end = L(self.p)[0],L(self.p)[-1]
-        return end + (start-end)*(1-self.share_)
+        return end + (start-end)*(1-self.pct_train_)
     def mask(self, x):
         "Choose the tokens to hide, True in `(bs, sl)`"
         return lowest(self.hash(x), self.ordinary(x), self.rate)
 
-    def hide(self, x, m, unit):
-        "Hide the tokens of `x` at `m` by mask tokens, random tokens or neither, as the hash `unit` draws, and return the targets too"
-        h,u,ids,words = self.hash(x), hash_to_unit(splitmix64(unit+1)), x.ids, self.words.to(x.device)
+    def hide(self, x, m, unit): # (tokens, targets)
+        "Hide the tokens of `x` at `m` by mask tokens, random tokens or neither, as drawn by the hash `unit`"
+        h,u = self.hash(x),hash_to_unit(splitmix64(unit+1))
+        ids,words = x.ids,self.words.to(x.device)
         other = words[shift_right(splitmix64(h+2),1) % len(words)]
         new = torch.where(u<self.replace[0], self.tok.mask_token_id, torch.where(u<sum(self.replace), other, ids))
         return x.replace(ids=torch.where(m, new, ids), predicted=m), torch.where(m, ids, -100)
@@ -87,7 +88,7 @@ def word_marks(
 
 # %% ../../nbs/objectives/02_mlm.ipynb #86d8df80
 class WholeWordMLM(MLM):
-    "Masked language modelling of whole words: predict all tokens of `p` of each row's words"
+    "Predict all tokens of the share `p` of each row's words"
     @cached_property
     def marks(self): "Return which ids begin and which end a word"; return word_marks(self.tok)
 

@@ -201,7 +201,7 @@ class Joint(Objective):
     def encodes(self, b):
         x,ys = b[0],[]
         for o in reversed(self.members):
-            o.passes,o.share = self.pass_,self.share_
+            o.passes,o.pct_train = self.pass_,self.pct_train_
             x,y = o((x,), split_idx=0)
             ys.insert(0, y)
         return x,*ys

@@ -1,6 +1,6 @@
 """The best of several candidates for a text: the task `choice` and its tokenizer
 
-In multiple choice a row is a text with two or more candidates: answers to a question, or ways in which a story may go on. Its label is the number of the right candidate, or its text. Rows may have different numbers of candidates.
+In multiple choice a row is a text with two or more candidates: answers to a question, or endings of a story. Its label is the number of the right candidate, or its text. Rows may have different numbers of candidates.
 `ChoiceTokenizer` encodes each candidate with the text as one sequence of the row. The network reads the sequences one by one and its head gives each a score; the softmax is over the candidates of a row (Radford et al. 2018, section 3.3).
 `Choice` is the task; other tasks are in `tasks.core`. fastai is imported only inside the methods that need it."""
 
@@ -18,16 +18,17 @@ from ..text.tokenizer import HFTokenizer, reads
 
 # %% ../../nbs/tasks/03_choice.ipynb #cfea421b
 def choice_row(o):
-    "(text, candidate, candidate, ...) from the row `o`, in which candidates may be in lists; raise if there are fewer than two"
+    "Read the text and two or more candidates, which may be in lists, from the row `o`"
     text,*rest = o if isinstance(o, (list,tuple)) and len(o) else [None]
     cs = [c for v in rest for c in (v if isinstance(v, (list,tuple,np.ndarray)) else [v])]
     cs = ['' if c is None or c!=c else str(c) for c in cs]
     while cs and not cs[-1].strip(): cs.pop()
-    if not isinstance(text, str) or len(cs)<2: raise ValueError(f"expected a text and two or more candidates, got {o!r:.80}")
+    if not isinstance(text, str) or len(cs)<2:
+        raise ValueError(f"expected a text and two or more candidates, got {o!r:.80}")
     return (text, *cs)
 
 class ChoiceTokenizer(HFTokenizer):
-    "(text, candidate, candidate, ...) <-> `TensorTokens` with a sequence (text, candidate) for each candidate"
+    "Convert a text and its candidates to `TensorTokens`, one sequence for each candidate, and back"
     limit,splits = None,True # a row has any number of tokens, a sequence at most `max_len`
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None):
@@ -44,9 +45,9 @@ class ChoiceTokenizer(HFTokenizer):
 
 # %% ../../nbs/tasks/03_choice.ipynb #82ad01b0
 class Choice(Task):
-    "The best of several candidates for a text"
-    name,says,hf_class = 'choice','the best of several candidates','AutoModelForMultipleChoice'
-    classes,each,n_out,fields = False,True,1,('text','candidates')
+    "Predict the best of several candidates for a text"
+    name,summary,hf_class = 'choice','the best of several candidates','AutoModelForMultipleChoice'
+    classes,per_sequence,n_out,fields = False,True,1,('text','candidates')
     def __init__(self, labels=('score',), target=''): super().__init__(labels, target)
     def tokenizer(self, tok):
         if tok.windows>1 or tok.pairing!='together':
@@ -54,11 +55,11 @@ class Choice(Task):
         return tok if isinstance(tok, ChoiceTokenizer) else ChoiceTokenizer(tok.tok, **reads(tok))
     def texts(self, df, text_col):
         self.text_col = listed(text_col)
-        return [self.item(o) for o in df[self.text_col].itertuples(index=False, name=None)]
-    def item(self, o, pairs=None): return choice_row(o)
+        return [self.check_input(o) for o in df[self.text_col].itertuples(index=False, name=None)]
+    def check_input(self, o, pairs=None): return choice_row(o)
     def read(self, df, label_col): return [self.read_row(r, label_col) for r in df.to_dict('records')]
     def read_row(self, r, label_col):
-        "The number of the right candidate in row `r`"
+        "Read the number of the right candidate of row `r`"
         o,(_,*cs) = r[label_col],choice_row([r[c] for c in self.text_col])
         if o in cs: return cs.index(o)
         if o in range(len(cs)): return int(o)

@@ -10,7 +10,7 @@ fastai is imported inside the methods that need it, so a `Predictor` works witho
 
 # %% auto #0
 __all__ = ['tasks', 'is_list', 'listed', 'Task', 'SingleLabel', 'MultiLabel', 'ScaledMSE', 'Regression', 'Numbers', 'RowLoss',
-           'targets', 'KeepTask', 'task_of', 'OwnLoss', 'loss_for']
+           'targets', 'TaskHolder', 'task_of', 'OwnLoss', 'loss_for']
 
 # %% ../../nbs/tasks/00_core.ipynb #9e56cc3c
 from functools import partial
@@ -27,28 +27,28 @@ from ..text.tokenizer import is_pair, texts_in
 # %% ../../nbs/tasks/00_core.ipynb #0529d67f
 tasks = {} # name -> class
 
-def is_list(o): "Is `o` several columns?"; return isinstance(o, (list,tuple,L))
-def listed(o): "`o`, a column or several columns, as a list"; return list(o) if is_list(o) else [o]
+def is_list(o): "Check whether `o` is a list of columns"; return isinstance(o, (list,tuple,L))
+def listed(o): "Return one or several columns as a list"; return list(o) if is_list(o) else [o]
 
 def _fastai():
-    "The names of fastai, imported at the first call"
+    "Import fastai at the first call and return its names"
     import fastai.basics
     return fastai.basics
 
 class Task:
-    "What the model predicts for a text; a subclass is one kind of label"
+    "Define how labels of one kind are read, trained and predicted"
     name = None # key in `tasks`, in recipes and on the command line
     fastai = () # names of the fastai transforms that make such targets
-    says = '' # description for `repr`, with the number of labels as `{n}`
-    hf_class = 'AutoModelForSequenceClassification' # the Auto class of Hugging Face's own head
+    summary = '' # description for `repr`, with the number of labels as `{n}`
+    hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
     score_name = 'accuracy' # name of `row_score`
     units = None # (mean, standard deviation) of targets that are numbers
     classes = True # Does a label consist of class names?
-    several = False # May a text have several labels, or none?
+    multi_label = False # May a text have several labels, or none?
     per_token = False # Are there outputs for several tokens of a row?
-    each = False # Has each sequence of a row an output of its own?
-    optional = False # May a row have no label?
+    per_sequence = False # Has each sequence of a row an output of its own?
+    label_optional = False # May a row have no label?
     fields = () # names of the parts of an input, which may then be a dict
     text_col = () # columns of the inputs, set by `texts`
 
@@ -60,67 +60,73 @@ class Task:
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
     def __init_subclass__(cls): tasks[cls.name] = cls
-    def __repr__(self): return f"{self.name} ({self.says.format(n=len(self.labels))})"
+    def __repr__(self): return f"{self.name} ({self.summary.format(n=len(self.labels))})"
 
     @property
-    def n_out(self): "Number of outputs of the network"; return len(self.labels)
+    def n_out(self): "Return the number of outputs of the network"; return len(self.labels)
     @property
-    def one_class(self): "Is the label of a text one class?"; return self.classes and not (self.several or self.per_token)
+    def one_class(self):
+        "Check whether the label of a text is one class"
+        return self.classes and not (self.multi_label or self.per_token)
     def head(self, **pooling):
-        "The default head, a function of `(nf, n_out)`"
+        "Return the default head, a function of `(nf, n_out)`"
         return TokenHead if self.per_token else partial(PoolingHead, **pooling)
-    def callbacks(self): "Additional callbacks for the learner"; return []
+    def callbacks(self): "Return additional callbacks for the learner"; return []
 
     @classmethod
-    def matches(cls, df, label_col): "Do the labels of `df` look like this task?"; return False
-    def doubt(self, df, label_col): "A sentence why `matches` may be wrong about `df`, or None"
+    def matches(cls, df, label_col): "Check whether the labels of `df` fit this task"; return False
+    def warning(self, df, label_col): "Return a reason why `matches` may be wrong, or None"
     def texts(self, df, text_col):
-        "The inputs in the columns `text_col` of `df`"
+        "Read the inputs in the columns `text_col` of `df`"
         self.text_col = listed(text_col)
         return texts_in(df, text_col)
-    def item(self, o, pairs=None):
-        "The input `o` of a `Predictor` as the tokenizer takes it; `pairs`: was it trained on pairs? None: not known"
+    def check_input(self, o, pairs=None): # `pairs`: is each input a pair of texts? None: not known
+        "Check an input of a `Predictor` and return it as the tokenizer takes it"
         if pairs is None or is_pair(o)==pairs: return o
         raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}"
             +"; pass the two as one item, (a, b)"*pairs)
-    def read_row(self, r, label_col): "The label in row `r`"; return r[label_col]
+    def read_row(self, r, label_col): "Read the label of row `r`"; return r[label_col]
     def read(self, df, label_col):
-        "The labels of `df`, one a row"
+        "Read the labels of all rows of `df`"
         return [self.read_row(r, label_col) for r in df[listed(label_col)].to_dict('records')]
     def fit(self, labels):
-        "Find the class names (for numbers: mean and standard deviation) in the training `labels`"
+        "Find the class names, or the mean and standard deviation of numbers, in the training `labels`"
         if not self.labels: self.labels = sorted({n for o in labels for n in self.names(o)})
         return self
-    def names(self, label): "The class names in a label"; return [label]
+    def names(self, label): "List the class names in a label"; return [label]
 
-    def tokenizer(self, tok): "The `HFTokenizer` for this task, made from `tok`"; return tok
-    def block(self): "The fastai block of the targets"; return _fastai().TransformBlock(type_tfms=Numbers)
-    def loss_func(self): "The default loss"
-    def metrics(self): "The default metrics"
-    def prior_bias(self, dls): "Initial bias `(n_out,)` of the head from the training targets of `dls`; None: zero"
+    def tokenizer(self, tok): "Make the `HFTokenizer` for this task from `tok`"; return tok
+    def block(self): "Return the fastai block of the targets"; return _fastai().TransformBlock(type_tfms=Numbers)
+    def loss_func(self): "Return the default loss"
+    def metrics(self): "Return the default metrics"
+    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from the training targets, None for zero"
     def gather(self, rows, ids):
-        "The outputs of single texts, whose tokens are `ids`, as a batch for `scores`"
+        "Gather the outputs `rows` of single texts with tokens `ids` into the argument of `scores`"
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
         return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
-    def scores(self, logits): "Outputs of the network -> float32 scores"; return logits.float()
-    def chosen(self, scores, threshold=None):
-        "The classes chosen by the `scores` of `n` texts: ids `(n,)`, or for several labels a text booleans `(n, n_out)`"
+    def scores(self, logits): "Convert network outputs to float32 scores"; return logits.float()
+    def chosen(self, scores, threshold=None): # ids `(n,)`; booleans `(n, n_out)` for several labels a text
+        "Choose classes by the `scores` of `n` texts"
         return scores.argmax(-1)
-    def answers(self, scores, texts=None, top_k=1, threshold=None)->list: # for each text a dict of label and score, or a list
-        """The labels of `texts` by their `scores` `(n, n_out)`; `top_k`: how many for each, best first, None: all
-        `threshold` is used instead of the task's"""
+    def answers(self,
+        scores, # `(n, n_out)`, see `scores`
+        texts=None, # The texts, for tasks whose answers are parts of them
+        top_k=1, # How many labels for each text, best first; None: all
+        threshold=None # Instead of the task's
+    )->list: # for each text a dict of label and score, or a list of dicts
+        "Convert `scores` to labels with scores"
         def answer(i, r): return {'label':self.labels[i], 'score':r[i]}
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
-    def decoded(self, y, scores, item): "What `learn.predict(item)` says for the target `y`"; return y
-    def row_score(self, pred, y, x=None): "A score of each row, higher is better, `(bs,)`; `x` are its tokens"
-    def decide(self, preds, y):
-        "Targets `y` and the classes chosen by the scores `preds`, for scikit-learn's metrics"
+    def decoded(self, y, scores, item): "Return the label that `learn.predict(item)` shows for the target `y`"; return y
+    def row_score(self, pred, y, x=None): "Score each row `(bs,)` of predictions for tokens `x`, higher is better"
+    def targets_and_classes(self, preds, y):
+        "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
         return y, self.chosen(preds)
 
     def to_dict(self):
-        "This task as JSON values, see `from_dict`"
+        "Convert the task to JSON values for `from_dict`"
         res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold)
         return to_json({k:v for k,v in res.items() if v is not None})
     def __eq__(self, o): return isinstance(o, Task) and self.to_dict()==o.to_dict()
@@ -128,13 +134,13 @@ class Task:
 
     @staticmethod
     def from_dict(d):
-        "The task of which `to_dict` returned `d`"
+        "Make the task from the result `d` of `to_dict`"
         d = dict(d)
         return tasks[d.pop('name')](**d)
 
     @staticmethod
-    def from_config(cfg, arch):
-        "The task of a Hugging Face model whose class is named `arch`; None if it is not a classifier"
+    def from_config(cfg, arch): # `arch`: name of the model's class
+        "Find the task of a Hugging Face model, None if it is not a classifier"
         fits = [o for o in tasks.values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
         new = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
         if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression # as in transformers
@@ -142,12 +148,12 @@ class Task:
 
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
-    "One class a text"
-    name,fastai,says = 'single',('Categorize',),'one of {n} labels a text'
+    "Predict one class for each text"
+    name,fastai,summary = 'single',('Categorize',),'one of {n} labels a text'
     problem_type = 'single_label_classification'
     @classmethod
     def matches(cls, df, label_col): return not is_list(label_col)
-    def doubt(self, df, label_col):
+    def warning(self, df, label_col):
         o,n = df[label_col],df[label_col].nunique()
         if o.dtype.kind in 'iuf' and n>20 and len(o)<20*n:
             return (f"it holds {n} distinct whole numbers in {len(o)} rows, each read as a class; "
@@ -166,9 +172,9 @@ def _split(o): return [p.strip() for p in o.split(';') if p.strip()]
 _several = list,tuple,set,np.ndarray
 
 class MultiLabel(Task):
-    "Any number of classes a text: lists, names joined by ';', or several columns of 0 and 1"
-    name,fastai,says = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
-    problem_type,several = 'multi_label_classification',True
+    "Predict any number of classes for each text: lists, names joined by ';', or columns of 0 and 1"
+    name,fastai,summary = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
+    problem_type,multi_label = 'multi_label_classification',True
     def __init__(self, labels=(), target='', threshold=.5): super().__init__(labels, target, threshold)
     @classmethod
     def matches(cls, df, label_col):
@@ -203,7 +209,7 @@ class MultiLabel(Task):
 
 # %% ../../nbs/tasks/00_core.ipynb #d8c31a0a
 class ScaledMSE(nn.MSELoss):
-    "Mean squared error in units of the standard deviation `std`; outputs take the shape of the targets"
+    "Compute the mean squared error in standard deviations `std`, with outputs in the shape of the targets"
     def __init__(self, std=1., reduction='mean'):
         super().__init__(reduction=reduction)
         self.std = std
@@ -213,14 +219,14 @@ class ScaledMSE(nn.MSELoss):
         return super().forward(pred.float().view(y.shape)/std, y.float()/std)
 
 class Regression(Task):
-    "A number a text, or several"
-    name,fastai,says = 'regression',('RegressionSetup',),'{n} x a number a text'
+    "Predict one or several numbers for each text"
+    name,fastai,summary = 'regression',('RegressionSetup',),'{n} x a number a text'
     problem_type,score_name,classes = 'regression','-squared error',False
     @classmethod
     def matches(cls, df, label_col):
         flags = is_list(label_col) and df[list(label_col)].isin([0,1]).all(axis=None)
         return not flags and all(df[c].dtype.kind=='f' for c in listed(label_col))
-    def doubt(self, df, label_col):
+    def warning(self, df, label_col):
         o = df[listed(label_col)]
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10:
             return "it holds few whole numbers; for classes pass task='single'"
@@ -253,17 +259,17 @@ class Regression(Task):
 
 # %% ../../nbs/tasks/00_core.ipynb #88dbbe93
 class Numbers(Transform):
-    "A whole number, or a list of them, <-> a tensor"
+    "Convert a whole number, or a list of whole numbers, to a tensor and back"
     def encodes(self, o): # a list becomes int32: `PadTokens` takes int64 for one target a token
         return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64)
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    "Cross-entropy of outputs `(bs, n, ...)` over the `n` parts of a row; negative targets are trained as 0"
+    "Compute the cross-entropy over the `n` parts of each row of outputs `(bs, n, ...)`"
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'
-    def forward(self, pred, y):
+    def forward(self, pred, y): # negative targets are trained as 0
         loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none').reshape(len(y), -1).mean(1)
         return loss if self.reduction=='none' else loss.mean()
     def activation(self, o): # rows of several batches differ in n
@@ -272,17 +278,17 @@ class RowLoss(nn.Module):
 
 # %% ../../nbs/tasks/00_core.ipynb #5405fa98
 def targets(dls, n=10_000):
-    "`(rows, outputs)`: at most `n` training targets of `dls` as floats"
+    "Return at most `n` training targets of `dls` as floats `(rows, outputs)`"
     tl = dls.train_ds.tls[1]
     at = np.linspace(0, len(tl)-1, min(n, len(tl))).astype(int).tolist()
     return torch.stack([torch.as_tensor(tl[i], dtype=torch.float) for i in at])
 
-class KeepTask(Transform):
-    "Changes nothing; holds the `task` of dls from a `DataBlock`, so that it is made once"
+class TaskHolder(Transform):
+    "Hold the `task` of dls from a `DataBlock`, without changing items"
     def __init__(self, task): self.task = task
 
 def task_of(dls)->Task: # None for a language model
-    "The `Task` of `dls`, which come from `classifier_dls`, a `DataBlock` or `lm_dls`"
+    "Find the `Task` of `dls` from `classifier_dls`, a `DataBlock` or `lm_dls`"
     tls = dls.train_ds.tls
     if len(tls)<2: return
     tl = tls[1]
@@ -294,12 +300,12 @@ def task_of(dls)->Task: # None for a language model
             "use CategoryBlock, MultiCategoryBlock or RegressionBlock, or `classifier_dls`")
     vocab = getattr(tl, 'vocab', None)
     task = cls().fit(targets(dls).numpy()) if vocab is None else cls(vocab)
-    tl.tfms.add(KeepTask(task))
+    tl.tfms.add(TaskHolder(task))
     return task
 
 # %% ../../nbs/tasks/00_core.ipynb #52aa610b
 class OwnLoss(nn.Module):
-    "The loss `f(pred, y)` with `activation` and `decodes` of `task`; `pred` is reshaped to `y` if their sizes agree"
+    "Wrap the loss `f(pred, y)` with the `activation` and `decodes` of `task`"
     def __init__(self, f, task):
         super().__init__()
         self.f,self.task,self.reduction = f,task,'mean' # fastai sets `reduction` to get the loss of each row
@@ -308,7 +314,7 @@ class OwnLoss(nn.Module):
     @property
     def thresh(self): return self.task.threshold
     def decodes(self, scores): return self.task.chosen(scores)
-    def forward(self, pred, y):
+    def forward(self, pred, y): # `(bs, 1)` and `(bs,)` would broadcast
         if pred.numel()==y.numel(): pred = pred.reshape(y.shape)
         if self.reduction=='mean': return self.f(pred, y)
         if not hasattr(self.f, 'reduction'): return self.f(pred, y, reduction=self.reduction)
@@ -317,7 +323,7 @@ class OwnLoss(nn.Module):
         finally: self.f.reduction = old
 
 def loss_for(task, loss_func=None):
-    "`loss_func` with the methods that a fastai learner calls, see `OwnLoss`; default: the loss of `task`"
+    "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
     alike = getattr(loss_func, 'thresh', None)==task.threshold # the thresholds of fastai's loss and of the task
     return loss_func if hasattr(loss_func,'decodes') and alike else OwnLoss(loss_func, task)

@@ -22,13 +22,14 @@ from ..text.tokenizer import HFTokenizer, is_pair, reads
 _pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one character in `valid_text`
 
 class SpanTokenizer(HFTokenizer):
-    "(question, context) <-> `TensorTokens`; `predicted`: the first token, for no answer, and each token of the context once"
+    "Convert (question, context) to `TensorTokens` and back"
+    # `predicted`: the first token, for no answer, and each token of the context once
     turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None): return [x for x,*_ in self.aligned(texts)]
 
     def aligned(self, texts):
-        "For each pair its tokens, and (start, end) in the context of the predicted tokens `(k, 2)` and of those cut off"
+        "Yield the tokens of each pair, and the characters `(k, 2)` of its predicted and of its cut tokens"
         for i in range(0, len(texts), 1000):
             part = texts[i:i+1000]
             for (_,context),e in zip(part, self.rust.encode_batch([tuple(map(valid_text, o)) for o in part])):
@@ -49,26 +50,29 @@ class SpanTokenizer(HFTokenizer):
 
 # %% ../../nbs/tasks/02_spans.ipynb #29d7a12f
 def answer_words(s):
-    "The words of an answer in lower case, without punctuation and articles"
+    "Split an answer into words in lower case, without punctuation and articles"
     s = ''.join(c for c in s.lower() if c not in string.punctuation)
     return re.sub(r'\b(a|an|the)\b', ' ', s).split()
 
 def answer_scores(found, truth):
-    "Exact match and F1, from 0 to 1, of the answer `found`; '' is no answer"
+    "Compute exact match and F1, from 0 to 1, of the answer `found`, with '' for no answer"
     a,b = answer_words(found),answer_words(truth)
     same = (Counter(a)&Counter(b)).total()
     return float(a==b), 2*same/(len(a)+len(b)) if a and b else float(a==b)
 
 # %% ../../nbs/tasks/02_spans.ipynb #669cd239
 class Spans(Task):
-    "The answer to a question, a span of the context"
-    name,says = 'spans','the answer to a question, from a text'
-    hf_class,score_name,classes,per_token,optional = 'AutoModelForQuestionAnswering','F1 of an answer',False,True,True
+    "Predict the answer to a question as a span of the context"
+    name,summary = 'spans','the answer to a question, from a text'
+    hf_class,score_name = 'AutoModelForQuestionAnswering','F1 of an answer'
+    classes,per_token,label_optional = False,True,True
     fields = 'question','context'
     tok = None # the `SpanTokenizer`, set by `tokenizer`
-    # `cut`: answers that were cut off, in the order in which they were read
-    # `blanks`: may the answer be "no answer"? Found by `fit`; `longest`: most tokens of an answer
-    def __init__(self, labels=('start','end'), target='', blanks=False, longest=30):
+    # `cut`: answers that were cut off, in the order of the rows
+    def __init__(self, labels=('start','end'), target='',
+        blanks=False, # Predict "no answer" too? Found by `fit`
+        longest=30 # Most tokens of an answer
+    ):
         super().__init__(labels, target)
         self.blanks,self.longest,self.cut = blanks,longest,{}
     def to_dict(self): return super().to_dict() | dict(blanks=self.blanks, longest=self.longest)
@@ -80,16 +84,16 @@ class Spans(Task):
     def tokenizer(self, tok):
         self.tok = tok if isinstance(tok, SpanTokenizer) else SpanTokenizer(tok.tok, **reads(tok))
         return self.tok
-    def texts(self, df, text_col): return [self.item(o) for o in super().texts(df, text_col)]
-    def item(self, o, pairs=None):
+    def texts(self, df, text_col): return [self.check_input(o) for o in super().texts(df, text_col)]
+    def check_input(self, o, pairs=None):
         if is_pair(o) and all(map(str.strip, o)): return tuple(o)
         raise ValueError(f"expected a question and a context, got {o!r:.80}")
 
     def read_row(self, r, label_col): return self.read({k:[v] for k,v in r.items()}, label_col)[0]
-    def read(self, df, label_col):
-        """The numbers [first, last] of the tokens of each answer: [0, 0] without an answer
-        [-1-i, -1-i] if it was cut off and is number `i` of `cut`"""
-        if len(listed(label_col))!=2: raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
+    def read(self, df, label_col): # [0, 0]: no answer; [-1-i, -1-i]: number `i` of `cut`
+        "Read each answer as the numbers [first, last] of its tokens"
+        if len(listed(label_col))!=2:
+            raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
         pairs = [*zip(*(df[c] for c in self.text_col))]
         return [self._span(*o) for o in zip(*(df[c] for c in label_col), pairs, self.tok.aligned(pairs))]
     def _span(self, text, start, pair, aligned):
@@ -106,8 +110,8 @@ class Spans(Task):
     def metrics(self):
         from fastformers.objectives.metrics import RowMean
         return [RowMean(self.exact_match), RowMean(self.f1)]
-    def exact_match(self, pred, y, x): "Of each row"; return self._scores(pred, y, x)[:,0]
-    def f1(self, pred, y, x): "Of each row"; return self._scores(pred, y, x)[:,1]
+    def exact_match(self, pred, y, x): "Compute the exact match of each row"; return self._scores(pred, y, x)[:,0]
+    def f1(self, pred, y, x): "Compute the F1 of each row"; return self._scores(pred, y, x)[:,1]
     row_score = f1
     def _scores(self, pred, y, x):
         def text(o, a, b):
@@ -116,14 +120,14 @@ class Spans(Task):
         rows = zip(pred.softmax(1).cpu(), y.tolist(), as_tokens(x).cpu())
         return torch.tensor([answer_scores(text(o, *self.best(p).tolist()), text(o, *t)) for p,t,o in rows])
 
-    def spans(self, probs, n=1):
-        "The `n` best spans for probabilities `(k, 2)`: scores `(n,)`, first and last tokens `(n, 2)`"
+    def spans(self, probs, n=1): # scores `(n,)`, first and last tokens `(n, 2)`
+        "Find the `n` best spans for probabilities `(k, 2)` of the first and last token"
         m = self.longest
         score = probs[:,:1]*F.pad(probs[:,1], (0,m-1), value=-1.).unfold(0, m, 1) # (k, m): first token, length-1
         if len(probs)>1: score[0,int(self.blanks):] = -1.
         vals,at = score.flatten().topk(max(min(n, int((score>0).sum())), 1))
         return vals, torch.stack([at//m, at//m+at%m], 1)
-    def best(self, probs): "The first and the last token of the best span"; return self.spans(probs)[1][0]
+    def best(self, probs): "Return the first and the last token of the best span"; return self.spans(probs)[1][0]
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
     def decoded(self, y, scores, item):
         if hasattr(item, 'keys'): item = tuple(item[c] for c in self.text_col) # a row

@@ -14,6 +14,7 @@ import html, re
 import numpy as np, torch
 from fastcore.foundation import first
 from fasttransform import Transform
+from ..objectives.core import TokenLoss
 from .core import Task, is_list
 from ..text.core import TensorTokens, TokenText, valid_text
 from ..text.tokenizer import HFTokenizer, reads
@@ -22,13 +23,13 @@ from ..text.tokenizer import HFTokenizer, reads
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
 
 def words_of(o): # the words, and (start, end) of each in the text, or in the words joined by blanks
-    "The words of `o`, a text or a list of words"
+    "Split `o`, a text or a list of words, into words"
     if isinstance(o, str): return [*map(list, zip(*((m[0], m.span()) for m in _word.finditer(o))))] or [[],[]]
     ends = np.cumsum([len(w)+1 for w in o], dtype=int)-1
     return list(o), [(int(e)-len(w), int(e)) for w,e in zip(o, ends)]
 
 class WordTokenizer(HFTokenizer):
-    "A text, or a list of words <-> `TensorTokens` where the first token of each word is `predicted`"
+    "Convert a text or words to `TensorTokens`, with the first token of each word `predicted`, and back"
     turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts, progress=None):
@@ -40,7 +41,7 @@ class WordTokenizer(HFTokenizer):
     def _encodings(self, rows): return self.rust.encode_batch([*map(' '.join, rows)])
 
     def _aligned(self, words, e):
-        "The tokens of `words` from the encoding `e` of their text"
+        "Return the tokens of `words` from the encoding `e` of their text"
         def start(a, b): return first(i for c in range(a, b) if (i := e.char_to_token(c)) is not None)
         starts = [start(*o) for o in words_of(words)[1]]
         if None in starts: # a word of invisible characters has no token
@@ -63,14 +64,14 @@ class WordTokenizer(HFTokenizer):
 _hues = 'c2410c 1d4ed8 15803d 7e22ce be185d 0e7490'.split()
 
 class WordText(TokenText):
-    "The decoded words of a text, `pieces` of (word, tag or False); shown with a colour for each kind of tag"
+    "Show the decoded words of a text, `pieces` of (word, tag or False), with a colour for each kind of tag"
     def __new__(cls, *pieces):
         self = str.__new__(cls, ' '.join(o for o,_ in pieces)); self.pieces = pieces
         return self
     def mark(self, tags):
-        "These words with `tags`"
+        "Return the words with `tags`"
         return WordText(*((w, t!='O' and t) for (w,_),t in zip(self.pieces, tags)))
-    def truncate(self, n): "The first words, of about `n` characters"; return WordText(*self.pieces[:n//6])
+    def truncate(self, n): "Keep the first words, about `n` characters"; return WordText(*self.pieces[:n//6])
     def to_html(self):
         def one(w, t):
             hue = _hues[sum(map(ord, t.partition('-')[2] or t))%len(_hues)]
@@ -78,13 +79,13 @@ class WordText(TokenText):
         return ' '.join(one(w, t) if t else html.escape(w) for w,t in self.pieces)
 
 class TagIds(Transform):
-    "Tags -> their ids `(words,)`, and back"
+    "Convert tags to their ids `(words,)` and back"
     def __init__(self, vocab): self.vocab,self.c,self.o2i = vocab,len(vocab),{o:i for i,o in enumerate(vocab)}
     def encodes(self, o): return torch.tensor([self.o2i[t] for t in o], dtype=torch.int64)
     def decodes(self, o): return [self.vocab[i] for i in o.tolist() if i>=0]
 
-def spans_of(tags):
-    "(first word, end, kind) of each span: B- begins it, I- of the same kind continues it; a tag without a dash is a word"
+def spans_of(tags): # a tag without a dash is a span of one word
+    "Find the spans (first word, end, kind) in `tags`, which `B-` begins and `I-` continues"
     res,start,kind = [],None,None
     for i,t in enumerate([*tags,'O']):
         mark,_,name = t.partition('-')
@@ -95,8 +96,8 @@ def spans_of(tags):
     return res
 
 class Tags(Task):
-    "A tag for each word of a text"
-    name,fastai,says = 'tags',('TagIds',),'one of {n} tags a word'
+    "Predict a tag for each word of a text"
+    name,fastai,summary = 'tags',('TagIds',),'one of {n} tags a word'
     hf_class,score_name,per_token = 'AutoModelForTokenClassification','span F1 of a text',True
     @classmethod
     def matches(cls, df, label_col):
@@ -105,12 +106,12 @@ class Tags(Task):
         n = sizes(label_col)
         return None not in n and any(c!=label_col and sizes(c)==n for c in df.columns)
     def texts(self, df, text_col):
-        "The lists of words in `df`, as many as tags"
+        "Read the words of `df`, as many in each row as its tags"
         rows = [_words(o) for o in df[text_col]]
         for at,words,n in zip(df.index, rows, map(len, map(_words, df[self.target]))):
             if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words and {n} tags; they must be as many")
         return rows
-    def item(self, o, pairs=None): return o
+    def check_input(self, o, pairs=None): return o
     def read_row(self, r, label_col): return _words(r[label_col])
     def names(self, label): return label
 
@@ -119,9 +120,7 @@ class Tags(Task):
     def block(self):
         from fastai.data.block import TransformBlock
         return TransformBlock(type_tfms=TagIds(self.labels))
-    def loss_func(self):
-        from fastformers.objectives.core import TokenLoss
-        return TokenLoss()
+    def loss_func(self): return TokenLoss()
     def metrics(self):
         from fastformers.objectives.metrics import CountF1
         return [CountF1(self.counts, 'span_f1')]
@@ -134,7 +133,7 @@ class Tags(Task):
         return ((n+.5)/(n.sum()+.5*self.n_out)).log()
 
     def row_counts(self, pred, y):
-        "Numbers of correct, predicted and true spans of each row, `(bs, 3)`"
+        "Count the correct, predicted and true spans of each row `(bs, 3)`"
         res = []
         for p,t in zip(pred.argmax(-1).tolist(), y.tolist()):
             t = [i for i in t if i>=0]
@@ -142,14 +141,14 @@ class Tags(Task):
             res.append((len(found&want), len(found), len(want)))
         return torch.tensor(res, dtype=torch.float)
     def counts(self, pred, y):
-        "Numbers of correct, predicted and true spans of a batch"
+        "Count the correct, predicted and true spans of a batch"
         return self.row_counts(pred, y).sum(0)
     def row_score(self, pred, y, x=None):
         right,found,want = self.row_counts(pred, y).T
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)
 
     def chosen(self, scores, threshold=None): return self.loss_func().decodes(scores)
-    def decide(self, preds, y):
+    def targets_and_classes(self, preds, y):
         found = [p.argmax(-1)[:n] for p,n in zip(preds, (y!=-100).sum(1).tolist())]
         return y[y!=-100], torch.cat(found)
 
@@ -157,7 +156,7 @@ class Tags(Task):
     def answers(self, scores, texts, top_k=1, threshold=None):
         return [self._spans(s, o) for s,o in zip(scores, texts)]
     def _spans(self, scores, text):
-        "The spans of a text: label, mean score of the words, start and end in characters, text"
+        "List the spans of a text: label, mean score of the words, start and end in characters, text"
         (words,at),(vals,ids) = words_of(text),scores.max(-1)
         text = text if isinstance(text, str) else ' '.join(words)
         def span(a, b, kind):

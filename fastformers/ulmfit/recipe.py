@@ -98,7 +98,8 @@ class TrainConfig:
             v,(low,high) = getattr(self, f.name),_ranges.get(f.name, (-inf,inf))
             if isinstance(v, str): parse(f.type, v, f'`{f.name}`: ')
             elif isinstance(v, (int,float)) and not low<=v<=high:
-                raise ValueError(f"`{f.name}` {v:g} is out of range; expected {low:g}"+(f" to {high:g}" if high<inf else ' or more'))
+                limits = f'{low:g} to {high:g}' if high<inf else f'{low:g} or more'
+                raise ValueError(f"`{f.name}` {v:g} is out of range; expected {limits}")
 
 @dataclass(frozen=True)
 class LMConfig(TrainConfig):
@@ -110,7 +111,8 @@ class LMConfig(TrainConfig):
     seq_len:int = 128 # Most tokens in a row
     # How documents become rows: doc-sentences, full-sentences, segment-pair
     packing:str = 'doc-sentences'
-    # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks and millions of tokens)
+    # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks
+    # and millions of tokens)
     embeddings:Literal['kept','counts'] = 'kept'
     # Share of texts held out to measure the language model; with the classifier's share both hold out the same texts
     valid_pct:float = .2
@@ -150,24 +152,27 @@ class TaskConfig(TrainConfig):
     overlap:int = 0 # Tokens that a window shares with the one before
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not matter
     pairing:Literal['together','siamese','both_orders'] = 'together'
-    grad_windows:int|None = None # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
+    # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
+    grad_windows:int|None = None
     head:str|None = None # hf: Hugging Face's own head, which its pipeline opens; blank: ULMFiT's
     pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,
     # side by side, or mix for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix'] = -1
-    adapters:Literal['bottleneck','lora','bitfit']|None = None # Train few weights only: bottleneck, lora or bitfit; blank: all weights
+    # Train few weights only: bottleneck, lora or bitfit; blank: all weights
+    adapters:Literal['bottleneck','lora','bitfit']|None = None
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
-    calibrate:bool = False # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
+    # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
+    calibrate:bool = False
     valid_pct:float = .2 # Share of rows held out
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #d180964c
 Setting = namedtuple('Setting', 'name type default help') # a field of a section
 
 @cache
-def settings(cls)->dict: # name -> `Setting`
-    "The settings of a section such as `LMConfig`; `help` is the comment beside the field"
+def settings(cls)->dict: # name -> `Setting`, whose `help` is the comment beside the field
+    "List the settings of a section such as `LMConfig`"
     helps = {}
     for o in reversed(cls.__mro__[:-1]): helps |= {k:' '.join(v.split()) for k,v in docments(o, returns=False).items() if v}
     return {f.name:Setting(f.name, f.type, f.default, helps[f.name]) for f in fields(cls)}
@@ -176,14 +181,14 @@ def settings(cls)->dict: # name -> `Setting`
 _words = {int:'a whole number', float:'a number', bool:'yes or no', str:'a text', NoneType:'blank'}
 
 def allowed(t):
-    "The allowed values of the type `t`, in words"
+    "Describe the allowed values of the type `t`"
     args = get_args(t)
     if get_origin(t) is tuple:
         return allowed(args[0]).removeprefix('a ')+'s'*(not get_args(args[0]))+' separated by commas'
     return ' or '.join(str(o) if get_origin(t) is Literal else allowed(o) for o in args) if args else _words[t]
 
-def parse(t, text, what=''):
-    "`text` as a value of the type `t`; ValueError begins with `what` and says what is allowed"
+def parse(t, text, what=''): # `what`: beginning of the message of a ValueError
+    "Convert `text` to a value of the type `t`"
     try: return _parse(t, text.strip())
     except (ValueError,KeyError): raise ValueError(f"{what}expected {allowed(t)}, got {text!r}") from None
 
@@ -206,14 +211,13 @@ A key that is left out has its default. Paths are relative to this file."""
 def _comment(text): return '\n'.join(wrap(text, 110, initial_indent='# ', subsequent_indent='# '))
 
 def _text(v):
-    "The value `v` as it stands in a file"
     if isinstance(v, bool): return 'yes' if v else 'no'
     if isinstance(v, tuple): return ', '.join(map(str, v))
     return '' if v is None else f'{v:g}' if isinstance(v, float) else str(v)
 
 @dataclass(frozen=True)
 class Recipe:
-    "All settings of a run, by section: `recipe.lm.epochs`"
+    "Hold all settings of a run by section: `recipe.lm.epochs`"
     run:RunConfig = RunConfig()
     data:DataConfig = DataConfig()
     model:ModelConfig = ModelConfig()
@@ -226,19 +230,19 @@ class Recipe:
             raise ValueError("[general] trains a checkpoint, [model] arch is one: expected one of them")
 
     def replace(self, **sections):
-        "A copy with other settings: `recipe.replace(lm=dict(epochs=2))`"
+        "Return a copy with other settings: `recipe.replace(lm=dict(epochs=2))`"
         for k,v in sections.items(): _check_keys(k, v)
         return replace(self, **{k:replace(getattr(self,k) or section_types[k](), **v) for k,v in sections.items()})
 
     def resolved(self, base='.'):
-        "A copy with absolute paths, taken relative to the directory `base`"
+        "Return a copy with paths made absolute from the directory `base`"
         def at(o): return o if o in (None,'docs') else str((Path(base)/Path(o).expanduser()).absolute())
         data,arch = {k:at(getattr(self.data, k)) for k in ('source','unlabelled','general','test')},at(self.model.arch)
         model = dict(arch=arch) if arch and Path(arch).is_dir() else {}
         return self.replace(run=dict(output=at(self.run.output)), data=data, model=model)
 
     def to_ini(self):
-        "The text of a file with all settings, each with a comment"
+        "Write all settings with their comments as the text of an INI file"
         lines = [_comment(o) for o in _head.split('\n')]
         for name,cls in section_types.items():
             if (section := getattr(self, name)) is None: continue
@@ -247,7 +251,8 @@ class Recipe:
                 lines += [_comment(o.help), f'{o.name} = {_text(getattr(section, o.name))}'.rstrip()]
         return '\n'.join(lines)+'\n'
 
-section_types = dict(run=RunConfig, data=DataConfig, model=ModelConfig, general=GeneralConfig, lm=LMConfig, classifier=TaskConfig)
+section_types = dict(run=RunConfig, data=DataConfig, model=ModelConfig,
+                     general=GeneralConfig, lm=LMConfig, classifier=TaskConfig)
 
 def _check_keys(name, keys):
     "Raise a ValueError unless `name` is a section that has the `keys`"
@@ -258,13 +263,12 @@ def _check_keys(name, keys):
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #238a00d9
 def _read_section(name, keys):
-    "The section `name` from a dict of keys and texts"
     _check_keys(name, keys)
     cls = section_types[name]
     return cls(**{k:parse(settings(cls)[k].type, v, f'[{name}] {k}: ') for k,v in keys.items()})
 
 def read_recipe(path)->Recipe: # with absolute paths
-    "Read an INI file; an unknown key or a wrong type is a ValueError that names the key and the allowed values"
+    "Read an INI file, or raise an error that names a wrong key and the allowed values"
     path = find_path(path)
     ini = ConfigParser(interpolation=None, default_section='', delimiters=['='], inline_comment_prefixes=['#'])
     try:
@@ -274,17 +278,18 @@ def read_recipe(path)->Recipe: # with absolute paths
     except (Error,ValueError) as e: raise ValueError(f"{path}: {' '.join(str(e).split())}") from None
 
 def as_recipe(o=None)->Recipe:
-    "A `Recipe` from a `Recipe`, a dict of sections, the path of an INI file, or None for the defaults"
+    "Make a `Recipe` from a dict of sections, the path of an INI file, or None for the defaults"
     if isinstance(o, Recipe): return o
     return Recipe().replace(**o or {}) if o is None or isinstance(o, dict) else read_recipe(o)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #a772b212
 def split_columns(df, names): # a name, or a list of several
     "Split `names` at commas, unless it is the name of a column of `df`"
-    return [o.strip() for o in names.split(',')] if isinstance(names, str) and names not in df and ',' in names else names
+    if not isinstance(names, str) or names in df or ',' not in names: return names
+    return [o.strip() for o in names.split(',')]
 
 def read_table(source, data, **cols):
-    "Read a file or folder as the `DataConfig` `data` says and check that it has the columns `cols`"
+    "Read a file or folder with the settings `data`, a `DataConfig`, and check its columns `cols`"
     from fastformers.text.readers import check_columns, read_texts
     df = read_texts(source, data.text_col.split(',')[0], 'label_col' in cols, data.sep, data.encoding)
     check_columns(df, **{k:split_columns(df, v) for k,v in cols.items()})
@@ -308,7 +313,8 @@ def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), Da
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
-    "The recipe of `fastformers demo`: documentation of Python libraries, a small language model, a few minutes"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')), model=dict(arch='wiki-mini'),
-                            lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3), classifier=dict(max_len=128, lr=1e-3, bs=16),
-                            data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000))
+    "Return the recipe of `fastformers demo`"
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
+        data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000),
+        model=dict(arch='wiki-mini'), lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3),
+        classifier=dict(max_len=128, lr=1e-3, bs=16))

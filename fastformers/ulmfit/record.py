@@ -20,25 +20,26 @@ from ..interpret.intervals import fmt
 
 # %% ../../nbs/ulmfit/02_record.ipynb #0534ffc7
 def fmt_time(s):
-    "`s` seconds as a short text"
+    "Format `s` seconds as a short text"
     if s<60: return f'{s:.0f} s'
     return f'{s//60:.0f} min {s%60:.0f} s' if s<3600 else f'{s//3600:.0f} h {s%3600//60:.0f} min'
 
 def markdown_table(df):
-    "`df`, of strings, as a Markdown table with its index"
-    cells = [[df.index.name or '', *df.columns], ['---']*(df.shape[1]+1), *([i,*r] for i,r in zip(df.index, df.to_numpy()))]
+    "Format `df`, of strings, as a Markdown table with its index"
+    rows = ([i,*r] for i,r in zip(df.index, df.to_numpy()))
+    cells = [[df.index.name or '', *df.columns], ['---']*(df.shape[1]+1), *rows]
     def row(r): return '| '+' | '.join(str(o).replace('|','\\|').replace('\n',' ') for o in r)+' |'
     return '\n'.join(map(row, cells))
 
 # %% ../../nbs/ulmfit/02_record.ipynb #37dc3546
 def mean_std(dicts, k):
-    "Mean and standard deviation of `k` in `dicts`, the latter NaN for a single one"
+    "Compute mean and standard deviation of `k` in `dicts`, NaN for a single value"
     vs = pd.Series([d.get(k) for d in dicts], dtype=float)
     return vs.mean(), vs.std()
 
 def _row(stages):
-    "The row of a table for the `stages` of one name, one for each seed"
-    s,before,after,test = stages[0],*([getattr(o,k) for o in stages] for k in ('before','metrics','test'))
+    s = stages[0]
+    before,after,test = ([getattr(o,k) for o in stages] for k in ('before','metrics','test'))
     trained = s.lr>0 # TF-IDF has no epochs
     def values(*args): return ' ± '.join(filter(None, map(fmt, mean_std(*args))))
     def sizes(unit): return ' + '.join(f'{v:,}' for k,v in s.data.items() if k.endswith(unit))
@@ -50,14 +51,13 @@ def _row(stages):
     return row | {f'test {k}':values(test, k) for k in test[0]}
 
 def stage_table(named:dict)->pd.DataFrame: # of strings
-    """A row for each name in `named`, a dict of lists of `Stage`: data, settings, time;
-    metrics before → after training, ± standard deviation over seeds"""
+    "Tabulate data, settings, time and metrics (before → after, ± standard deviation) of lists of `Stage` by name"
     return pd.DataFrame([*map(_row, named.values())], index=pd.Index(named, name='stage')).fillna('')
 
 # %% ../../nbs/ulmfit/02_record.ipynb #3346e4ae
 @dataclass
 class Stage:
-    "Record of one stage; `score` and `weight` hold one number per validation row, for paired tests between stages"
+    "Record one stage, with `score` and `weight` of each validation row for paired tests between stages"
     name:str # 'general LM', 'target LM', 'classifier', ..., 'TF-IDF'
     seed:int = 42
     parent:str = '' # Checkpoint or stage that it started from
@@ -82,12 +82,12 @@ class Stage:
     learner:Learner|None = None # The fastai `Learner`, trained
 
     def _facts(self):
-        "All fields but path and learner, for JSON"
+        "Return all fields but path and learner, for JSON"
         own = {f.name:getattr(self, f.name) for f in fields(self) if f.name not in ('path','learner')}
         return to_json(own | {'schedule':vars(self.schedule), 'curve':self.curve.to_dict('records')})
 
     def to_dict(self):
-        "A summary for JSON, without the scores of single rows"
+        "Summarize the record for JSON, without the scores of single rows"
         left_out = 'losses schedule score weight score_before test_score test_sets'.split()
         return {k:v for k,v in self._facts().items() if k not in left_out} | {'epochs':self.schedule.total*(self.lr>0)}
 
@@ -97,13 +97,13 @@ class Stage:
 
     @classmethod
     def load(cls, path):
-        "The record in the file `path`"
+        "Load the record in the file `path`"
         o = json.loads(Path(path).read_text('utf-8'))
         o |= {k:o[k] and np.array(o[k]) for k in ('score','weight','score_before','test_score')}
         return cls(**o | dict(schedule=Schedule(**o['schedule']), curve=pd.DataFrame(o['curve']), path=Path(path).parent))
 
     def table(self):
-        "One row: start, data, time, metrics before → after training"
+        "Return a table of one row: start, data, time, metrics before → after training"
         return stage_table({self.name:[self]})
     def _repr_markdown_(self): return markdown_table(self.table())
     def __repr__(self): return self.table().T.to_string()

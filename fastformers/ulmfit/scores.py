@@ -25,14 +25,14 @@ from ..objectives.core import objective_of
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
 def row_score(learn):
-    "`(name, f)`: `f(x, pred, *yb)` gives score and weight of each row"
+    "Return the name of a row's score, and `f(x, pred, *yb)` that computes scores and weights of rows"
     if obj := objective_of(learn.dls):
         return '-loss', lambda x,*o: (-learn.loss_func(*o, reduction='none'), obj.row_weights(*o))
     task = task_of(learn.dls)
     return task.score_name, lambda x,pred,y: (task.row_score(pred, y, x), torch.ones(len(y)))
 
 class RowScores(Callback):
-    "Collect score and weight of each row in a validation pass; higher scores are better"
+    "Collect score and weight of each row in a validation pass, where higher scores are better"
     order = 60
     def before_validate(self):
         self.scores,self.weights,self.of = [],[],row_score(self.learn)[1]
@@ -43,7 +43,7 @@ class RowScores(Callback):
         self.weights.append(weight.double().cpu())
 
 def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
-    "Metrics and row scores of `learn` on `dl`, by default the validation rows"
+    "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"
     rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
     with learn.no_logging(), learn.no_bar(): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
@@ -54,18 +54,18 @@ def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
 def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one for their mean; None without classes
-    "Precision, recall and F1 of each class on the validation rows, and its number of rows (support)"
+    "Compute precision, recall, F1 and number of validation rows of each class"
     task = task_of(learn.dls)
     if not task.classes: return
     with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds()
-    names,(targs,found) = [*map(str, task.labels)],task.decide(preds, targs)
+    names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
     by = classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
                                zero_division=0, output_dict=True)
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
 def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # for each row of `valid`, is it right?
-    "TF-IDF of words and pairs of words with logistic regression, trained on `train`; a pair of `text_col` is joined"
+    "Score TF-IDF of words and pairs of words with logistic regression, trained on `train`"
     def texts(df): return [' '.join(map(str, o)) for o in df[list(L(text_col))].to_numpy()]
     y,target = train[label_col].astype(str),valid[label_col].astype(str)
     model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))

@@ -46,21 +46,22 @@ from .scores import measure, row_score
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
-def named(o): "The schedule or anneal that a setting names"; return getattr(schedules, o) if isinstance(o, str) else o
+def named(o):
+    "Return the schedule or anneal that a setting names"
+    return getattr(schedules, o) if isinstance(o, str) else o
 
 def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
-    "The settings `c` as a dict; functions and classes become their names"
+    "Convert the settings `c` to a dict, with names for functions and classes"
     return {k:v if isinstance(v, (str,int,float,tuple,type(None))) else _name(v) for k,v in vars(c).items()}
 
 def _not_default(c):
-    "Settings in `c` that differ from their defaults and have no column of their own in a report"
+    "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
     known,own = settings(type(c)),('epochs','minutes','lr','objective')
     return {k:v for k,v in _plain(c).items() if k not in own and v!=known[k].default}
 
 def _sizes(dls):
-    "Number of rows and tokens in training and validation"
     parts = {'training':dls.train, 'validation':dls.valid}
     return {f'{k} {unit}':n for k,dl in parts.items() for unit,n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
 
@@ -68,9 +69,9 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _check_answers(learn, stage):
-    "Store the share of the most frequent label; warn if the classifier predicts one label for all rows"
+    "Store the share of the most frequent label, and warn if one label is predicted for all rows"
     task = task_of(learn.dls)
-    if not task.classes or task.several or task.per_token: return
+    if not task.classes or task.multi_label or task.per_token: return
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
     if len(preds.unique())==1<len(targs.unique()):
@@ -78,8 +79,9 @@ def _check_answers(learn, stage):
                      "try more epochs, another `lr`, or check the labels")
 
 def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
-    "Train and evaluate `learn` with the settings `c`, in a stage that began at `start`; return its record with `facts`"
-    base,is_lm,reserved = learn.lineage,objective_of(learn.dls) is not None,0.
+    "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
+    base,is_lm = learn.lineage,objective_of(learn.dls) is not None
+    reserved = 0.
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
@@ -92,7 +94,8 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
     schedule,n = named(schedule),len(learn.splitter(learn.model))
     table = schedules.table_for(schedule, n)*discriminative_lrs(n, c.discr)
     stage.schedule = table if c.epochs is None else table.rescale(c.epochs)
-    title,length = f"{name}, seed {seed}",f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
+    title = f"{name}, seed {seed}"
+    length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     learn.fit_schedule(stage.schedule, stage.lr, anneal=named(c.anneal), minutes=c.minutes, reserved=reserved)
@@ -113,15 +116,14 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
     return stage
 
 def _write(stage, path, c):
-    "Write the directory of `stage`"
-    facts = {k:v for k,v in stage.to_dict().items() if k not in ('name','parent','data','settings')} # there `data` is a hash
+    own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
+    facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {**_plain(c), 'schedule':vars(stage.schedule)}
     stage.path = stage.learner.save_encoder(path, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
     stage.save(stage.path/'record.json')
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
 def _lm_objective(c, tok, seed):
-    "The `Objective` that the settings `c` name"
     cls,known = c.objective,all_objectives()
     if isinstance(cls, Objective): return cls
     if isinstance(cls, str) and cls not in known:
@@ -134,23 +136,27 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     start = time.time()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
-    dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
+    dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len,
+                 c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     return _train(learn, c, name, seed, path, resume, start)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
 def small_config(tok, **kwargs)->PretrainedConfig:
-    "Config of a small network with the vocabulary of `tok`; `family`, `layers`, `width`, ... as in `GeneralConfig`"
+    "Make the config of a small network with the vocabulary of `tok`"
     c = GeneralConfig(**kwargs)
     known = AutoConfig.for_model(c.family)
-    own = {k:getattr(tok,k) for k in ('pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id') if hasattr(known,k)}
-    own |= {k:c.inner or 4*c.width for k in ('intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim') if hasattr(known,k)} # the field's names for one size
+    ids = 'pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id'
+    inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim' # the field's names for one size
+    own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
+    own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions # XLNet has no limit
-    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=max(c.width//64,1), **own)
+    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width, num_hidden_layers=c.layers,
+                                num_attention_heads=max(c.width//64,1), **own)
 
 def _new_tok(df, text_col, valid_col, c, resume):
-    "A tokenizer trained on the training rows of `df`; a resumed stage keeps the first one"
+    "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
     train,_ = split_rows(df, valid_col, c.valid_pct, text_col)
     texts,at = df[text_col].iloc[train].tolist(),None if resume is None else Path(resume.path)/'tokenizer'
     if at is not None and at.is_dir(): return load_tokenizer(at)
@@ -173,7 +179,7 @@ def pretrain_lm(
     cbs=None, # More callbacks
     **kwargs # Settings of `GeneralConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
-    "Stage 1: train a tokenizer, if none is given, and a language model from random weights"
+    "Train a tokenizer, if none is given, and a language model from random weights (stage 1)"
     c,resume = GeneralConfig(**kwargs),_checkpoints(resume)
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
@@ -200,14 +206,14 @@ def fine_tune_lm(
     cbs=None, # More callbacks
     **kwargs # Settings of `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
-    "Stage 2: train the language model of `arch` further on your own texts"
+    "Train the language model of `arch` further on your own texts (stage 2)"
     tok = arch if tok is None else tok
     return _lm_stage(LMConfig(**kwargs), data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs,
                      precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
 def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
-    "`classifier_learner` with the settings `c`: head, hidden states, adapters, auxiliary language model"
+    "Make a `classifier_learner` with the settings `c`"
     adapt = adapter_methods.get(c.adapters, c.adapters)
     aux = [] if c.aux_lm is None else [AuxiliaryLM(c.aux_lm)]
     learn = classifier_learner(dls, arch, head=c.head, pool=c.pool, hidden_states=c.hidden_states,
@@ -217,14 +223,14 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     return learn
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
-    "The rows of `test`, a DataFrame or a dict of several"
+    "Join the rows of `test`, a DataFrame or a dict of several"
     if not isinstance(test, dict): return test, []
     return pd.concat(test.values(), ignore_index=True), [k for k,df in test.items() for _ in range(len(df))]
 
 def labelled_dl(dls, df)->DataLoader:
-    "A `DataLoader` of the labelled test rows `df`; all labels are read now, so that an unknown one is an error before training"
+    "Make a `DataLoader` of the labelled test rows `df`"
     dl = dls.test_dl(df, with_labels=True)
-    for _ in dl.dataset.tls[-1]: pass
+    for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
 
 @delegates(TaskConfig)
@@ -246,7 +252,7 @@ def fine_tune_classifier(
     cbs=None, # More callbacks
     **kwargs # Settings of `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
 ) -> Stage:
-    "Stage 3: put a head on the body of `arch` and train both on your labels"
+    "Train a head and the body of `arch` on your labels (stage 3)"
     c,resume = TaskConfig(**kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
     start = time.time()
