@@ -59,9 +59,10 @@ Modules:
 - `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Two labelled sets of English texts without a download: `intents`, `docs_corpus`
+- `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
-- `fastformers.text.tokenizer`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer; add tokens to a trained tokenizer
+- `fastformers.text.tokenizer`: Load any fast Hugging Face tokenizer, add tokens to it, and compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.curve`: Accuracy over the number of labels, with and without stage 2, beside TF-IDF: `label_curve`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions

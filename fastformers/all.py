@@ -14,7 +14,8 @@ import fastformers.data.show as _show # `show_batch`, `show_results`
 from .hub import resolve_arch
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
-from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens
+from .text.encode import HFTokenizer
+from .text.tokenizer import load_tokenizer, extend_vocab, pair_tokens
 from .text.readers import read_texts
 from .text.corpora import intents, docs_corpus
 from .text.store import TokenStore

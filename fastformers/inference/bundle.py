@@ -18,7 +18,7 @@ from ..files import content_hash, write_text
 from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.load import ADAPTERS, load_config, load_hf
-from ..text.tokenizer import reads
+from ..text.encode import reads
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import max_length
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool
-from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, reads, tok_hash
+from ..text.encode import HFTokenizer, is_pair, reads
+from ..text.tokenizer import load_tokenizer, tok_hash
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 def as_texts(texts):

@@ -13,7 +13,8 @@ import re
 from collections import Counter
 import numpy as np, pandas as pd, torch
 from transformers import PreTrainedTokenizerBase
-from ..text.tokenizer import HFTokenizer, extend_vocab, load_tokenizer
+from ..text.encode import HFTokenizer
+from ..text.tokenizer import extend_vocab, load_tokenizer
 
 # %% ../../nbs/models/06_vocab.ipynb #f1000008
 def _in_place(text):

@@ -22,7 +22,7 @@ from fastcore.foundation import L, first
 from fasttransform import Transform
 from ..files import to_json
 from ..models.heads import PoolingHead, TokenHead
-from ..text.tokenizer import is_pair, texts_in
+from ..text.encode import is_pair, texts_in
 
 # %% ../../nbs/tasks/00_core.ipynb #0529d67f
 tasks = {} # name -> class

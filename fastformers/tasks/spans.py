@@ -16,7 +16,7 @@ import numpy as np, torch
 import torch.nn.functional as F
 from .core import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
-from ..text.tokenizer import HFTokenizer, is_pair, reads
+from ..text.encode import HFTokenizer, is_pair, reads
 
 # %% ../../nbs/tasks/02_spans.ipynb #b8e07daa
 _pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one character in `valid_text`

@@ -16,7 +16,7 @@ from fastcore.foundation import first
 from fasttransform import Transform
 from .core import Task, is_list
 from ..text.core import TensorTokens, TokenText, valid_text
-from ..text.tokenizer import HFTokenizer, reads
+from ..text.encode import HFTokenizer, reads
 
 # %% ../../nbs/tasks/01_tags.ipynb #6029dcc0
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
