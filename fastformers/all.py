@@ -22,7 +22,8 @@ from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta, FamilyMeta
 from .models.load import load_config, load_hf, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, attn_pool, concat_pool, PoolingHead
-from .models.heads import LSTMHead, ScalarMix, plot_scalar_mix
+from .models.hidden_states import ScalarMix, plot_scalar_mix
+from .models.heads import LSTMHead
 from .models.core import HFModel, LanguageModel, TextClassifier
 from .models.vocab import vocab_report
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters

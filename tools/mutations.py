@@ -1,6 +1,6 @@
 """Small errors that would hurt in silence: does a test find each? `python tools/mutations.py [WORD ...]` applies those whose name holds a word, default all
 
-Each mutation changes a line of one module, in a copy of the project, and runs the test files that should fail. A page (`models/03_heads`) is changed as the module is, and run.
+Each mutation changes a line of one module, in a copy of the project, and runs the test files that should fail. A page (`models/05_heads`) is changed as the module is, and run.
 Prints 'caught', 'NOT CAUGHT', or 'gone' where the line is not there any more. Two at a time, all of them take some minutes."""
 import json, os, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ mutations = [
     # models
     ('LM head at the wrong positions', 'models/core', 'return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]', 'return predicted.int().argsort(dim=1, stable=True)[:,:k]', 'contracts_lm_head'),
     ('the head is in the lowest group', 'models/families', 'groups[where.get(id(p), top)].append(p)', 'groups[where.get(id(p), 0)].append(p)', 'contracts_groups'),
-    ('a left-padded decoder counts padding', 'models/core', "ready = x.shape[1]>=min_len and bool(real[:,0].all())", "ready = x.shape[1]>=min_len", 'contracts_batches models/05_core families'),
+    ('a left-padded decoder counts padding', 'models/core', "ready = x.shape[1]>=min_len and bool(real[:,0].all())", "ready = x.shape[1]>=min_len", 'contracts_batches models/07_core families'),
     ('padding always on the right', 'data/loader', "(k,0) if self.left else (0,k)", "(0,k)", 'contracts_batches families'),
     ('mean pooling counts padding', 'models/heads', '/ mask.sum(1, keepdim=True).clamp(min=1)', '/ mask.shape[1]', 'heads'),
     ('max pooling sees padding', 'models/heads', 'h.float().masked_fill(~mask[...,None], -torch.inf).amax(1)', 'h.float().amax(1)', 'heads'),
