@@ -128,7 +128,7 @@ def write_bundle(path, model, tok, task, pairs=None, **facts)->Bundle:
     adapters = None
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
-    units = model.units and [*model.units]
+    units = model.target_scale and [*model.target_scale]
     bundle = Bundle(task, head, pairs=pairs, units=units, temperature=model.temperature, adapters=adapters, **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle

@@ -120,7 +120,7 @@ class Predictor(Asked):
         "The mean of the last hidden states of each text, over all tokens (Reimers and Gurevych 2019) or over those of `word`"
         texts = as_texts(texts)
         if any(map(is_pair, texts)): raise TypeError("`vectors` reads single texts; of pairs pass first the one column, then the other")
-        rows = [self.tok.find(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
+        rows = [self.tok.find_word(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
         def mean(x): return normalize(mean_pool(self.model.states(x), x.predicted if word else x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
@@ -147,7 +147,7 @@ def _model(path, bundle, head):
         model.load_head(path)
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
-    model.units,model.temperature,model.each = bundle.units,bundle.temperature,bool(bundle.task and bundle.task.each)
+    model.target_scale,model.temperature,model.each = bundle.units,bundle.temperature,bool(bundle.task and bundle.task.each)
     return model
 
 def from_hf(

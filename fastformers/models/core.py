@@ -139,7 +139,7 @@ class HFModel(nn.Module):
         super().__init__()
         self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # Or {'method', 'settings', 'trained': names of the trainable weights of the body}
-        self.units = None # For regression: (means, standard deviations) of the targets, which scale the outputs
+        self.target_scale = None # For regression: (means, standard deviations) of the targets, which scale the outputs
         self.temperature = None # The outputs of a classifier are divided by it, see `Learner.calibrate`
         self.labels = None # Names of the outputs of a classifier, written by `save_adapters`
         self.model_inputs = ModelInputs(self.body)
@@ -162,13 +162,13 @@ class HFModel(nn.Module):
 
     def outputs(self, o, x):
         """Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, the lowest number
-        where a row has fewer; divided by `temperature`, numbers in the targets' `units`"""
+        where a row has fewer; divided by `temperature`, numbers in the targets' scale"""
         if self.temperature is not None: o = o/self.temperature
         if o.ndim==3:
             o,n = at_positions(o, predicted_at(x.predicted)),x.predicted.sum(1)[:,None,None]
             o = o.masked_fill(torch.arange(o.shape[1], device=o.device)[:,None]>=n, _lowest)
-        if self.units is None: return o
-        mean,std = (torch.tensor(v, device=o.device) for v in self.units)
+        if self.target_scale is None: return o
+        mean,std = (torch.tensor(v, device=o.device) for v in self.target_scale)
         return o.float()*std+mean
 
     def save(self, path):

@@ -69,7 +69,7 @@ def concat_pool(h:Tensor, mask:Tensor, first=cls_pool)->Tensor: # float32 `(bs, 
 pools = dict(cls=cls_pool, last=last_pool, mean=mean_pool, max=max_pool, attn=attn_pool, concat=concat_pool)
 
 # %% ../../nbs/models/05_heads.ipynb #24f21933
-# how two pooled sequences `(bs, n)` are joined; names for `pair=`
+# how two pooled sequences `(bs, n)` are joined; names for `pairing=`
 joins = dict(siamese=lambda u,v: torch.cat([u, v, (u-v).abs()], 1),
              cosine=lambda u,v: 4*cosine_similarity(u, v)[:,None]-2,
              both_orders=lambda u,v: (u+v)/2)
@@ -106,28 +106,28 @@ class PoolingHead(nn.Module):
         lin_ftrs:tuple=(50,), # widths between the pooled features and `n_out`; `()` for a single linear layer
         ps:tuple=(0.2,0.1), # dropout before each linear layer
         norm=nn.LayerNorm, # normalisation before each linear layer, called with its width; None for none
-        pair=None, # a name in `joins`: pool the two sequences of a row one by one and join them; None: pool the whole row
+        pairing=None, # a name in `joins`: pool the two sequences of a row one by one and join them; None: pool the whole row
     ):
         super().__init__()
-        self.pool,self.pair = _get_pool(pool, at, nf),pair
-        if pair=='cosine': lin_ftrs,ps,norm = (),(0.,),None
+        self.pool,self.pairing = _get_pool(pool, at, nf),pairing
+        if pairing=='cosine': lin_ftrs,ps,norm = (),(0.,),None
         probe = torch.zeros(1,2,nf), torch.ones(1,2).bool(), torch.tensor([[False,True]])
         szs = [self.features(*probe).shape[-1], *lin_ftrs, n_out]
         layers = []
         for i,o,p in zip(szs[:-1], szs[1:], ps, strict=True):
             layers += [*([norm(i)] if norm else []), nn.Dropout(p), nn.Linear(i,o), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1])  # no ReLU after the last
-        if pair=='cosine': nn.init.ones_(self.layers[-1].weight)
-        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pair and {'pair':pair} or {})
+        if pairing=='cosine': nn.init.ones_(self.layers[-1].weight)
+        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pairing and {'pair':pairing} or {})
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"
         self.layers[-1].bias.data.copy_(y)
     def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
         "The pooled states, input of the first layer"
-        if self.pair is None: return self.pool(h, mask)
+        if self.pairing is None: return self.pool(h, mask)
         second = starts.cumsum(1)>0
-        return joins[self.pair](self.pool(h, mask & ~second), self.pool(h, mask & second))
-    def forward(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n_out)`; `pair` needs `starts` `(bs, sl)`
+        return joins[self.pairing](self.pool(h, mask & ~second), self.pool(h, mask & second))
+    def forward(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n_out)`; `pairing` needs `starts` `(bs, sl)`
         return self.layers(self.features(h, mask, starts).to(self.layers[-1].weight.dtype)).float()
 
 # %% ../../nbs/models/05_heads.ipynb #d5ae87e8
@@ -144,7 +144,7 @@ class TokenLSTM(nn.LSTM):
 
 class LSTMHead(nn.Module):
     "An LSTM over hidden states of width `nf`, then a `PoolingHead` from its states to `n_out`"
-    @delegates(PoolingHead.__init__, but=['pair'])
+    @delegates(PoolingHead.__init__, but=['pairing'])
     def __init__(self,
         nf:int, # width of the hidden states
         n_out:int, # width of the prediction
@@ -179,6 +179,7 @@ heads.update({o.__name__:o for o in (PoolingHead, LSTMHead, TokenHead)})
 def build_head(spec)->nn.Module:
     "The head that `spec` describes, with new weights"
     args = {k:v for k,v in spec.items() if k not in ('class','hidden_states','y_range')} # older files hold `y_range`
+    if 'pair' in args: args['pairing'] = args.pop('pair')
     if args.get('norm'): args['norm'] = getattr(nn, args['norm'])
     return heads[spec['class']](**args)
 

@@ -46,7 +46,7 @@ class WordTokenizer(HFTokenizer):
         if None in starts: # a word of invisible characters has no token
             shown = ['-' if i is None else w for i,w in zip(starts, words)]
             return self._aligned(shown, *self._encodings([shown]))
-        return self.marked(e, starts)[0]
+        return self.encode_marked(e, starts)[0]
 
     def decodes(self, o:TensorTokens):
         o = o[o.real]

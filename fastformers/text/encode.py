@@ -68,7 +68,7 @@ def _windows(e, max_len, truncation, windows, overlap):
     if over>0: at = _head[truncation](len(text)-over); del text[at:at+over]
     return [before+text[i:i+room]+after for i in range(0, max(len(text)-overlap, 1), step)]
 
-def _turned(seq, at):
+def _reversed_positions(seq, at):
     "The positions `at` with those of each text in reverse; special tokens, None in `seq`, stay where they are"
     of = {k:[j for j in at if seq[j]==k] for k in (0,1)}
     return [j if seq[j] is None else of[seq[j]].pop() for j in at]
@@ -119,7 +119,7 @@ def reads(o)->dict:
     "The attributes of `o` that are arguments of `HFTokenizer`: how much of a text is read"
     return {k:getattr(o, k) for k in ('max_len','truncation','windows','overlap','pairing')}
 
-def _said(tok, **facts):
+def _with_config(tok, **facts):
     "A copy of `tok` that writes `facts` into its tokenizer_config.json"
     new = copy.deepcopy(tok)
     new.init_kwargs.update(facts)
@@ -140,7 +140,7 @@ class HFTokenizer(Transform):
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
-        if backwards is not None: self.tok = _said(self.tok, backwards=backwards)
+        if backwards is not None: self.tok = _with_config(self.tok, backwards=backwards)
         self.backwards = self.tok.init_kwargs.get('backwards', False)
         if self.backwards and not self.turns:
             raise ValueError("tags and answers are read forwards, and this tokenizer reads backwards; "
@@ -204,7 +204,7 @@ class HFTokenizer(Transform):
             at.append(i)
         if at: yield at, self.batch(rows[j] for j in at)
 
-    def find(self, text, word)->TensorTokens:
+    def find_word(self, text, word)->TensorTokens:
         "The tokens of the string `text`; those of the first `word` are `predicted`"
         at = word_at(text := valid_text(text), word)
         if at is None: raise ValueError(f"{word!r} is not a word of {text!r:.80}")
@@ -216,7 +216,7 @@ class HFTokenizer(Transform):
         if len(e)>(self.max_len or len(e)):
             raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; "
                 f"pass the sentence with {text[start:end]!r}")
-        return self.marked(e, [i for i,(a,b) in enumerate(e.offsets) if a<end and b>start])[0]
+        return self.encode_marked(e, [i for i,(a,b) in enumerate(e.offsets) if a<end and b>start])[0]
 
     def _encode(self, texts):
         if self.pairing=='together': return self._sequences(texts)
@@ -251,9 +251,9 @@ class HFTokenizer(Transform):
         else:
             for c in _cuts(e, self.max_len, self.truncation): del at[c]
             parts = [at]
-        return [_turned(e.sequence_ids, o) for o in parts] if self.backwards else parts
+        return [_reversed_positions(e.sequence_ids, o) for o in parts] if self.backwards else parts
 
-    def marked(self, e, marks):
+    def encode_marked(self, e, marks):
         """The tokens of an encoding `e` of `rust`, and which of the positions `marks` in it are predicted
         Each is predicted once; where windows overlap, in the one with more marks around it"""
         if not e.ids: return TensorTokens([self.blank]), np.array([], int)
