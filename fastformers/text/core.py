@@ -26,13 +26,13 @@ def _int(o, like=None):
     return torch.as_tensor(o, dtype=torch.int64, device=device).as_subclass(Tensor)
 
 class TensorTokens(Tensor):
-    "Token `ids` `(..., sl)` with `attention_mask`, `segment_ids`, `predicted` and `starts` flags, in one int64 tensor"
+    "Hold token `ids` `(..., sl)` and the flags of each token in one int64 tensor"
     def __new__(cls,
         ids, # Token ids >= 0, any shape, usually `(sl,)` or `(bs, sl)`
         attention_mask=None, # 1 or True for a real token, 0 for padding; default all real
         segment_ids=None, # 0 to 15 (BERT's `token_type_ids`); default all 0
         predicted=None, # True where the model predicts a token; default none
-        starts=None # True where the second, third, ... sequence of a row begins; default: a row is one sequence
+        starts=None # True where the second, third, ... sequence of a row begins; default none
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
         return _flag(_int(ids), attention_mask, segment_ids, predicted, starts).as_subclass(cls)
@@ -41,48 +41,47 @@ class TensorTokens(Tensor):
 
     @property
     def ids(self):
-        "The token ids, plain int64"
+        "Return the token ids as plain int64"
         return self.as_subclass(Tensor) & _ID
     @property
     def attention_mask(self):
-        "1 on real tokens, 0 on padding, int64"
+        "Return 1 for real tokens and 0 for padding, int64"
         return 1 - ((self.as_subclass(Tensor) >> 32) & 1)
     @property
     def segment_ids(self):
-        "Segment of each token, int64"
+        "Return the segment of each token, int64"
         return (self.as_subclass(Tensor) >> _SEG_AT) & _SEG
     @property
     def predicted(self):
-        "True where the model predicts a token"
+        "Return True where the model predicts a token"
         return (self.as_subclass(Tensor) & _PRED) != 0
     @property
     def starts(self):
-        "True where a further sequence of a row begins; a network reads each sequence by itself"
+        "Return True where a further sequence of a row begins, which a network reads by itself"
         return (self.as_subclass(Tensor) & _START) != 0
     @property
     def real(self):
-        "`attention_mask` as booleans: True on real tokens"
+        "Return True for real tokens"
         return (self.as_subclass(Tensor) & _PAD) == 0
     @property
     def keys(self):
-        "A key for each row of a batch: the bytes of its real tokens, whatever the padding"
+        "Return the bytes of the real tokens of each row, a key that does not depend on padding"
         return [o[m].numpy().tobytes() for o,m in zip(self.as_subclass(Tensor).cpu(), self.real.cpu())]
 
     def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, starts=None):
-        "A copy of these tokens with the given fields replaced and the others kept"
+        "Return a copy with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
         return _flag(x, attention_mask, segment_ids, predicted, starts).as_subclass(type(self))
 
-def as_tokens(x):
-    "The int64 tensor `x` as `TensorTokens`; fastai's training loop strips the type of a batch but keeps the bits"
+def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a batch but keeps the bits
+    "Cast `x` to `TensorTokens`"
     if not isinstance(x, Tensor) or x.dtype!=torch.int64:
         raise TypeError(f"expected a batch of `TensorTokens` from an `HFTokenizer`, got {type(x).__name__}")
     return x.as_subclass(TensorTokens)
 
-
 def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None):
-    "`x` with the given flags set and the other bits unchanged"
+    "Set the given flags of `x` and keep the other bits"
     if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
     if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
     if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
@@ -91,24 +90,24 @@ def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None)
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc
 class TokenText(str):
-    "A decoded text made of `pieces`, which are (text, predicted) pairs; `marks(target)` are the pieces that show a target"
+    "Hold a decoded text and its `pieces`, pairs (text, predicted). `marks(target)` returns pieces that show a target"
     def __new__(cls, *pieces, marks=None):
         self = super().__new__(cls, ''.join(o for o,_ in pieces)); self.pieces,self.marks = pieces,marks
         return self
     def __getnewargs__(self): return self.pieces
     def show(self, ctx=None, label='text', **kwargs):
-        "Put the text under `label` into the table row `ctx` (a Series or dict), or return it when there is none"
+        "Put the text under `label` into the table row `ctx` (a Series or dict), or return it without one"
         if ctx is None: return self
         ctx[label] = self
         return ctx
     def truncate(self, n):
-        "The first `n` characters, with an ellipsis when something was cut"
+        "Cut the text to `n` characters, with an ellipsis if it was longer"
         return TokenText(*_cut(self.pieces, n))
     def mark(self, target):
-        "How a table shows the `target` of this text"
+        "Format the `target` of this text for a table"
         return TokenText(*self.marks(target)) if self.marks else target
     def to_html(self):
-        "Escaped HTML with predicted pieces in colour"
+        "Convert the text to escaped HTML with predicted pieces in colour"
         return ''.join(_mark(html.escape(o)) if p else html.escape(o) for o,p in self.pieces)
 
 def _mark(o): return f'<b style="color:#c2410c">{o}</b>'
@@ -124,16 +123,16 @@ def _cut(pieces, n):
 
 # %% ../../nbs/text/00_core.ipynb #87906031
 def valid_text(text:str)->str:
-    "`text` as every tokenizer accepts it: surrogate pairs joined, lone surrogates replaced by U+FFFD"
+    "Join surrogate pairs of `text` and replace lone surrogates by U+FFFD"
     try: text.encode()
     except UnicodeEncodeError: return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
     return text
 
 # %% ../../nbs/text/00_core.ipynb #f43d7804
-def normal(text):
-    "`text` (a string, a pair or a list of words) in lower case with single spaces; equal for copies of a text"
+def normal(text): # A string, a pair or a list of words
+    "Convert `text` to lower case with single spaces"
     return ' '.join((text if isinstance(text, str) else ' '.join(text)).casefold().split())
 
 def text_key(text)->int:
-    "Hash of `normal(text)`, from 0 to 2**64-1"
+    "Hash `normal(text)` to a number from 0 to 2**64-1"
     return int(content_hash([normal(text)]), 16)
