@@ -14,23 +14,25 @@ from torch import nn, Tensor
 
 # %% ../../nbs/models/04_hidden_states.ipynb #9ec4faea
 class ScalarMix(nn.Module):
-    "Learned weighted mean of `n_layers` hidden states, of all blocks and the embeddings, times a learned scale (ELMo, eq. 1)"
+    "Average `n_layers` hidden states with learned weights, times a learned scale (ELMo, eq. 1)"
     def __init__(self, n_layers:int):
         super().__init__()
-        self.s,self.gamma = nn.Parameter(torch.zeros(n_layers)),nn.Parameter(torch.ones(()))
+        self.s = nn.Parameter(torch.zeros(n_layers)) # weights before softmax
+        self.gamma = nn.Parameter(torch.ones(())) # scale
     @property
     def weights(self)->Tensor: # `(n_layers,)`, sums to 1
-        "The share of each layer"
+        "Return the share of each layer"
         return self.s.float().softmax(0)
     def forward(self, hs)->Tensor: # hidden states, each `(bs, sl, nf)` -> float32 `(bs, sl, nf)`
         return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs, strict=True))
 
 # %% ../../nbs/models/04_hidden_states.ipynb #653384ee
-def all_states(body, inputs:dict)->tuple: # of `(bs, sl, nf)`: embeddings, blocks; the last is the output of `body`
-    "The hidden states of all layers of `body`, low to high; ValueError if they are not one a token, of one width"
+def all_states(body, inputs:dict)->tuple: # Of `(bs, sl, nf)`: embeddings, blocks, the last is the output of `body`
+    "Compute the hidden states of all layers of `body`, low to high"
     hs = body(**inputs, output_hidden_states=True).hidden_states
     if any(h.shape!=(*inputs['input_ids'].shape, hs[-1].shape[-1]) for h in hs):
-        raise ValueError(f"{type(body).__name__} does not return states of one width, one for each token, in each layer; use `hidden_states=-1`")
+        raise ValueError(f"{type(body).__name__} does not return states of one width, one for each token, "
+                         "in each layer; use `hidden_states=-1`")
     return hs
 
 def forget_states(body):
@@ -42,9 +44,12 @@ def forget_states(body):
 
 # %% ../../nbs/models/04_hidden_states.ipynb #fcb227d2
 class HiddenStateSelector(nn.Module):
-    """`n` hidden states of `nf` features, of embeddings and blocks -> input of a head `(bs, sl, nf)`
-    `hidden_states`: the index of a layer, several (concatenated), or 'mix'"""
-    def __init__(self, hidden_states, n, nf):
+    "Select hidden states as the input of a head"
+    def __init__(self,
+        hidden_states, # Index of a layer, several (concatenated), or 'mix'
+        n, # Number of hidden states, of embeddings and blocks
+        nf # Their number of features; as an attribute that of the result
+    ):
         super().__init__()
         self.mix = ScalarMix(n) if hidden_states=='mix' else None
         # indices from the top, so that each selection has one form
@@ -59,11 +64,12 @@ def plot_scalar_mix(
     model, # A `ScalarMix`, a model with one in it, or a `Learner` of such a model
     ax=None # Where to draw; default: a new figure
 ): # `ax`
-    "Plot the share of each layer in the mix; the title gives its scale gamma"
+    "Plot the share of each layer in the mix"
     import matplotlib.pyplot as plt # prediction does not need it
     root = model if isinstance(model, nn.Module) else model.model
     mix = next((m for m in root.modules() if isinstance(m, ScalarMix)), None)
-    if mix is None: raise ValueError("expected a model with a `ScalarMix`: classifier_learner(dls, arch, hidden_states='mix')")
+    if mix is None:
+        raise ValueError("expected a model with a `ScalarMix`: classifier_learner(dls, arch, hidden_states='mix')")
     w = mix.weights.detach().cpu()
     names = ['emb', *map(str, range(1, len(w)))]
     if ax is None: ax = plt.subplots(figsize=(4.5,2.4))[1]

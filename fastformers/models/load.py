@@ -27,11 +27,11 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/models/03_load.ipynb #e717c846
 @dataclass
 class LoadReport:
-    "Which weights of a model came from the checkpoint `source`, and which are new"
+    "Report which weights of a model came from the checkpoint `source`, and which are new"
     source: str # The checkpoint
     loaded: int # Number of tensors read from it
     new: list = field(default_factory=list) # Names of tensors that start random
-    dropped: list = field(default_factory=list) # Names of tensors of the checkpoint that the model does not have
+    dropped: list = field(default_factory=list) # Names of tensors of the checkpoint that are not used
     revision: str = 'main' # Of a hub id
     adapters: Path = None # File of bottleneck adapters in the checkpoint's directory
     def __str__(self):
@@ -40,7 +40,7 @@ class LoadReport:
 
 @contextmanager
 def quiet_hf():
-    "Context without transformers' log messages and progress bars"
+    "Disable transformers' log messages and progress bars within this context"
     level,bar = hf_logging.get_verbosity(),hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error(); hf_logging.disable_progress_bar()
     try: yield
@@ -48,14 +48,18 @@ def quiet_hf():
         hf_logging.set_verbosity(level)
         if bar: hf_logging.enable_progress_bar()
 
-def load_config(arch, revision='main'):
-    "The `PretrainedConfig` of `arch`, a hub id (at `revision`), a directory, a shipped name or a config"
+def load_config(
+    arch, # Hub id, directory, shipped name, or a config, which is returned as it is
+    revision='main' # Of a hub id
+)->PretrainedConfig:
+    "Load the config of `arch`"
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
-def _from_config(cls): return cls.from_config if hasattr(cls, 'from_config') else cls._from_config # no Auto class
+def _from_config(cls): # only an Auto class has `from_config`
+    return cls.from_config if hasattr(cls, 'from_config') else cls._from_config
 
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
@@ -79,21 +83,25 @@ def load_hf(
     arch = resolve_arch(arch, revision)
     random = isinstance(arch, PretrainedConfig) or not pretrained
     if cfg.is_encoder_decoder and get_meta(cfg).encoder!=auto_cls.__name__:
-        raise ValueError(f"{cfg.model_type} is an encoder-decoder: only encoders named in `family_meta` are used, in classifiers")
+        raise ValueError(f"{cfg.model_type} is an encoder-decoder: "
+                         "only encoders named in `family_meta` are used, in classifiers")
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
     with quiet_hf():
         if random: hf,info = _from_config(auto_cls)(cfg, dtype=dtype, **kwargs),None
-        else: hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)
+        else:
+            hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
     for k,v in old.items(): setattr(hf.config, k, v)
     if gradient_checkpointing:
         hf.base_model.gradient_checkpointing_enable({'use_reentrant':False})
         hf.base_model.disable_input_require_grads() # otherwise the backward pass includes frozen blocks
     if compile_blocks:
-        config,backend = torch._dynamo.config,'inductor' if compile_blocks is True else compile_blocks
-        config.recompile_limit = max(64, config.recompile_limit) # torch's limit of 8 is shared by all blocks and models
-        for m in (m for ms in block_modules(hf.base_model) for m in ms): m.compile(backend=backend, dynamic=True)
+        config = torch._dynamo.config
+        config.recompile_limit = max(64, config.recompile_limit) # torch's limit of 8 is for all blocks and models
+        backend = 'inductor' if compile_blocks is True else compile_blocks
+        for block in block_modules(hf.base_model):
+            for m in block: m.compile(backend=backend, dynamic=True)
     return hf,_report(hf, name, arch, revision, info)
 
 def _report(hf, name, path, revision, info):
@@ -105,18 +113,22 @@ def _report(hf, name, path, revision, info):
     (_log.warning if new else _log.info)(str(report))
     return report
 
-def load_body(arch, pretrained=True, drop_mult=1., **kwargs):
-    "Load the body of `arch`, tokens `(bs, sl)` -> states `(bs, sl, nf)`, without a pooler; `kwargs` as in `load_hf`"
+def load_body(
+    arch, pretrained=True, drop_mult=1.,
+    **kwargs # As in `load_hf`
+): # (model, `LoadReport`)
+    "Load the body of `arch`, which maps tokens `(bs, sl)` to states `(bs, sl, nf)`, without a pooler"
     cfg = load_config(arch, kwargs.get('revision','main'))
-    if encoder := get_meta(cfg).encoder: return load_hf(getattr(transformers, encoder), arch, pretrained, drop_mult, **kwargs)
+    if encoder := get_meta(cfg).encoder:
+        return load_hf(getattr(transformers, encoder), arch, pretrained, drop_mult, **kwargs)
     cls = AutoModel._model_mapping.get(type(cfg), AutoModel)
     pools = isinstance(cls, type) and 'add_pooling_layer' in inspect.signature(cls).parameters
     if pools: kwargs['add_pooling_layer'] = False
     return load_hf(AutoModel, arch, pretrained, drop_mult, **kwargs)
 
 # %% ../../nbs/models/03_load.ipynb #b2c0d6e6
-def fit_vocab(hf, n_tokens): # number of rows added, 0 if the model was large enough
-    "Extend the embeddings of `hf`, and the outputs of an LM head, to at least `n_tokens` rows; old rows stay the same"
+def fit_vocab(hf, n_tokens): # Number of rows added, 0 if the model was large enough
+    "Extend the embeddings of `hf`, and the outputs of an LM head, to at least `n_tokens` rows"
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)
