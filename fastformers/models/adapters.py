@@ -29,26 +29,30 @@ _log = logging.getLogger(__name__)
 _added = re.compile(r'(^|\.)(adapter|lora_\w+)\.')
 
 def plain_name(name): # None for a weight of adapters or LoRA
-    "The `name` of a weight in the checkpoint of a model without adapters"
+    "Return the name of the weight `name` in a checkpoint without adapters"
     return None if _added.search(name) else name.replace('.base_layer.', '.')
 
-def train_only(model, wanted): # `model`, changed before its optimizer is made
-    """Freeze the body permanently, except the weights that the checkpoint did not have, and those for whose name and parameter
-    `wanted` returns True; the head trains"""
+def train_only(
+    model, # An `HFModel`, changed before its optimizer is made
+    wanted # Function of name and parameter: does this weight train?
+): # `model`
+    "Freeze the body permanently, except `wanted` weights and those that the checkpoint did not have"
     new = model.loaded.new if model.loaded.loaded else ()
     random = {id(p) for n,p in model.hf.named_parameters() if plain_name(n) in new}
     trained = [n for n,p in model.body.named_parameters() if wanted(n, p) or id(p) in random]
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
-    if model.new_tokens: _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their pieces; "
+    if model.new_tokens:
+        _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their pieces; "
         "to train them, train the language model on your texts first, without adapters (`fine_tune_lm`)")
-    few,every = (sum(p.numel() for p in ps) for ps in ((p for g in layer_groups(model) for p in g), model.parameters()))
+    few = sum(p.numel() for g in layer_groups(model) for p in g)
+    every = sum(p.numel() for p in model.parameters())
     _log.info(f"{few:,} of {every:,} weights train ({few/every:.2%})")
     return model
 
 # %% ../../nbs/models/06_adapters.ipynb #72839c5e
 class Adapter(nn.Module):
-    "Hidden states `h` of `nf` features -> `h + up(gelu(down(h)))`, through a bottleneck of `width`; `h` before training"
+    "Add `up(gelu(down(h)))` to hidden states `h` of `nf` features, through a bottleneck of `width` features"
     def __init__(self, nf, width=64):
         super().__init__()
         self.down,self.act,self.up = nn.Linear(nf, width),nn.GELU(),nn.Linear(width, nf)
@@ -57,16 +61,16 @@ class Adapter(nn.Module):
     def forward(self, h): return h+self.up(self.act(self.down(h)))
 
 def _adapt(module, args, out):
-    "Forward hook of a sublayer: apply its adapter to its output"
+    "Apply the adapter of a sublayer to its output, as a forward hook"
     return (module.adapter(out[0]), *out[1:]) if isinstance(out, tuple) else module.adapter(out)
 
 def _sizes(m):
-    "(features in, features out) of a projection, (0, 0) for other modules"
+    "Return (features in, features out) of a projection, (0, 0) for other modules"
     if isinstance(m, nn.Linear): return m.in_features,m.out_features
     return tuple(m.weight.shape) if isinstance(m, Conv1D) else (0,0)
 
-def sublayers(body)->list: # a pair of modules for each block
-    "The last modules of attention and of feed-forward in each block of `body`"
+def sublayers(body)->list: # A pair of modules for each block
+    "Find the last modules of attention and of feed-forward in each block of `body`"
     nf,names,res = body.config.get_text_config().hidden_size,get_meta(body.config).sublayers,[]
     for block in block_modules(body):
         parts = [(n,m) for o in block for n,m in o.named_modules()]
@@ -81,9 +85,10 @@ def sublayers(body)->list: # a pair of modules for each block
 
 # %% ../../nbs/models/06_adapters.ipynb #9b0facf3
 def _plain_body(model):
-    "The body of `model`; an error if it has adapters"
+    "Return the body of `model`, or raise an error if it has adapters"
     if model.adapters:
-        raise ValueError(f"this model has adapters already ({model.adapters['method']}); `remove_adapters(model)` first")
+        raise ValueError(f"this model has adapters already ({model.adapters['method']}); "
+                         "`remove_adapters(model)` first")
     return model.body
 
 def _adapted(model, method, wanted, **settings):
@@ -93,8 +98,8 @@ def _adapted(model, method, wanted, **settings):
 def add_adapters(
     model, # An `HFModel`, changed in place
     width=64, # Features of the bottleneck
-): # `model`
-    "Put an `Adapter` behind attention and feed-forward of each block; train them, norms and head (Houlsby et al. 2019)"
+): # `model`, where adapters, norms and head train
+    "Put an `Adapter` behind attention and feed-forward of each block (Houlsby et al. 2019)"
     body = _plain_body(model)
     for pair,block in zip(sublayers(body), block_modules(body)):
         for m in pair:
@@ -107,7 +112,7 @@ def add_adapters(
 
 # %% ../../nbs/models/06_adapters.ipynb #1bad28cc
 def _projections(body):
-    "Names of the linear projections in the blocks of `body`"
+    "List the names of the linear projections in the blocks of `body`"
     inside = {m for b in block_modules(body) for o in b for m in o.modules()}
     return [n for n,m in body.named_modules() if m in inside and isinstance(m, (nn.Linear,Conv1D))]
 
@@ -138,10 +143,11 @@ adapter_methods = dict(bottleneck=add_adapters, lora=add_lora, bitfit=bitfit) # 
 # %% ../../nbs/models/06_adapters.ipynb #4f8867b2
 @torch.no_grad()
 def plain_state(hf): # tensors by their names in a checkpoint
-    "The `state_dict` of `hf` without bottlenecks and with LoRA added to its weights"
+    "Return the `state_dict` of `hf` without bottlenecks and with LoRA added to its weights"
     state = {name:v for k,v in hf.state_dict().items() if (name := plain_name(k))}
     for n,m in hf.named_modules(remove_duplicate=False):
-        if hasattr(m, 'get_delta_weight'): state[f'{n}.weight'] = state[f'{n}.weight']+m.get_delta_weight('default')
+        k = f'{n}.weight'
+        if hasattr(m, 'get_delta_weight'): state[k] = state[k]+m.get_delta_weight('default')
     return state
 
 def _unload(body):
@@ -157,16 +163,16 @@ def _remove_bottlenecks(body):
         del m.adapter
         for k in [k for k,f in m._forward_hooks.items() if f is _adapt]: del m._forward_hooks[k]
 
-def remove_adapters(model): # `model`
-    "Remove adapters or LoRA from `model` in place, and unfreeze it; biases, norms and head keep their trained values"
+def remove_adapters(model): # `model`, whose biases, norms and head keep their trained values
+    "Remove adapters or LoRA from `model` in place, and unfreeze it"
     method = (model.adapters or {}).get('method')
     if method=='lora': _unload(model.body)
     if method=='bottleneck': _remove_bottlenecks(model.body)
     model.adapters = None
     return model.requires_grad_(True)
 
-def merge_adapters(model): # `model`
-    "Add LoRA to the weights of `model` in place, remove its layers and unfreeze it: the predictions stay the same"
+def merge_adapters(model): # `model`, whose predictions stay the same
+    "Add LoRA to the weights of `model` in place, remove its layers and unfreeze it"
     if (model.adapters or {}).get('method')!='lora':
         raise ValueError("only LoRA can be merged into the weights; use `save_adapters`")
     for m in [o for o in model.body.modules() if hasattr(o, 'get_delta_weight')]: m.merge()
@@ -174,9 +180,9 @@ def merge_adapters(model): # `model`
 
 # %% ../../nbs/models/06_adapters.ipynb #f2ee76e3
 def _trained(model, head=True):
-    "Trainable weights of the body, as 'body.' and name, and those of the head"
-    body = model.body
-    res = {f'body.{n}':p for n,p in body.named_parameters() if n in model.adapters['trained'] or plain_name(n) is None}
+    "Return the trainable weights of the body, as 'body.' and name, and of the head"
+    body,trained = model.body,model.adapters['trained']
+    res = {f'body.{n}':p for n,p in body.named_parameters() if n in trained or plain_name(n) is None}
     seen = {id(v) for v in body.state_dict(keep_vars=True).values()}
     for n,v in model.state_dict(keep_vars=True).items() if head else ():
         if id(v) not in seen and not n.startswith('lm.'): res[n] = v # 'lm.' is an auxiliary language model
@@ -184,9 +190,10 @@ def _trained(model, head=True):
     return res
 
 def _base_hash(model):
-    "Hash of the first values of each frozen weight, except the pooler, which only some heads need"
+    "Hash the first values of each frozen weight, except the pooler, which only some heads need"
     own = _trained(model, head=False)
-    frozen = (p for n,p in model.body.named_parameters() if f'body.{n}' not in own and not n.startswith('pooler.'))
+    plain = ((n,p) for n,p in model.body.named_parameters() if not n.startswith('pooler.'))
+    frozen = (p for n,p in plain if f'body.{n}' not in own)
     return content_hash(p.detach().flatten()[:64].float().cpu() for p in frozen)
 
 def _kind(model):
@@ -208,8 +215,10 @@ def save_adapters(
     return Path(path)
 
 def load_adapters(model, path): # `model`, adapted and frozen as the saved one
-    "Add the adapters that `save_adapters` wrote to `path` to `model`, load their weights, and the head's if it has such a head"
-    with safe_open(path, 'pt') as f: facts,tensors = f.metadata() or {},{k:f.get_tensor(k) for k in f.keys()}
+    "Add the adapters in the file `path` to `model`, and load their weights and those of the head"
+    with safe_open(path, 'pt') as f:
+        facts = f.metadata() or {}
+        tensors = {k:f.get_tensor(k) for k in f.keys()}
     if 'fastformers' not in facts: raise ValueError(f"{path} was not written by `save_adapters`")
     facts = json.loads(facts['fastformers'])
     here = _kind(model) | {k:v for k,v in (model.adapters or {}).items() if k!='trained'}
@@ -219,7 +228,9 @@ def load_adapters(model, path): # `model`, adapted and frozen as the saved one
     if not model.adapters and facts['method']: adapter_methods[facts['method']](model, **facts['settings'])
     train_only(model, lambda n,p: f'body.{n}' in tensors)
     if facts['base']!=_base_hash(model):
-        _log.warning(f"{path} was trained with other frozen weights of a {facts['family']}: the predictions may be wrong")
-    model.body.load_state_dict({k.removeprefix('body.'):v for k,v in tensors.items() if k.startswith('body.')}, strict=False)
+        _log.warning(f"{path} was trained with other frozen weights of a {facts['family']}: "
+                     "the predictions may be wrong")
+    body = {k.removeprefix('body.'):v for k,v in tensors.items() if k.startswith('body.')}
+    model.body.load_state_dict(body, strict=False)
     model.load_state_dict({k:v for k,v in tensors.items() if not k.startswith('body.')}, strict=False)
     return model

@@ -85,7 +85,8 @@ class AWDLSTMModel(_AWDLSTMBase):
         if left: # padding on the left, as in `generate`, is read last
             at = (attention_mask==0).int().argsort(dim=1, stable=True)
             input_ids = input_ids.gather(1, at)
-        words = F.dropout(self.embeddings.weight.new_ones(c.vocab_size, 1), c.word_dropout, self.training)
+        words = self.embeddings.weight.new_ones(self.embeddings.num_embeddings, 1)
+        words = F.dropout(words, c.word_dropout, self.training)
         h = row_dropout(self.embeddings(input_ids)*words[input_ids], c.input_dropout, self.training)
         states = [h]
         for i,layer in enumerate(self.layers, 1):

@@ -28,12 +28,14 @@ from .families import evaluating, get_meta, is_decoder, max_length
 from .hidden_states import HiddenStateSelector, all_states, forget_states
 from .load import ADAPTERS, LoadReport, fit_vocab, quiet_hf
 
-_log,_PAD,_lowest = logging.getLogger(__name__),int(TensorTokens(0, attention_mask=0)),torch.finfo(torch.float32).min
+_log = logging.getLogger(__name__)
+_PAD = int(TensorTokens(0, attention_mask=0))
+_lowest = torch.finfo(torch.float32).min
 HEAD = 'head.safetensors' # beside the checkpoint of a body: the head of this library
 
 # %% ../../nbs/models/07_core.ipynb #6cec2d7b
 class ModelInputs:
-    "Turn `TensorTokens` `(bs, sl)` into the keyword arguments of `body.forward`"
+    "Convert `TensorTokens` `(bs, sl)` to the keyword arguments of `body.forward`"
     def __init__(self, body):
         sig,cfg = inspect.signature(body.forward).parameters, body.config.get_text_config()
         m = get_meta(cfg)
@@ -49,7 +51,8 @@ class ModelInputs:
     def __call__(self, x):
         x = as_tokens(x)
         if self.max_len and x.shape[1]>self.max_len:
-            raise ValueError(f"a text has {x.shape[1]} tokens, the model takes {self.max_len}; shorten it, or pass `max_len` to the data")
+            raise ValueError(f"a text has {x.shape[1]} tokens, the model takes {self.max_len}; "
+                             "shorten it, or pass `max_len` to the data")
         mask = x.attention_mask
         res = dict(input_ids=x.ids.masked_fill(mask==0, self.pad), attention_mask=mask, **self.no_cache)
         if self.segments: res['token_type_ids'] = x.segment_ids
@@ -63,11 +66,11 @@ class ModelInputs:
 
 # %% ../../nbs/models/07_core.ipynb #7374fdc6
 def _try_padding(body):
-    "Do seven tokens of padding leave the states of five tokens unchanged? False if these are NaN or constant"
+    "Check that seven tokens of padding do not change the states of five tokens. False if these are NaN or constant"
     inputs,p = ModelInputs(body),next(body.parameters())
     ids = torch.tensor([[11,29,13,47,17,23,59,37,61,41,67,43]], device=p.device)%inputs.vocab_sz
     def states(n, **kwargs):
-        "Hidden states of the five tokens, with padding up to length `n`"
+        "Compute hidden states of the five tokens, with padding up to length `n`"
         x = TensorTokens(ids[:,:n], attention_mask=torch.arange(n, device=p.device)[None]<5)
         return body(**inputs(x)|kwargs)[0][:,:5].float()
     alone,padded,other = states(5),states(12),states(12, input_ids=ids) # other: with arbitrary ids as padding
@@ -79,7 +82,7 @@ def _try_padding(body):
 def padding_safe(
     body # A Hugging Face base model
 )->bool:
-    "Does padding on the right leave the states of real tokens unchanged? By a self-test"
+    "Test whether padding on the right leaves the states of real tokens unchanged"
     if (safe := get_meta(body.config).padding) is not None: return safe
     with evaluating(body): safe = _try_padding(body)
     if not safe:
@@ -100,7 +103,8 @@ def safe_parts(
     def part(o): return F.pad(o, (0,max(min_len-o.shape[1], 0)), value=_PAD).as_subclass(TensorTokens)
     x,n = x.as_subclass(Tensor),real.sum(1)
     if safe:
-        first = (~real).int().argsort(dim=1, stable=True)[:,:max(int(n.max()),1)] # real tokens in order, then padding
+        # real tokens in order, then padding
+        first = (~real).int().argsort(dim=1, stable=True)[:,:max(int(n.max()),1)]
         return [(torch.arange(len(x), device=x.device), part(x.gather(1, first)))]
     rows = [(n==k).nonzero().flatten() for k in n.unique().tolist() if k]
     return [(r, part(x[r][real[r]].view(len(r), -1))) for r in rows]
@@ -108,7 +112,7 @@ def safe_parts(
 # %% ../../nbs/models/07_core.ipynb #66e80f9f
 def split_sequences(
     x:TensorTokens # `(bs, sl)`
-): # The sequences, one a row `(n, l)`; (row, column) there of each real token of `x`; how many sequences of its row follow each `(n,)`
+): # Sequences `(n, l)`, (row, column) there of each real token of `x`, and how many of its row follow each sequence `(n,)`
     "Split rows at `starts`"
     real = x.real
     nth = x.starts.cumsum(1)                                          # (bs, sl): of which sequence of its row
@@ -123,7 +127,7 @@ def split_sequences(
 
 # %% ../../nbs/models/07_core.ipynb #a983a04d
 class HFModel(nn.Module):
-    "A Hugging Face model as a module: `TensorTokens` `(bs, sl)` -> hidden states of its body `(bs, sl, nf)`"
+    "Wrap a Hugging Face model as a module: `TensorTokens` `(bs, sl)` -> hidden states of its body `(bs, sl, nf)`"
     is_lm = False # Does it predict tokens?
     new_head = False # Is the head random and the body loaded?
     new_tokens = 0 # Number of embeddings that `fit_vocab` added
@@ -137,20 +141,21 @@ class HFModel(nn.Module):
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new
     ):
         super().__init__()
-        self.hf,self.loaded = hf,report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
-        self.adapters = None # Or {'method', 'settings', 'trained': names of the trainable weights of the body}
-        self.target_scale = None # For regression: (means, standard deviations) of the targets, which scale the outputs
+        self.hf = hf
+        self.loaded = report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
+        self.adapters = None # Or {'method', 'settings', 'trained': names of trainable weights of the body}
+        self.target_scale = None # For regression: (means, standard deviations) of the targets
         self.temperature = None # The outputs of a classifier are divided by it, see `Learner.calibrate`
         self.labels = None # Names of the outputs of a classifier, written by `save_adapters`
         self.model_inputs = ModelInputs(self.body)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
-    def body(self): "The Hugging Face base model, without a head"; return self.hf.base_model
+    def body(self): "Return the Hugging Face base model, without a head"; return self.hf.base_model
     @property
-    def config(self): "The Hugging Face config"; return self.hf.config
+    def config(self): "Return the Hugging Face config"; return self.hf.config
     @property
-    def parts(self): "The models that `save` writes as checkpoints; a subclass may add others"; return [self]
-    def head_spec(self): "Arguments of the head as JSON, see `build_head`; None without a head of this library"
+    def parts(self): "Return the models that `save` writes as checkpoints"; return [self]
+    def head_spec(self): "Return the JSON for `build_head`, None without a head of this library"
     def __call__(self, *args, **kwargs):
         if self.autocast is None: return super().__call__(*args, **kwargs)
         try:
@@ -161,8 +166,7 @@ class HFModel(nn.Module):
     def forward(self, x): return self.states(x)
 
     def outputs(self, o, x):
-        """Head outputs `o` for tokens `x`: those of tokens at the predicted positions only, the lowest number
-        where a row has fewer; divided by `temperature`, numbers in the targets' scale"""
+        "Post-process head outputs `o`: divide by `temperature`, select predicted positions, apply `target_scale`"
         if self.temperature is not None: o = o/self.temperature
         if o.ndim==3:
             o,n = at_positions(o, predicted_at(x.predicted)),x.predicted.sum(1)[:,None,None]
@@ -172,7 +176,7 @@ class HFModel(nn.Module):
         return o.float()*std+mean
 
     def save(self, path):
-        "Write a Hugging Face checkpoint to the directory `path`, with LoRA merged and bottlenecks in a separate file"
+        "Write a Hugging Face checkpoint to `path`, with LoRA merged and bottlenecks in a separate file"
         with quiet_hf(): self.hf.save_pretrained(path, state_dict=plain_state(self.hf))
         bottlenecks = self.adapters and self.adapters['method']=='bottleneck'
         if bottlenecks: save_adapters(self, Path(path)/ADAPTERS, head=False)
@@ -181,8 +185,8 @@ class HFModel(nn.Module):
         "Extend the embeddings to at least `n_tokens` rows"
         if n := fit_vocab(self.hf, n_tokens): self.new_tokens,self.model_inputs = n,ModelInputs(self.body)
 
-    def in_parts(self, f, x):
-        "`f(x)`, one prediction a row, computed on the `safe_parts` of `x`; narrower parts are filled with zeros"
+    def in_parts(self, f, x): # One prediction for each row, filled with zeros where a part is narrower
+        "Apply `f` to the `safe_parts` of `x` and put the predictions back in order"
         outs = [(rows, f(part)) for rows,part in self.model_inputs.parts(self.body, x)]
         rows,o = outs[0]
         if rows is None or len(rows)==len(x): return o
@@ -190,20 +194,20 @@ class HFModel(nn.Module):
         for rows,o in outs: res[(rows, *map(slice, o.shape[1:]))] = o
         return res
 
-    def _states(self, x): "Hidden states for a batch whose padding is safe"; return self.body(**self.model_inputs(x))[0]
+    def _states(self, x): return self.body(**self.model_inputs(x))[0]
 
-    def by_sequence(self, x):
-        "The output `(bs, n)` for each sequence of a row, the lowest number where a row has fewer"
+    def by_sequence(self, x): # `(bs, n)`, the lowest number where a row has fewer
+        "Compute an output for each sequence of a row"
         n = x.starts.sum(1, keepdim=True)+1
         at,o = torch.arange(int(n.max()), device=x.device)<n,self.forward(split_sequences(x)[0])
         return o.new_full(at.shape, _lowest).masked_scatter(at, o)
 
-    def states(self, x):
-        "Hidden states `(bs, sl, nf)`, independent of the batch's padding, each sequence by itself; zeros at padding"
+    def states(self, x): # `(bs, sl, nf)`, zeros at padding
+        "Compute the hidden states of each sequence by itself, without an influence of padding"
         return self.in_windows(self._states, x)
 
-    def in_windows(self, f, x):
-        "`f(x)`, a vector for each token, computed by sequence and with safe padding; zeros at padding"
+    def in_windows(self, f, x): # Zeros at padding
+        "Run `f` on each sequence of `x` by itself and put the token vectors back in their places"
         x = as_tokens(x)
         if not bool(x.starts.any()): return self._alone(f, x)
         seqs,at,after = split_sequences(x)
@@ -211,13 +215,14 @@ class HFModel(nn.Module):
         parts,res = [grad.nonzero().flatten(), *(~grad).nonzero().flatten().split(len(x))],None
         for part in filter(len, parts): # without gradients as many sequences at a time as the batch has rows
             x1 = seqs[part]
-            with torch.set_grad_enabled(bool(grad[part[0]])): h = self._alone(f, x1[:,:max(int(x1.real.sum(1).max()), 1)])
+            n = max(int(x1.real.sum(1).max()), 1)
+            with torch.set_grad_enabled(bool(grad[part[0]])): h = self._alone(f, x1[:,:n])
             if res is None: res = h.new_zeros(*seqs.shape, h.shape[-1])
             res[part,:h.shape[1]] = h
         return res.new_zeros(*x.shape, res.shape[-1]).index_put((x.real,), res[at])
 
     def _alone(self, f, x):
-        "`in_windows` of rows of one sequence"
+        "Run `in_windows` on rows of one sequence"
         res = None
         for rows,part in self.model_inputs.parts(self.body, x):
             h = f(part)
@@ -232,7 +237,7 @@ class HFModel(nn.Module):
 _wanted = ContextVar('a body and the positions to select from its next output', default=None)
 
 def _select(module, args, out):
-    "Forward hook of a body: keep its last hidden states at the wanted positions only"
+    "Keep the last hidden states of a body at the wanted positions only, as a forward hook"
     want = _wanted.get()
     if want is None or want.body is not module or want.done: return out
     want.done = True
@@ -245,26 +250,26 @@ def _select(module, args, out):
 def select_positions(
     body, # A Hugging Face base model
     at # Positions `(bs, k)`
-):
-    "Within this context the next call of `body` returns states at positions `at` only; `.done`: was it called?"
+): # Yields an object whose `done` is True after the call
+    "Select the states at positions `at` in the next call of `body` within this context"
     if _select not in body._forward_hooks.values(): body.register_forward_hook(_select)
     want = SimpleNamespace(body=body, at=at, done=False)
     token = _wanted.set(want)
     try: yield want
     finally: _wanted.reset(token)
 
-def predicted_at(predicted):
-    "Positions `(bs, k)` of True entries of `predicted` `(bs, sl)`, in order; rows with fewer get other positions"
+def predicted_at(predicted): # `(bs, k)`, with other positions in rows with fewer
+    "Return the positions of True entries of `predicted` `(bs, sl)`, in order"
     k = max(int(predicted.sum(1).max()), 1)
     return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]
 
 def at_positions(h, at):
-    "`h` `(bs, sl, n)` at the positions `at` `(bs, k)`"
+    "Gather `h` `(bs, sl, n)` at the positions `at` `(bs, k)`"
     return h.gather(1, at[...,None].expand(-1, -1, h.shape[-1]))
 
 # %% ../../nbs/models/07_core.ipynb #fd75135e
 class LanguageModel(HFModel):
-    "Tokens `(bs, sl)` -> logits `(bs, k, V)` at the predicted positions, in order; k is the most in a row, at least 1"
+    "Predict tokens: `(bs, sl)` -> logits `(bs, k, V)` at the up to k predicted positions of a row, in order"
     is_lm = True
     @property
     def new_head(self):
@@ -273,19 +278,20 @@ class LanguageModel(HFModel):
     def forward(self, x): return self.in_parts(self.logits, as_tokens(x))
 
     def logits(self, x, **kwargs):
-        "`forward` for a batch whose padding is safe; `kwargs` go to the Hugging Face model"
+        "Compute logits of a batch whose padding is safe, with `kwargs` for the Hugging Face model"
         at = predicted_at(x.predicted)                                # (bs, k)
-        with select_positions(self.body, at) as body: logits = self.hf(**self.model_inputs(x), **kwargs).logits
+        with select_positions(self.body, at) as body:
+            logits = self.hf(**self.model_inputs(x), **kwargs).logits
         return logits if body.done else at_positions(logits, at)
 
 # %% ../../nbs/models/07_core.ipynb #f04b5026
 class TextClassifier(HFModel):
-    "Tokens `(bs, sl)` -> `head(h, mask)` `(bs, n_out)`, or `(bs, k, n_out)` at the predicted positions"
+    "Run a head on a body: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at the predicted positions"
     def __init__(self,
         body, # A Hugging Face base model from `load_body`
         report, # Its `LoadReport`
-        head, # Module called with hidden states and mask of real tokens, or a function of their width `nf` that returns it
-        hidden_states=-1 # Which feed the head: an index (-1: the last), several, or 'mix', see `HiddenStateSelector`
+        head, # Module called with hidden states and mask of real tokens, or a function of `nf` that returns it
+        hidden_states=-1 # Layers that feed the head: an index, several, or 'mix', see `HiddenStateSelector`
     ):
         super().__init__(body, report)
         cfg,self.selector = body.config.get_text_config(),None
@@ -297,14 +303,17 @@ class TextClassifier(HFModel):
     @property
     def state_modules(self): return [o for o in (self.body, self.selector) if o is not None]
     @property
-    def mix(self): "The `ScalarMix` that feeds the head, None without one"; return self.selector and self.selector.mix
+    def mix(self):
+        "Return the `ScalarMix` that feeds the head, None without one"
+        return self.selector and self.selector.mix
     def forward(self, x):
         x = as_tokens(x)
         if self.each and bool(x.starts.any()): return self.by_sequence(x)
         h = (self.state_cache or self.states)(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
-            where = (x.real, x.starts) if 'starts' in inspect.signature(self.head.forward).parameters else (x.real,)
-            return self.outputs(self.head(h.float(), *where), x)
+            args = [h.float(), x.real]
+            if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.starts)
+            return self.outputs(self.head(*args), x)
     def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickle and deepcopy
 
     def _states(self, x):
@@ -316,7 +325,8 @@ class TextClassifier(HFModel):
         spec = getattr(self.head, 'spec', None) or {'class':'custom', 'name':type(self.head).__name__}
         return spec if self.selector is None else spec | {'hidden_states':self.selector.hidden_states}
 
-    def _above(self): return self.head if self.mix is None else nn.ModuleDict(dict(head=self.head, mix=self.mix))
+    def _above(self):
+        return self.head if self.mix is None else nn.ModuleDict(dict(head=self.head, mix=self.mix))
     def save(self, path):
         "Write the body as a checkpoint to the directory `path`, and the head to `head.safetensors` in it"
         super().save(path)
@@ -328,7 +338,7 @@ class TextClassifier(HFModel):
 
 # %% ../../nbs/models/07_core.ipynb #189bfd57
 class HFClassifier(HFModel):
-    "Tokens `(bs, sl)` -> logits `(bs, n_out)` of Hugging Face's own head, or `(bs, k, n_out)` at the predicted positions"
+    "Run Hugging Face's own head: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at the predicted positions"
     def __init__(self,
         hf, # A Hugging Face model with a head for sequences, tokens, question answering or multiple choice
         report=None # Its `LoadReport`
@@ -348,12 +358,12 @@ class HFClassifier(HFModel):
         return self.outputs(self.in_parts(self.logits, x).float(), x) # losses and metrics are in float32
 
     def _token_logits(self, x):
-        "Logits `(bs, sl, n)` for a batch whose padding is safe"
+        "Compute logits `(bs, sl, n)` of a batch whose padding is safe"
         o = self.hf(**self.model_inputs(x))
         return o.logits if 'logits' in o else torch.stack([o.start_logits, o.end_logits], -1)
 
     def logits(self, x):
-        "`forward` for a batch whose padding is safe"
+        "Compute logits of a batch whose padding is safe"
         inputs = self.model_inputs(x)
         mask = inputs['attention_mask']
         if self.each: inputs = {k:v[:,None] for k,v in inputs.items()} # as one candidate a row

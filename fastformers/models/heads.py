@@ -1,6 +1,6 @@
 """Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction a token
 
-A transformer returns one vector a token; a classifier needs one vector a text. A head is a module `f(h, mask)`: `h` are hidden states `(bs, sl, nf)`, `mask` `(bs, sl)` is True on real tokens. `hidden_states=` chooses
+A transformer returns one vector for each token, and a classifier needs one vector for each text. A head is a module `f(h, mask)`: `h` are hidden states `(bs, sl, nf)`, `mask` `(bs, sl)` is True on real tokens. `hidden_states=` chooses
 the layers. A head with a third argument `starts` also gets `TensorTokens.starts`, where the sequences of a row begin. Padding must not change a prediction, so heads ignore its amount, its side and the states there. `TextClassifier` runs heads in float32, also under autocast. The heads of this page keep their arguments in `spec`, from
 which `build_head` builds them again. Your own head is any such module, passed as `head=` to `classifier_learner`. This module does not import fastai, so saved predictors load without it."""
 
@@ -20,49 +20,53 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 # %% ../../nbs/models/05_heads.ipynb #35cdac24
 def _real(h, mask):
-    "`h` in float32, with zeros at padding; not multiplied by the mask, as NaN*0 is NaN"
-    return h.float().masked_fill(~mask[...,None], 0.)
+    "Convert `h` to float32, with zeros at padding"
+    return h.float().masked_fill(~mask[...,None], 0.) # not h*mask, as NaN*0 is NaN
 
 def _pick(h, mask, at):
-    "The hidden state at position `at` `(bs,)` of each row; zeros for rows without a real token"
+    "Select the hidden state at position `at` `(bs,)` of each row, with zeros for rows without a real token"
     return h[torch.arange(len(h), device=h.device), at].float().masked_fill(~mask.any(1, keepdim=True), 0.)
 
 def cls_pool(
     h:Tensor, # hidden states, `(bs, sl, nf)`
     mask:Tensor, # True on real tokens, `(bs, sl)`
 )->Tensor: # float32 `(bs, nf)`
-    "The hidden state of the first real token of `h`"
+    "Select the hidden state of the first real token of `h`"
     return _pick(h, mask, mask.int().argmax(1))  # argmax gives the first of equals
 
 def last_pool(h:Tensor, mask:Tensor)->Tensor:
-    "The hidden state of the last real token of `h`"
+    "Select the hidden state of the last real token of `h`"
     return _pick(h, mask, mask.shape[1]-1 - mask.flip(1).int().argmax(1))
 
 def mean_pool(h:Tensor, mask:Tensor)->Tensor:
-    "The mean of `h` over real tokens"
+    "Average `h` over real tokens"
     return _real(h, mask).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 def max_pool(h:Tensor, mask:Tensor)->Tensor:
-    "The largest value of each feature of `h` over real tokens"
-    return h.float().masked_fill(~mask[...,None], -torch.inf).amax(1).masked_fill(~mask.any(1, keepdim=True), 0.)
+    "Take the largest value of each feature of `h` over real tokens"
+    res = h.float().masked_fill(~mask[...,None], -torch.inf).amax(1)
+    return res.masked_fill(~mask.any(1, keepdim=True), 0.)
 
 # %% ../../nbs/models/05_heads.ipynb #86dd1bf6
 class attn_pool(nn.Module):
-    "Mean of `nf` features over real tokens, weighted by a learned query"
+    "Average `nf` features over real tokens, weighted by a learned `query`"
     # lower case, as it is used like the functions above
     def __init__(self, nf:int):
         super().__init__()
         self.query = nn.Parameter(torch.zeros(nf))
     def attn(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, sl)`, rows sum to 1
-        "Attention weight of each token of `h`"
+        "Compute the attention weight of each token of `h`"
         score = (_real(h, mask) * self.query.float()).sum(-1) / h.shape[-1]**0.5
         return score.masked_fill(~mask, torch.finfo(score.dtype).min).softmax(1) * mask
     def forward(self, h:Tensor, mask:Tensor)->Tensor:
         return (_real(h, mask) * self.attn(h, mask)[...,None]).sum(1)
 
 # %% ../../nbs/models/05_heads.ipynb #9a2bd94d
-def concat_pool(h:Tensor, mask:Tensor, first=cls_pool)->Tensor: # float32 `(bs, 3*nf)`
-    "`first` (`last_pool` for causal models), mean and maximum of `h`, concatenated (ULMFiT, section 3.3)"
+def concat_pool(
+    h:Tensor, mask:Tensor,
+    first=cls_pool # `last_pool` for causal models
+)->Tensor: # float32 `(bs, 3*nf)`
+    "Concatenate `first`, mean and maximum of `h` (ULMFiT, section 3.3)"
     return torch.cat([first(h, mask), mean_pool(h, mask), max_pool(h, mask)], 1)
 
 # names for `pool=`
@@ -78,19 +82,19 @@ joins = dict(siamese=lambda u,v: torch.cat([u, v, (u-v).abs()], 1),
 heads = {} # name -> class, for `build_head`
 
 def _plain(v):
-    "`v` for JSON: classes of `torch.nn` by name, tuples as lists"
+    "Convert `v` for JSON: classes of `torch.nn` to names, tuples to lists"
     if isinstance(v, type) and getattr(nn, v.__name__, None) is v: return v.__name__
     return list(v) if isinstance(v, tuple) else v
 
 def _spec(head, **args):
-    "JSON from which `build_head` builds `head`; None for other classes and where an argument has no JSON form"
+    "Return the JSON for `build_head`, None for other classes and if an argument has no JSON form"
     args = {k:_plain(v) for k,v in args.items()}
     known = heads.get(type(head).__name__) is type(head)
     plain = all(isinstance(v, (str,int,float,list,type(None))) for v in args.values())
     return {'class':type(head).__name__, **args} if known and plain else None
 
 def _get_pool(pool, at, nf):
-    "`pool` as a function `f(h, mask)`: a name in `pools`, a function, a module, or a module class called with `nf`"
+    "Return `pool` (a name, a function, a module, or a module class for `nf` features) as a function `f(h, mask)`"
     if isinstance(pool, str):
         if pool not in pools: raise ValueError(f"`pool` {pool!r} is none of {', '.join(pools)}")
         pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools[pool]
@@ -106,10 +110,11 @@ class PoolingHead(nn.Module):
         lin_ftrs:tuple=(50,), # widths between the pooled features and `n_out`; `()` for a single linear layer
         ps:tuple=(0.2,0.1), # dropout before each linear layer
         norm=nn.LayerNorm, # normalisation before each linear layer, called with its width; None for none
-        pairing=None, # a name in `joins`: pool the two sequences of a row one by one and join them; None: pool the whole row
+        pairing=None, # a name in `joins`: pool the two sequences of a row apart and join them; None: pool the whole row
     ):
         super().__init__()
-        self.pool,self.pairing = _get_pool(pool, at, nf),pairing
+        self.pool = _get_pool(pool, at, nf)
+        self.pairing = pairing
         if pairing=='cosine': lin_ftrs,ps,norm = (),(0.,),None
         probe = torch.zeros(1,2,nf), torch.ones(1,2).bool(), torch.tensor([[False,True]])
         szs = [self.features(*probe).shape[-1], *lin_ftrs, n_out]
@@ -118,21 +123,22 @@ class PoolingHead(nn.Module):
             layers += [*([norm(i)] if norm else []), nn.Dropout(p), nn.Linear(i,o), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1])  # no ReLU after the last
         if pairing=='cosine': nn.init.ones_(self.layers[-1].weight)
-        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pairing and {'pair':pairing} or {})
+        pair = {'pair':pairing} if pairing else {} # the key in saved files
+        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pair)
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"
         self.layers[-1].bias.data.copy_(y)
     def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
-        "The pooled states, input of the first layer"
+        "Pool the states `h`, as input of the first layer"
         if self.pairing is None: return self.pool(h, mask)
         second = starts.cumsum(1)>0
         return joins[self.pairing](self.pool(h, mask & ~second), self.pool(h, mask & second))
-    def forward(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n_out)`; `pairing` needs `starts` `(bs, sl)`
+    def forward(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n_out)`
         return self.layers(self.features(h, mask, starts).to(self.layers[-1].weight.dtype)).float()
 
 # %% ../../nbs/models/05_heads.ipynb #d5ae87e8
 class TokenLSTM(nn.LSTM):
-    "An LSTM that reads real tokens only: states `h` `(bs, sl, nf)` and `mask` -> states `(bs, sl, n)`, zeros at padding"
+    "Run an LSTM over the real tokens of states `h` `(bs, sl, nf)`, and return zeros at padding"
     def forward(self, h:Tensor, mask:Tensor)->Tensor:
         at = (~mask).int().argsort(dim=1, stable=True)  # real tokens in their order, then padding
         def moved(x, at): return x.gather(1, at[...,None].expand(-1, -1, x.shape[-1]))
@@ -143,7 +149,7 @@ class TokenLSTM(nn.LSTM):
         return _real(moved(states, at.argsort(dim=1)), mask)
 
 class LSTMHead(nn.Module):
-    "An LSTM over hidden states of width `nf`, then a `PoolingHead` from its states to `n_out`"
+    "Run an LSTM over hidden states of width `nf`, and a `PoolingHead` over its states"
     @delegates(PoolingHead.__init__, but=['pairing'])
     def __init__(self,
         nf:int, # width of the hidden states
@@ -158,18 +164,20 @@ class LSTMHead(nn.Module):
         self.lstm = TokenLSTM(nf, width, n_layers, bidirectional=bidirectional, batch_first=True)
         self.head = PoolingHead(width*(1+bidirectional), n_out, pool=pool, **kwargs)
         own = dict(nf=nf, n_out=n_out, width=width, n_layers=n_layers, bidirectional=bidirectional)
-        self.spec = self.head.spec and _spec(self, **{k:v for k,v in self.head.spec.items() if k!='class'} | own)
-    def init_bias(self, y): "As `PoolingHead.init_bias`"; self.head.init_bias(y)
-    def forward(self, h:Tensor, mask:Tensor)->Tensor: return self.head(self.lstm(h, mask), mask) # `(bs, n_out)`
+        spec = self.head.spec
+        self.spec = spec and _spec(self, **{k:v for k,v in spec.items() if k!='class'} | own)
+    def init_bias(self, y): self.head.init_bias(y)
+    def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, n_out)`
+        return self.head(self.lstm(h, mask), mask)
 
 # %% ../../nbs/models/05_heads.ipynb #f9ee786f
 class TokenHead(nn.Module):
-    "Hidden states `(bs, sl, nf)` -> a prediction for each token `(bs, sl, n_out)`, behind dropout `p`"
+    "Predict `n_out` values for each token, with dropout `p` and a linear layer"
     def __init__(self, nf:int, n_out:int, p:float=.1):
         super().__init__()
         self.drop,self.lin = nn.Dropout(p),nn.Linear(nf, n_out)
         self.spec = _spec(self, nf=nf, n_out=n_out, p=p)
-    def init_bias(self, y): "As `PoolingHead.init_bias`"; self.lin.bias.data.copy_(y)
+    def init_bias(self, y): self.lin.bias.data.copy_(y)
     def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, sl, n_out)`
         return self.lin(self.drop(h).to(self.lin.weight.dtype)).float()
 
@@ -177,16 +185,21 @@ class TokenHead(nn.Module):
 heads.update({o.__name__:o for o in (PoolingHead, LSTMHead, TokenHead)})
 
 def build_head(spec)->nn.Module:
-    "The head that `spec` describes, with new weights"
-    args = {k:v for k,v in spec.items() if k not in ('class','hidden_states','y_range')} # older files hold `y_range`
+    "Build the head that `spec` describes, with new weights"
+    # older files hold `y_range`
+    args = {k:v for k,v in spec.items() if k not in ('class','hidden_states','y_range')}
     if 'pair' in args: args['pairing'] = args.pop('pair')
     if args.get('norm'): args['norm'] = getattr(nn, args['norm'])
     return heads[spec['class']](**args)
 
 # %% ../../nbs/models/05_heads.ipynb #59ca493d
-def as_head(head, nf:int, n_out:int, drop_mult:float=1.)->nn.Module:
-    """`head` if it is a module, otherwise `head(nf, n_out)`, a class or function called with the widths of hidden states and
-    prediction; each dropout probability of a new head is multiplied by `drop_mult`"""
+def as_head(
+    head, # Module, or a class or function called with `nf` and `n_out`
+    nf:int, # Width of the hidden states
+    n_out:int, # Width of the prediction
+    drop_mult:float=1. # Multiplies each dropout probability of a new head
+)->nn.Module:
+    "Return `head` if it is a module, otherwise `head(nf, n_out)`"
     if isinstance(head, nn.Module): return head
     new = head(nf, n_out)
     for m in new.modules():

@@ -1,4 +1,4 @@
-"""Does the vocabulary fit your texts? `vocab_report`; start the embeddings of new tokens at the mean of their pieces
+"""Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 
 A tokenizer writes the words it knows as one token and others as several pieces. Many pieces a word mean longer rows, and a network that has to put the words together first. `vocab_report` counts the pieces of each word of your texts, and names the words that would save most.
 Those can be added: `extend_vocab` in `text.tokenizer` adds them to the tokenizer, and a learner gives the network a row for each, which starts at the mean of the word's old pieces."""
@@ -18,15 +18,15 @@ from ..text.tokenizer import extend_vocab, load_tokenizer
 
 # %% ../../nbs/models/08_vocab.ipynb #f1000008
 def _in_place(text):
-    "The words of `text`, each with what stands before and after it up to the next word, for which 'a' stands"
+    "Return each word of `text` with the characters around it, up to the next word, replaced by 'a'"
     words,gaps = re.findall(r'\w+', text),re.split(r'\w+', text)
     return [('a'*(i>0)+gaps[i], w, gaps[i+1]+'a'*(i+1<len(words))) for i,w in enumerate(words)]
 
 def vocab_report(
     texts, # Texts of your domain
     tok # What `HFTokenizer` takes
-)->pd.DataFrame: # By word: `count`, `pieces`, is one `unknown`, and the tokens `saved` by `extend_vocab(tok, word)`
-    "Count the words of `texts`, as `tok` reads them, and their tokens, those first that would save most"
+)->pd.DataFrame: # By word: `count`, `pieces`, `unknown` (is a piece?), and tokens `saved` by `extend_vocab`
+    "Count the words of `texts` and their tokens, sorted by the tokens that `extend_vocab` would save"
     tok = HFTokenizer(tok)
     read = tok.rust.normalizer.normalize_str if tok.rust.normalizer else str # in lower case, perhaps
     found = Counter(o for text in texts for o in _in_place(read(text).replace('▁', ' ')))
@@ -42,10 +42,11 @@ def vocab_report(
 # %% ../../nbs/models/08_vocab.ipynb #f1000014
 def old_pieces(
     new, old # Fast tokenizers
-)->list: # For each id of `new` the ids of `old` that stand for it
-    "How `old` writes each token of `new`"
+)->list: # For each id of `new` the ids of `old`
+    "Tokenize each token of `new` with `old`"
     known,res = old.get_vocab(),[[] for _ in range(len(new))]
-    roles = {getattr(new, r):getattr(old, r) for r in PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES if r in new.special_tokens_map}
+    names = [o for o in PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES if o in new.special_tokens_map]
+    roles = {getattr(new, o):getattr(old, o) for o in names}
     for token,i in new.get_vocab().items():
         same = roles.get(token) or token
         res[i] = [known[same]] if same in known else old(new.decode([i]), add_special_tokens=False).input_ids
@@ -54,17 +55,17 @@ def old_pieces(
 @torch.no_grad()
 def fill_rows(
     hf, # A Hugging Face model with at least `len(new)` embeddings, changed in place
-    rows, # Its embeddings before, with the output weights and biases of an LM head: by name, one row a token of `old`
+    rows, # Its weights before, as from `vocab_rows`, with a row for each token of `old`
     new, old # Fast tokenizers
 ):
-    "Give the embeddings and outputs of `hf` for the tokens of `new` those of the same tokens or pieces in `old`"
+    "Fill the rows of `hf` for the tokens of `new` with the rows of the same tokens or pieces in `old`"
     pieces = old_pieces(new, old)
     for k,p in vocab_rows(hf).items():
         mean = rows[k].mean(0)
         p[:len(pieces)] = torch.stack([rows[k][o].mean(0) if o else mean for o in pieces])
 
-def vocab_rows(hf):
-    "The weights of `hf` with a row for each token: embeddings, and weight and bias of the output layer if it has one"
+def vocab_rows(hf): # By name: embeddings, and weight and bias of an output layer
+    "Return the weights of `hf` with a row for each token"
     out = hf.get_output_embeddings()
     res = {'embeddings':hf.get_input_embeddings().weight}
     if out is not None: res |= {f'output {k}':p for k,p in out.named_parameters()}
@@ -75,7 +76,7 @@ def extend_rows(
     tok, # A tokenizer that has all tokens of `arch`, and perhaps more
     arch, # Hub id, directory of a stage, or shipped name
 ):
-    "Extend the embeddings of `model` to the tokens of `tok`; each new one starts at the mean of its old pieces"
+    "Extend the embeddings of `model` to the tokens of `tok`, from the mean of their old pieces"
     if len(tok)<=model.hf.get_input_embeddings().num_embeddings: return
     rows = {k:p.detach().clone() for k,p in vocab_rows(model.hf).items()}
     model.fit_vocab(len(tok))
