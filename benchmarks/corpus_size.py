@@ -27,7 +27,7 @@ def write_corpus(source, path, n_bytes):
 def build(path, out):
     "Build a store from `path`: MiB at the peak, and seconds"
     from fastformers.text.store import TokenStore
-    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.encode import HFTokenizer
     tok = HFTokenizer('minilm'); tok('a')
     base,start = rss_anon(),time.perf_counter()
     with Peak() as peak: store = TokenStore.build(path, tok, out)
@@ -41,7 +41,7 @@ def train(out, steps, threads):
     from fastformers.data.block import lm_dls
     from fastformers.learner.core import lm_learner
     from fastformers.text.store import TokenStore
-    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.encode import HFTokenizer
     torch.set_num_threads(threads)
     quiet()
     class Ticks(Callback):

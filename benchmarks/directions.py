@@ -13,7 +13,7 @@ import stage2
 def general(work, way, millions):
     "The directory of the language model that reads `way`"
     from fastformers.text.readers import read_texts
-    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.encode import HFTokenizer
     from fastformers.ulmfit.stage import pretrain_lm, small_config
     path = work/way
     if not (path/'stage.json').exists():

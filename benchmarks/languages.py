@@ -70,7 +70,7 @@ def match_vocab(arch, new, path):
 def language_model(work, name, millions, tok=None, arts=None):
     "The directory of the language model `name`; the figures are in its stage.json"
     from fastformers.models.load import load_config
-    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.encode import HFTokenizer
     from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
     path,start = work/name,'wiki-mini'
     if not (path/'stage.json').exists():

@@ -65,7 +65,7 @@ def muon_optimizer():
 def corpus(n):
     "(a tokenizer, articles, the sum of their tokens up to each): about `n` tokens in an order drawn once"
     from fastformers.text.readers import read_texts
-    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.encode import HFTokenizer
     from fastformers.text.train_tokenizer import train_tokenizer
     texts = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(frac=1, random_state=0).tolist()
     tok = train_tokenizer(texts[:4000], 'wordpiece', 4000)

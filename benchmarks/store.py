@@ -29,7 +29,7 @@ def speed(d, n_chars, workers, repeats):
     import pandas as pd
     from fastai.text.core import Tokenizer, tokenize_df
     from fastformers.text.store import TokenStore
-    from fastformers.text.tokenizer import HFTokenizer
+    from fastformers.text.encode import HFTokenizer
     texts,tok = list(texts_of(n_chars)),HFTokenizer('minilm')
     few = pd.DataFrame(dict(text=texts[::10]))
     processes = 0 if workers==1 else workers

@@ -16,8 +16,8 @@ Modules:
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
-- `fastformers.files`: Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
-- `fastformers.hub`: Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
+- `fastformers.files`: Write directories and files atomically, hash contents, find the cache directory, suggest names for misspelt ones
+- `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
@@ -34,9 +34,9 @@ Modules:
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
 - `fastformers.models.families`: Layer groups, causality and maximum length of any transformers model, with one table row for each exception
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
-- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, one prediction a token, and a learned mix of layers
+- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction a token
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
-- `fastformers.models.vocab`: Does the vocabulary fit your texts? `vocab_report`; start the embeddings of new tokens at the mean of their pieces
+- `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
@@ -56,12 +56,13 @@ Modules:
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.tasks.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
-- `fastformers.testing`: Tiny texts, tokenizers and networks, made in memory
+- `fastformers.testing`: Make tiny texts, tokenizers and networks in memory, for examples and tests
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Two labelled sets of English texts without a download: `intents`, `docs_corpus`
+- `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
-- `fastformers.text.tokenizer`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer; add tokens to a trained tokenizer
+- `fastformers.text.tokenizer`: Load any fast Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.curve`: Accuracy over the number of labels, with and without stage 2, beside TF-IDF: `label_curve`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions

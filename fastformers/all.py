@@ -13,7 +13,8 @@ import fastformers.learner.generation as _generation # `fill_mask`, `generate`, 
 import fastformers.data.show as _show # `show_batch`, `show_results`
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer
-from .text.tokenizer import HFTokenizer, load_tokenizer, extend_vocab, pair_tokens
+from .text.encode import HFTokenizer
+from .text.tokenizer import load_tokenizer, extend_vocab, pair_tokens
 from .text.readers import read_texts
 from .text.corpora import intents, docs_corpus
 from .text.store import TokenStore

@@ -1,4 +1,4 @@
-"""Atomic writes of directories and files; content hash, cache directory, suggestions for misspelt names
+"""Write directories and files atomically, hash contents, find the cache directory, suggest names for misspelt ones
 
 Each stage reads the directory that the stage before it wrote, so a directory must never be half-written. `atomic_dir` and `atomic_file` write for the whole package: after a killed run, a full disk or
 an exception, the old directory is unchanged. This module also holds small functions that all other modules use: a hash of contents, conversion to plain JSON, the cache directory, and suggestions for a misspelt name or path."""
@@ -26,13 +26,16 @@ def check_dir(path, mark='stage.json')->Path: # its absolute path, links resolve
     path = Path(path).expanduser().resolve()
     if path.is_file(): raise FileExistsError(f"{path} is a file; choose another name")
     if path.is_dir() and any(path.iterdir()) and not (path/mark).is_file():
-        raise FileExistsError(f"{path} is not empty and holds no {mark}; choose another directory, or empty this one")
+        raise FileExistsError(f"{path} is not empty and holds no {mark}; "
+                              "choose another directory, or empty this one")
     return path
 
 @contextmanager
-def atomic_dir(path, mark='stage.json'):
-    """Context manager: a hidden directory that is renamed to `path` when the block ends without an error
-    A non-empty directory at `path` is replaced only if it holds the file `mark`, as every directory of this package does"""
+def atomic_dir(
+    path, # A non-empty directory here is replaced only if it holds the file `mark`
+    mark='stage.json' # File that every directory of this package holds
+):
+    "Yield a hidden directory and rename it to `path` if the block ends without an error"
     path = check_dir(path, mark)
     path.parent.mkdir(parents=True, exist_ok=True)
     new,old = _hidden(path, 'new'),_hidden(path, 'old')
@@ -48,7 +51,7 @@ def atomic_dir(path, mark='stage.json'):
 # %% ../nbs/00_files.ipynb #7b1f6c90
 @contextmanager
 def atomic_file(path):
-    "Context manager: a temporary file that is renamed to `path` when the block ends without an error"
+    "Yield a temporary file name and rename the file to `path` if the block ends without an error"
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     new = _hidden(path, uuid4().hex[:8])
@@ -65,7 +68,7 @@ def write_text(path, text):
 checkpoints_mark = 'checkpoints.json' # in a directory of checkpoints
 
 def mark_checkpoints(path):
-    "Mark the directory `path` as one of checkpoints, if it is new or empty"
+    "Mark the directory `path` as a directory of checkpoints, if it is new or empty"
     if not any(Path(path).glob('*')): write_text(Path(path)/checkpoints_mark, '{"format": 1}')
 
 def delete_checkpoints(path):
@@ -75,7 +78,7 @@ def delete_checkpoints(path):
 
 # %% ../nbs/00_files.ipynb #7d14c2fe
 def content_hash(rows)->str: # 16 hexadecimal digits
-    "Short hash of the contents of `rows`: tensors, strings or bytes, in order"
+    "Hash the contents of `rows` in order: tensors, strings or bytes"
     h = hashlib.sha256()
     for o in rows:
         if hasattr(o, 'numpy'): o = o.numpy().tobytes()
@@ -93,16 +96,16 @@ def to_json(o):
 
 # %% ../nbs/00_files.ipynb #d15f66e3
 def fastformers_home()->Path:
-    "Directory for caches: `FASTFORMERS_HOME`, or `fastformers` in the user's cache directory"
+    "Return the directory for caches: `FASTFORMERS_HOME`, or `fastformers` in the user's cache directory"
     return Path(os.environ.get('FASTFORMERS_HOME') or xdg_cache_home()/'fastformers').expanduser()
 
-def did_you_mean(name, names):
-    "'; did you mean x?' if one of `names` is similar to `name`, else ''"
+def did_you_mean(name, names)->str: # '; did you mean x?', or '' if no name is similar
+    "Suggest the one of `names` that is most similar to `name`"
     near = get_close_matches(str(name), map(str, names), 1, cutoff=.65) # with .6 intent is like text
     return f"; did you mean {near[0]}?" if near else ''
 
 def find_path(path)->Path:
-    "Return `path` if it exists; the error names a similar file beside it"
+    "Return `path`, or raise an error that names a similar file beside it"
     path = Path(path).expanduser()
     if path.exists(): return path
     names = [o.name for o in path.parent.iterdir()] if path.parent.is_dir() else []

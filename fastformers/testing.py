@@ -1,4 +1,4 @@
-"""Tiny texts, tokenizers and networks, made in memory
+"""Make tiny texts, tokenizers and networks in memory, for examples and tests
 
 Notebooks and tests need text, a tokenizer and a network without a download. This module makes all three in memory: sixty short reviews, a tokenizer in the style of each model family, and a configuration of three small
 layers for each family. A style keeps the special cases of its family: no pad token of its own, padding on the left, a class token at the end, three segment ids. This module imports no other module of the package."""
@@ -79,8 +79,8 @@ Fresh fish, crisp salad, fair prices: our new favourite place by the sea.
 This course explained in 3 weeks what my old textbook never managed to explain in a year. I recommend it to everybody who starts.
 A perfect gift, she was delighted ❤""".splitlines()
 
-def tiny_df():
-    "Sixty short reviews: text, label (negative, neutral, positive) and is_valid (a quarter of each class)"
+def tiny_df(): # Columns text, label (negative, neutral, positive), is_valid (a quarter of each class)
+    "Return sixty short reviews"
     kinds = dict(negative=_negative, neutral=_neutral, positive=_positive)
     rows = zip(*[[(t,l,i%4==3) for i,t in enumerate(ts)] for l,ts in kinds.items()])
     return pd.DataFrame([o for r in rows for o in r], columns=['text','label','is_valid'])
@@ -99,8 +99,8 @@ An orchestra of forty rehearses in the old theatre.|Musicians practise together.
 It has rained for three days, and the river is high.|The weather is wet.|It has been dry all week.
 The boy gives his last apple to a friend.|A boy shares his food.|The boy eats the apple alone.""".splitlines()
 
-def tiny_pairs():
-    "Twenty-four pairs of sentences: text_a, text_b, label (yes, no: does b follow from a?) and is_valid"
+def tiny_pairs(): # Columns text_a, text_b, label (yes, no: does b follow from a?), is_valid
+    "Return twenty-four pairs of sentences"
     rows = []
     for i,o in enumerate(_pairs):
         a,yes,no = o.split('|')
@@ -125,15 +125,15 @@ The river is high in Paris|B-LOC .
 Ada|B-PER answered at once .
 Two dogs run along the beach in Rio|B-LOC de|I-LOC Janeiro|I-LOC .""".splitlines()
 
-def tiny_tags():
-    "Sixteen sentences: text (a list of words), label (a tag for each word) and is_valid"
+def tiny_tags(): # Columns text (a list of words), label (a tag for each word), is_valid
+    "Return sixteen sentences with a tag for each word"
     rows = [[o.partition('|')[::2] for o in s.split()] for s in _tagged]
     words,tags = [[w for w,_ in r] for r in rows],[[t or 'O' for _,t in r] for r in rows]
     return pd.DataFrame(dict(text=words, label=tags, is_valid=[i%4==3 for i in range(len(rows))]))
 
 # %% ../nbs/12_testing.ipynb #d336da95
-def tiny_spans():
-    "Thirty-two questions: question, context, answer_text (blank where there is no answer), answer_start and is_valid"
+def tiny_spans(): # Columns question, context, answer_text (blank without an answer), answer_start, is_valid
+    "Return thirty-two questions on short texts"
     rows = []
     for words,tags,valid in tiny_tags().values.tolist():
         for question,kind in (('Who is it?','PER'),('Where is it?','LOC')):
@@ -142,8 +142,8 @@ def tiny_spans():
             rows.append((question, ' '.join(words), ' '.join(words[a:b]), len(' '.join([*words[:a],''])), valid))
     return pd.DataFrame(rows, columns='question context answer_text answer_start is_valid'.split())
 
-def tiny_choice():
-    "Twelve choices: text, candidates (two or three sentences), label (the number of the one that follows) and is_valid"
+def tiny_choice(): # Columns text, candidates (two or three sentences), label (number of the one that follows), is_valid
+    "Return twelve texts with candidates for the next sentence"
     rows = []
     for i,(text,*c) in enumerate(o.split('|') for o in _pairs):
         c += [o[1][0] for o in rows[-1:]*(i%2)] # the first candidate of the row before
@@ -245,7 +245,7 @@ _no_types = {'roberta','xlm_roberta','gpt2','llama','distilbert','modernbert','x
 def tiny_tok(
     kind:str='bert', # A style (a key of `tiny_styles`) or a family (a key of `tiny_families`)
 ) -> PreTrainedTokenizerFast: # Vocabulary below 1,000, `model_max_length` 512
-    "A small fast tokenizer in the style of `kind`, trained in memory on `tiny_df` and some more English"
+    "Train a small fast tokenizer in the style of `kind` in memory, on `tiny_df` and some more English"
     style = kind if kind in tiny_styles else tiny_family_styles[kind]
     s = tiny_styles[style]
     special = zip(f"{s.get('special','')} {s.get('after','')}".split(), s['roles'].split())
@@ -295,7 +295,7 @@ def tiny_arch(
     family:str, # A key of `tiny_families`, which is HF's `model_type`
     **kwargs, # Change or add settings of the configuration
 ): # A `PretrainedConfig`: three blocks of width 32, dropout as the family has it
-    "A configuration of `family` small enough for a test, its special ids those of `tiny_tok(family)`"
+    "Return a small configuration of `family` with the special ids of `tiny_tok(family)`"
     tok,default = tiny_tok(family),AutoConfig.for_model(family)
     ids = {f'{o}_token_id':getattr(tok, f'{o}_token_id') for o in ('pad','bos','eos','cls','sep','mask')}
     if tok.pad_token_id==tok.eos_token_id: ids['pad_token_id'] = None # as in the hub's checkpoints

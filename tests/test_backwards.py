@@ -8,7 +8,7 @@ from fastformers.inference.predictor import Predictor
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_spans, tiny_tags, tiny_tok
 from fastformers.text.store import TokenStore
-from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.encode import HFTokenizer
 import fastformers.learner.generation
 from test_contracts_common import gap, loud
 

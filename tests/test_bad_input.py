@@ -12,7 +12,7 @@ from fastformers.tasks.core import task_of
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.core import LanguageModel
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
-from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.encode import HFTokenizer
 from fastformers.text.core import valid_text
 from transformers import AutoModelForMaskedLM
 

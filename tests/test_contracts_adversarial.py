@@ -2,7 +2,7 @@
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.data.packing import pack_tokens
-from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.encode import HFTokenizer
 from safetensors import SafetensorError
 from test_contracts_common import *
 

@@ -13,7 +13,7 @@ from fastformers.models.load import load_body, load_hf
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
-from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.encode import HFTokenizer
 
 torch.set_num_threads(1) # tiny networks: six times as fast as with two threads on two busy cores
 

@@ -5,8 +5,9 @@ import pytest, torch
 from fastai.learner import load_learner
 from fastformers.models.adapters import add_lora
 from fastformers.inference.predictor import from_hf
-from fastformers.models.heads import LSTMHead, ScalarMix, plot_scalar_mix, pools
-from fastformers.models.heads import all_states
+from fastformers.models.hidden_states import ScalarMix, plot_scalar_mix
+from fastformers.models.heads import LSTMHead, pools
+from fastformers.models.hidden_states import all_states
 from fastformers.learner.core import classifier_learner
 from fastformers.models.core import ModelInputs
 from fastformers.models.families import block_modules, group_names

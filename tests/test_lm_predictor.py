@@ -10,7 +10,7 @@ from fastformers.models.families import evaluating
 from fastformers.papers.xlnet import PLM
 from fastformers.papers.electra import RTD
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.encode import HFTokenizer
 
 masked = 'bert roberta xlm-roberta albert electra modernbert deberta-v2 fnet convbert'.split() # padding changes predictions of the last two
 causal = 'openai-gpt gpt2 llama mistral qwen2 gemma bloom gpt_neox opt'.split()

@@ -9,7 +9,7 @@ import fastformers.papers.sentence_pairs # rows of two segments
 from fastformers.testing import tiny_arch, tiny_df, tiny_styles, tiny_tok
 from fastformers.text.core import TensorTokens
 from fastformers.text.store import TokenStore
-from fastformers.text.tokenizer import HFTokenizer
+from fastformers.text.encode import HFTokenizer
 
 names = 'tokens.bin','ends.bin','keys.bin'
 

@@ -47,7 +47,7 @@ def test_a_saved_classifier_predicts_the_same(tmp_path, family, pairing, pool, l
     again = classifier_learner(learn.dls, tmp_path/'o', pool=pool)
     assert gap(wanted(again, odd), want)<1e-5, 'the head is kept'
     turned = p.scores([o[::-1] for o in odd])
-    symmetric = pairing=='both_orders' or learn.model.head.pair=='cosine'
+    symmetric = pairing=='both_orders' or learn.model.head.pairing=='cosine'
     assert (gap(turned, want)<1e-6*max(1, want.abs().max()))==symmetric
 
 @pytest.mark.parametrize('family', 'bert gpt2'.split())
@@ -69,7 +69,7 @@ def test_heads_that_read_two_texts_as_one_are_refused():
     for pairing in ('siamese','both_orders'):
         for head in (LSTMHead, PoolingHead, OwnHead):
             with pytest.raises(ValueError, match=f"Head reads the texts of pairing='{pairing}' as one; leave out `head`"): learner('bert', pairing, head=head)
-        assert learner('bert', pairing, head=partial(PoolingHead, pair=pairing))
+        assert learner('bert', pairing, head=partial(PoolingHead, pairing=pairing))
 
 def test_a_pair_is_one_item():
     df = tiny_pairs()
@@ -117,7 +117,7 @@ def test_rows_longer_than_the_model_with_sequences_that_fit():
 def test_a_data_block(tmp_path):
     block = DataBlock(blocks=(HFTextBlock(tiny_tok('bert'), pairing='siamese'), CategoryBlock), get_x=ColReader(both), get_y=ColReader('label'), splitter=ColSplitter())
     learn = quiet(classifier_learner(block.dataloaders(tiny_pairs(), bs=4, device='cpu'), tiny_arch('bert')))
-    assert learn.model.head.pair=='siamese'
+    assert learn.model.head.pairing=='siamese'
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
     assert gap(p.scores(pairs[:3]), torch.stack([learn.predict(o)[2] for o in pairs[:3]]))<1e-5
 
@@ -128,7 +128,7 @@ def test_the_stage_and_the_command(tmp_path):
     tiny_pairs().to_csv(tmp_path/'pairs.csv', index=False)
     argv = ['classify', tmp_path/'pairs.csv', '--text-col', 'text_a,text_b', '--arch', tmp_path/'s', '--output', tmp_path/'c', '--pairing', 'siamese', '--epochs', 1, '--bs', 8]
     assert not main([*map(str, argv)])
-    assert from_hf(tmp_path/'c').model.head.pair=='siamese'
+    assert from_hf(tmp_path/'c').model.head.pairing=='siamese'
 
 def test_a_directory_from_before_has_no_pairing(tmp_path):
     path = learner('bert', 'together').to_hf(tmp_path/'o')
@@ -174,6 +174,6 @@ def test_vectors_of_a_classifier_are_those_of_its_body(tmp_path):
     loud(learn.model, by=4.)
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
     u,v = p.vectors([o[0] for o in odd]),p.vectors([o[1] for o in odd])
-    mean,std = (o[0] for o in learn.model.units)
+    mean,std = (o[0] for o in learn.model.target_scale)
     assert gap(learn.model.head.layers((4*(u*v).sum(1)-2)[:,None])*std+mean, p.scores(odd))<1e-4
     with pytest.raises(TypeError, match='single texts'): p.vectors(pairs[:2])

@@ -1,6 +1,6 @@
 """Small errors that would hurt in silence: does a test find each? `python tools/mutations.py [WORD ...]` applies those whose name holds a word, default all
 
-Each mutation changes a line of one module, in a copy of the project, and runs the test files that should fail. A page (`models/03_heads`) is changed as the module is, and run.
+Each mutation changes a line of one module, in a copy of the project, and runs the test files that should fail. A page (`models/05_heads`) is changed as the module is, and run.
 Prints 'caught', 'NOT CAUGHT', or 'gone' where the line is not there any more. Two at a time, all of them take some minutes."""
 import json, os, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ mutations = [
     # models
     ('LM head at the wrong positions', 'models/core', 'return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]', 'return predicted.int().argsort(dim=1, stable=True)[:,:k]', 'contracts_lm_head'),
     ('the head is in the lowest group', 'models/families', 'groups[where.get(id(p), top)].append(p)', 'groups[where.get(id(p), 0)].append(p)', 'contracts_groups'),
-    ('a left-padded decoder counts padding', 'models/core', "ready = x.shape[1]>=min_len and bool(real[:,0].all())", "ready = x.shape[1]>=min_len", 'contracts_batches models/05_core families'),
+    ('a left-padded decoder counts padding', 'models/core', "ready = x.shape[1]>=min_len and bool(real[:,0].all())", "ready = x.shape[1]>=min_len", 'contracts_batches models/07_core families'),
     ('padding always on the right', 'data/loader', "(k,0) if self.left else (0,k)", "(0,k)", 'contracts_batches families'),
     ('mean pooling counts padding', 'models/heads', '/ mask.sum(1, keepdim=True).clamp(min=1)', '/ mask.shape[1]', 'heads'),
     ('max pooling sees padding', 'models/heads', 'h.float().masked_fill(~mask[...,None], -torch.inf).amax(1)', 'h.float().amax(1)', 'heads'),
@@ -64,8 +64,8 @@ mutations = [
     ('the threshold is not kept', 'tasks/core', "target=self.target, threshold=self.threshold)", "target=self.target)", 'export tasks/00_core'),
     ('the temperature is not applied', 'models/core', 'o = o/self.temperature', 'o = o*1', 'export interpret/03_decisions'),
     ('a prediction goes to another text', 'inference/predictor', 'out[i] = torch.atleast_1d(o)', 'out[b[0]] = out[i] = torch.atleast_1d(o)', 'export'),
-    ('the end of a long text is kept', 'text/tokenizer', 'dict(head=lambda k: k, tail=lambda k: 0,', 'dict(head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/02_tokenizer'),
-    ('special tokens in a text are special', 'text/tokenizer', 'return Tokenizer.from_str(json.dumps(d))', 'return tok.backend_tokenizer', 'contracts_specials text/02_tokenizer'),
+    ('the end of a long text is kept', 'text/encode', 'dict(head=lambda k: k, tail=lambda k: 0,', 'dict(head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/03_encode'),
+    ('special tokens in a text are special', 'text/encode', 'return Tokenizer.from_str(json.dumps(d))', 'return tok.backend_tokenizer', 'contracts_specials text/03_encode'),
 ]
 
 def source(o): return root/f'fastformers/{o}.py'

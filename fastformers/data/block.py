@@ -24,7 +24,8 @@ from .labels import as_frame, check_classes, find_task, held_out, read_labels, s
 from .labels import warn_blank, warn_leak
 from .packing import PackedRows
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, is_pair, pair_tokens, reads, separates_pairs, texts_in
+from ..text.encode import HFTokenizer, is_pair, reads, texts_in
+from ..text.tokenizer import pair_tokens, separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL

@@ -18,7 +18,7 @@ from ..files import content_hash, write_text
 from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.load import ADAPTERS, load_config, load_hf
-from ..text.tokenizer import reads
+from ..text.encode import reads
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def write_bundle(path, model,
     adapters = None
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
-    units = model.units and [*model.units]
+    units = model.target_scale and [*model.target_scale]
     bundle = Bundle(task, head, pairs=pairs, units=units, temperature=model.temperature, adapters=adapters,
                     **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')

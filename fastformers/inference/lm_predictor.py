@@ -20,7 +20,8 @@ from ..models.core import LanguageModel
 from ..models.families import evaluating, is_causal
 from ..models.load import load_config, load_hf, quiet_hf
 from ..text.core import valid_text
-from ..text.tokenizer import HFTokenizer, load_tokenizer, ordinary_ids
+from ..text.encode import HFTokenizer
+from ..text.tokenizer import load_tokenizer, ordinary_ids
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #be35e5e1
 def _index(texts): return texts.index if isinstance(texts, pd.Series) else None

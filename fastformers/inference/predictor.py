@@ -23,7 +23,8 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import max_length
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool
-from ..text.tokenizer import HFTokenizer, is_pair, load_tokenizer, reads, tok_hash
+from ..text.encode import HFTokenizer, is_pair, reads
+from ..text.tokenizer import load_tokenizer, tok_hash
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 def as_texts(texts):
@@ -120,7 +121,7 @@ class Predictor(BasePredictor):
         texts = as_texts(texts)
         if any(map(is_pair, texts)):
             raise TypeError("`vectors` reads single texts; of pairs pass first the one column, then the other")
-        rows = [self.tok.find(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
+        rows = [self.tok.find_word(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
         def mean(x): return normalize(mean_pool(self.model.states(x), x.predicted if word else x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
@@ -147,7 +148,7 @@ def _model(path, bundle, head):
         model.load_head(path)
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
-    model.units,model.temperature = bundle.units,bundle.temperature
+    model.target_scale,model.temperature = bundle.units,bundle.temperature
     model.per_sequence = bool(bundle.task and bundle.task.per_sequence)
     return model
 

@@ -13,7 +13,8 @@ __all__ = ['stage_lm', 'text_losses', 'forgetting']
 import math
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
-from ..text.tokenizer import HFTokenizer, load_tokenizer, tok_hash
+from ..text.encode import HFTokenizer
+from ..text.tokenizer import load_tokenizer, tok_hash
 from ..models.families import evaluating, max_length
 from ..models.load import LoadReport, load_body, load_hf
 from ..models.core import HFModel, LanguageModel

@@ -10,11 +10,12 @@ __all__ = ['layer_means', 'layer_probes', 'plot_probes']
 
 # %% ../../nbs/interpret/02_probes.ipynb #d9da7e95
 import numpy as np, pandas as pd, torch
-from ..text.tokenizer import HFTokenizer, texts_in
+from ..text.encode import HFTokenizer, texts_in
 from ..text.readers import check_columns
 from ..models.families import evaluating, max_length
 from ..models.load import load_body
-from ..models.heads import all_states, mean_pool
+from ..models.hidden_states import all_states
+from ..models.heads import mean_pool
 from ..models.core import HFModel
 from ..data.labels import split_rows
 

@@ -125,7 +125,7 @@ def lm_learner(
 def _keep(path, model, task, there):
     "Take units, temperature and thresholds from `there`, the `Bundle` of a head that is kept, None for another library's"
     if there:
-        model.units,model.temperature = there.units,there.temperature
+        model.target_scale,model.temperature = there.units,there.temperature
         if task.threshold==type(task)().threshold: task.threshold = there.task.threshold
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
@@ -138,10 +138,10 @@ def _check_head(head, task, pairing):
     if isinstance(head, tuple(heads.values())) and isinstance(head, TokenHead)!=task.per_token:
         raise ValueError(f"the task {task.name} needs an output for each {'token' if task.per_token else 'text'}, "
             f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
-    apart = head.pair if isinstance(head, PoolingHead) else 'starts' in inspect.signature(head.forward).parameters
+    apart = head.pairing if isinstance(head, PoolingHead) else 'starts' in inspect.signature(head.forward).parameters
     if pairing!='together' and not apart:
         raise ValueError(f"{name} reads the texts of pairing={pairing!r} as one; leave out `head`, or pass "
-            f"partial(PoolingHead, pair={pairing!r}), or a head with the argument `starts`")
+            f"partial(PoolingHead, pairing={pairing!r}), or a head with the argument `starts`")
 
 def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"
@@ -149,10 +149,10 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
     if head is None:
         begins = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # with a token that sums up the text
         at = 'cls' if begins and not is_causal(body.config) else 'last'
-        head = task.head(pool=pool, at=at, pair=None if tok.pairing=='together' else tok.pairing)
+        head = task.head(pool=pool, at=at, pairing=None if tok.pairing=='together' else tok.pairing)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
-    model.units,model.per_sequence = task.units,task.per_sequence
+    model.target_scale,model.per_sequence = task.units,task.per_sequence
     _check_head(model.head, task, tok.pairing)
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
@@ -162,7 +162,7 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
         return model
     if there: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
     y = task.prior_bias(dls)
-    if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if model.units else y)
+    if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if model.target_scale else y)
     return model
 
 @delegates(_learner)

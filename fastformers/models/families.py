@@ -24,7 +24,7 @@ class FamilyMeta:
     "Facts about a model family that cannot be read from the module tree"
     blocks: tuple = () # Names of parallel `ModuleList`s whose k-th members together are block k
     chain: tuple = () # Names of `ModuleList`s that run one after the other; all their members are blocks
-    before: tuple = () # Prefixes of parameters that belong to the embeddings but are registered after the blocks
+    before: tuple = () # Prefixes of parameters of the embeddings that are registered after the blocks
     segments: bool|None = None # Pass segment ids? None: if the config has more than one segment type
     bidirectional: bool|None = None # Is the family an encoder? None: if it has a masked LM
     padding: bool|None = None # Does padding on the right change no prediction? None: found by a self-test
@@ -50,73 +50,80 @@ family_meta = {
     **{k:FamilyMeta(bidirectional=True, encoder=v) for k,v in _ENCODERS.items()}}
 
 def get_meta(config):
-    "The row of `config`'s family in `family_meta`, by default an empty one"
+    "Return the row of the family of `config` in `family_meta`, by default an empty one"
     return family_meta.get(config.model_type, FamilyMeta())
 
 def is_decoder(config):
-    "Is this a decoder family, causal unless its config says otherwise?"
+    "Check whether `config` belongs to a decoder family, which is causal by default"
     encoder = get_meta(config).bidirectional
     return not (config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES if encoder is None else encoder)
 
 def max_length(body):
-    "Maximum sequence length of `body` in tokens, special ones included; None without a limit"
-    said = (getattr(body.config, k, None) for k in ('max_position_embeddings','n_positions'))
-    n = first(o for o in said if isinstance(o, int) and o>0)
-    pos = first(m for k,m in body.named_modules() if k.endswith('position_embeddings') and isinstance(m, nn.Embedding))
+    "Return the maximum number of tokens of `body`, special tokens included, None without a limit"
+    limits = (getattr(body.config, k, None) for k in ('max_position_embeddings','n_positions'))
+    n = first(o for o in limits if isinstance(o, int) and o>0)
+    tables = [(k,m) for k,m in body.named_modules() if isinstance(m, nn.Embedding)]
+    pos = first(m for k,m in tables if k.endswith('position_embeddings'))
     # RoBERTa and similar families count from their padding id: 514 rows are 512 positions
     return n if pos is None or pos.padding_idx is None else pos.num_embeddings-pos.padding_idx-1
 
 # %% ../../nbs/models/00_families.ipynb #044af952
 @contextmanager
 def evaluating(model):
-    "Context with `model` in eval mode, without gradients, autocast or compiled code; each module's mode is restored"
+    "Set `model` to eval mode, without gradients, autocast or compiled code, and restore each module's mode"
     modes = [(m, m.training) for m in model.modules()]
     model.eval()
     device = next(model.parameters()).device.type
     try:
-        with torch.no_grad(), torch.autocast(device, enabled=False), torch.compiler.set_stance('force_eager'): yield
+        with torch.no_grad(), torch.autocast(device, enabled=False), torch.compiler.set_stance('force_eager'):
+            yield
     finally:
         for m,o in modes: m.training = o
 
-def _says_causal(config):
+def _is_causal_config(config):
     if not is_decoder(config): return bool(getattr(config,'is_decoder',False))
     both_ways = getattr(config,'use_bidirectional_attention',False) in (True,'all')
     return getattr(config,'is_causal',True) is not False and not both_ways
 
 def _try_causal(body, **kwargs):
-    "Do all earlier states stay the same if the last token changes? None if the states are NaN or infinite"
-    x = (torch.arange(8, device=next(body.parameters()).device)[None]*7+11)%body.config.get_text_config().vocab_size
+    "Check whether earlier states ignore the last token, None if they are NaN or infinite"
+    ids = torch.arange(8, device=next(body.parameters()).device)[None]*7+11
+    x = ids%body.config.get_text_config().vocab_size
     other = x.clone()
     other[:,-1] = x[:,0]
     with evaluating(body): a,b = (body(input_ids=o, **kwargs)[0][:,:-1].float() for o in (x,other))
     return bool((a-b).abs().max() <= 1e-6*a.std()) if a.isfinite().all() else None
 
-def is_causal(o, **kwargs):
-    "True if a token sees only earlier tokens; `o` is a config, or a Hugging Face base model, which is tested with `kwargs`"
-    if not isinstance(o, nn.Module): return _says_causal(o)
-    tried = _try_causal(o, **kwargs) if get_meta(o.config).padding is None else None # no self-test, see `family_meta`
-    return _says_causal(o.config) if tried is None else tried
+def is_causal(
+    o, # A config, or a Hugging Face base model, which is tested
+    **kwargs # For the model
+):
+    "Return True if a token sees only earlier tokens"
+    if not isinstance(o, nn.Module): return _is_causal_config(o)
+    tried = _try_causal(o, **kwargs) if get_meta(o.config).padding is None else None # see `family_meta`
+    return _is_causal_config(o.config) if tried is None else tried
 
 # %% ../../nbs/models/00_families.ipynb #54da2bd0
 def _flat(ms): return [o for m in ms for o in (_flat(m) if isinstance(m, nn.ModuleList) else [m])]
 
-def block_modules(body):
-    "The transformer blocks of `body`, low to high, each a list of modules"
+def block_modules(body)->list: # A list of modules for each block
+    "Find the transformer blocks of `body`, low to high"
     meta = get_meta(body.config)
     if meta.blocks: return [list(o) for o in zip(*(body.get_submodule(n) for n in meta.blocks))]
     if meta.chain: return [[o] for n in meta.chain for o in _flat(dict(body.named_modules()).get(n, []))]
-    lists = [m for m in body.modules() if isinstance(m, nn.ModuleList) and len(m) and len({type(o) for o in m})==1]
+    lists = [m for m in body.modules() if isinstance(m, nn.ModuleList) and len({type(o) for o in m})==1]
     if not lists:
         raise ValueError(f"found no transformer blocks in {type(body).__name__}; name its lists in "
                          f"`family_meta['{body.config.model_type}']`")
     return [[o] for o in max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))]
 
-def named_groups(model):
-    "(name, parameters) of each non-empty group of `model`, low to high"
+def named_groups(model): # Pairs (name, parameters) of groups with parameters
+    "Group the trainable parameters of `model` by layer, low to high"
     body = getattr(model, 'body', getattr(model, 'base_model', model))
     blocks,before = block_modules(body),get_meta(body.config).before
     where = {id(p):i for i,b in enumerate(blocks,1) for m in b for p in m.parameters()}
-    top,seen = len(blocks)+1,False
+    top = len(blocks)+1
+    seen = False
     for n,p in body.named_parameters():
         if id(p) in where: seen = seen or where[id(p)]<top
         else: where[id(p)] = top if seen and not n.startswith(before or ('\0',)) else 0
@@ -128,8 +135,8 @@ def named_groups(model):
         if id(p) not in frozen: groups[where.get(id(p), top)].append(p)
     return [(n,g) for n,g in zip(names,groups) if g]
 
-def layer_groups(model):
-    "Trainable parameters of `model` in groups low to high: embeddings, one a block, head; a fastai `splitter`"
+def layer_groups(model): # Low to high: embeddings, one group for each block, head
+    "Split the trainable parameters of `model` into layer groups, as a fastai `splitter`"
     return L(g for _,g in named_groups(model))
 
-def group_names(model): "Names of `layer_groups(model)`"; return [n for n,_ in named_groups(model)]
+def group_names(model): "Return the names of `layer_groups(model)`"; return [n for n,_ in named_groups(model)]

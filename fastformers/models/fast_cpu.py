@@ -17,50 +17,61 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #39917a9e
-def dropout(x:Tensor, p:float)->Tensor: # as `x`; the elements that stay are divided by `1-p`
-    "`x` with dropout `p`, in [0, 1), rounded to a multiple of 2**-16"
+def dropout(
+    x:Tensor,
+    p:float # In [0, 1), rounded to a multiple of 2**-16
+)->Tensor: # As `x`, with the kept elements divided by `1-p`
+    "Apply dropout `p` to `x`"
     n = x.numel()
-    draws = torch.empty(-(-n//4), dtype=torch.int64, device=x.device).random_(-2**63, None).view(torch.int16)[:n]
+    draws = torch.empty(-(-n//4), dtype=torch.int64, device=x.device).random_(-2**63, None)
+    draws = draws.view(torch.int16)[:n]
     keep = (draws >= min(round(p*2**16), 2**16-1)-2**15).view(x.shape)
     return x * keep.to(x.dtype).mul_(1/(1-p))
 
 def _trains(x):
-    "Is this training on a CPU, without `torch.compile`?"
-    return x.requires_grad and torch.is_grad_enabled() and x.device.type=='cpu' and not torch.compiler.is_compiling()
+    "Check whether `x` is in training on a CPU, without `torch.compile`"
+    on_cpu = x.device.type=='cpu' and not torch.compiler.is_compiling()
+    return on_cpu and x.requires_grad and torch.is_grad_enabled()
 
 class Dropout(nn.Dropout):
-    "`nn.Dropout` that uses one random number for four elements when training on a CPU"
+    "Draw one random number for four elements of `nn.Dropout` when training on a CPU"
     def forward(self, x):
         fast = self.training and 0<self.p<1 and _trains(x)
         return dropout(x, self.p) if fast else super().forward(x)
 
 # %% ../../nbs/models/01_fast_cpu.ipynb #effce31f
 def _pays(query, key, dropout):
-    "Is the formula faster than torch's kernel? Measured on a Xeon with AMX, heads of 32 and 64 dimensions"
-    return (_trains(query) or _trains(key)) and (dropout>0 or query.dtype==torch.bfloat16 and key.shape[2]<=256)
+    "Check whether the formula is faster than torch's kernel, as measured on a Xeon with AMX"
+    short = query.dtype==torch.bfloat16 and key.shape[2]<=256
+    return (dropout>0 or short) and (_trains(query) or _trains(key))
 
-def attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, **kwargs):
-    """Attention for Hugging Face's `AttentionInterface`: the formula where it is faster, otherwise 'sdpa'
-    `query`, `key` and `value` are `(bs, heads, sl, nf)`; `attention_mask` `(bs, 1, sl, sl)` is True for visible keys, or numbers
-    to add; None: all keys, or the earlier ones if `is_causal` or, where that is None, `module.is_causal`
-    Returns states `(bs, sl, heads, nf)`, and None for the weights"""
-    other = key.shape[1]!=query.shape[1] or any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
-    if other or not _pays(query, key, dropout):
+def attention(
+    module, query, key, value, # The last three `(bs, heads, sl, nf)`
+    attention_mask, # `(bs, 1, sl, sl)`, True for visible keys, or numbers to add; None: all keys, or earlier ones if causal
+    dropout=0., scaling=None,
+    is_causal=None, # None: as in `module`
+    **kwargs
+): # States `(bs, sl, heads, nf)`, and None for the weights
+    "Compute attention for Hugging Face's `AttentionInterface`, by the formula where it is faster, otherwise by 'sdpa'"
+    special = any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
+    if special or key.shape[1]!=query.shape[1] or not _pays(query, key, dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                                       is_causal=is_causal, **kwargs)
     added = _as_added(attention_mask, module, query, key, is_causal)
     return _formula(query, key, value, added, dropout, scaling).transpose(1,2).contiguous(), None
 
 def _as_added(mask, module, query, key, is_causal):
-    "The mask as numbers to add to the products, None if nothing is masked"
-    n,causal = query.shape[2],getattr(module,'is_causal',True) if is_causal is None else is_causal
+    "Convert the mask to numbers that are added to the products, None if nothing is masked"
+    n = query.shape[2]
+    causal = getattr(module,'is_causal',True) if is_causal is None else is_causal
     if mask is None and causal and n>1: mask = torch.ones(n, key.shape[2], dtype=torch.bool).tril()
     if mask is None or mask.dtype!=torch.bool: return mask
     if bool(mask.all()): return None
     return query.new_zeros(mask.shape).masked_fill_(~mask, torch.finfo(query.dtype).min)
 
 def _formula(query, key, value, added, p, scaling):
-    w = (query * (query.shape[-1]**-.5 if scaling is None else scaling)) @ key.transpose(2,3)  # (bs, heads, sl, sl)
+    if scaling is None: scaling = query.shape[-1]**-.5
+    w = (query*scaling) @ key.transpose(2,3)  # (bs, heads, sl, sl)
     w = (w if added is None else w+added).softmax(-1).to(value.dtype)
     return (dropout(w, p) if p else w) @ value
 

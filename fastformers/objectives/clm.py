@@ -15,7 +15,8 @@ from ..models.families import is_causal
 from .core import Objective
 from .metrics import token_metrics
 from .mlm import MLM
-from ..text.tokenizer import HFTokenizer, separates_pairs
+from ..text.encode import HFTokenizer
+from ..text.tokenizer import separates_pairs
 
 # %% ../../nbs/objectives/03_clm.ipynb #c37c41a7
 class CLM(Objective):

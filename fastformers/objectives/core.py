@@ -23,7 +23,8 @@ from fastcore.basics import basic_repr, camel2snake, ifnone
 from fastcore.foundation import L, first
 from fasttransform import ItemTransform
 from ..text.core import TensorTokens
-from ..text.tokenizer import HFTokenizer, tok_hash
+from ..text.encode import HFTokenizer
+from ..text.tokenizer import tok_hash
 from ..models.core import LanguageModel
 from ..models.load import load_config, load_hf
 

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np, torch
 from .core import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText
-from ..text.tokenizer import HFTokenizer, reads
+from ..text.encode import HFTokenizer, reads
 
 # %% ../../nbs/tasks/03_choice.ipynb #cfea421b
 def choice_row(o):

@@ -22,7 +22,7 @@ from fastcore.foundation import L, first
 from fasttransform import Transform
 from ..files import to_json
 from ..models.heads import PoolingHead, TokenHead
-from ..text.tokenizer import is_pair, texts_in
+from ..text.encode import is_pair, texts_in
 
 # %% ../../nbs/tasks/00_core.ipynb #0529d67f
 tasks = {} # name -> class
@@ -243,9 +243,9 @@ class Regression(Task):
         self.units = mean.tolist(),std.tolist()
         return self
     def block(self): return _fastai().RegressionBlock(n_out=self.n_out)
-    def head(self, pool='concat', pair=None, **pooling):
-        if (pair,pool)==('siamese','mean'): pair = 'cosine' # Reimers and Gurevych 2019, section 3
-        return super().head(pool=pool, pair=pair, **pooling)
+    def head(self, pool='concat', pairing=None, **pooling):
+        if (pairing,pool)==('siamese','mean'): pairing = 'cosine' # Reimers and Gurevych 2019, section 3
+        return super().head(pool=pool, pairing=pairing, **pooling)
     def loss_func(self): return ScaledMSE(self.units[1])
     def metrics(self): return [_fastai().rmse, _fastai().PearsonCorrCoef()]
     def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)

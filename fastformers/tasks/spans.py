@@ -16,7 +16,7 @@ import numpy as np, torch
 import torch.nn.functional as F
 from .core import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
-from ..text.tokenizer import HFTokenizer, is_pair, reads
+from ..text.encode import HFTokenizer, is_pair, reads
 
 # %% ../../nbs/tasks/02_spans.ipynb #b8e07daa
 _pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one character in `valid_text`
@@ -34,7 +34,7 @@ class SpanTokenizer(HFTokenizer):
             part = texts[i:i+1000]
             for (_,context),e in zip(part, self.rust.encode_batch([tuple(map(valid_text, o)) for o in part])):
                 marks = [0, *(i for i,o in enumerate(e.sequence_ids) if o==1)]
-                x,at = self.marked(e, marks)
+                x,at = self.encode_marked(e, marks)
                 chars = np.array(e.offsets)
                 chars[0] = 0
                 places = np.delete(np.arange(len(context)+1), [m.end()-1 for m in _pair.finditer(context)])

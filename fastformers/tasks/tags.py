@@ -17,7 +17,7 @@ from fasttransform import Transform
 from ..objectives.core import TokenLoss
 from .core import Task, is_list
 from ..text.core import TensorTokens, TokenText, valid_text
-from ..text.tokenizer import HFTokenizer, reads
+from ..text.encode import HFTokenizer, reads
 
 # %% ../../nbs/tasks/01_tags.ipynb #6029dcc0
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
@@ -47,7 +47,7 @@ class WordTokenizer(HFTokenizer):
         if None in starts: # a word of invisible characters has no token
             shown = ['-' if i is None else w for i,w in zip(starts, words)]
             return self._aligned(shown, *self._encodings([shown]))
-        return self.marked(e, starts)[0]
+        return self.encode_marked(e, starts)[0]
 
     def decodes(self, o:TensorTokens):
         o = o[o.real]

@@ -19,7 +19,7 @@ from .core import valid_text
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #a50fa9e9
 def _draw(texts, n, seed=42):
-    "At most `n` of `texts`, each with the same chance, in one pass (algorithm R, Vitter 1985)"
+    "Draw at most `n` of `texts`, each with the same chance, in one pass (algorithm R, Vitter 1985)"
     rng,kept = random.Random(seed),[]
     for i,o in enumerate(texts):
         if i<n: kept.append(o)
@@ -33,11 +33,12 @@ _special = list(special_names.values())
 def _mask(spaced): return AddedToken('[MASK]', lstrip=spaced, special=True, normalized=False)
 
 def _wrap(t, spaced):
-    "The trained `t` with template, as a Hugging Face tokenizer"
+    "Convert the trained `t`, with a template, to a Hugging Face tokenizer"
     t.post_processor = processors.TemplateProcessing(
         single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]',2), ('[SEP]',3)])
     names = {**special_names, 'mask_token':_mask(spaced), 'bos_token':'[CLS]', 'eos_token':'[SEP]'}
-    return PreTrainedTokenizerFast(tokenizer_object=t, **names, model_max_length=512, clean_up_tokenization_spaces=False)
+    return PreTrainedTokenizerFast(tokenizer_object=t, **names, model_max_length=512,
+                                   clean_up_tokenization_spaces=False)
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f0461287
 _dropped = Regex('[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]')
@@ -45,22 +46,23 @@ _space = Regex('[\t\n\f\r\u061c\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\
 _named = Regex(r'<(?=0x[0-9A-F]{2}>)|\[(?=(?:PAD|UNK|CLS|SEP|MASK)\])')
 
 def _nmt_nfkc():
-    "SentencePiece's default normalisation, then single spaces and none at the end"
+    "Normalise as SentencePiece does by default, with single spaces and none at the end"
     R = normalizers.Replace
     before,after = [R(_dropped, ''), R(_space, ' ')], [R(Regex(' {2,}'), ' '), R(Regex(r' \z'), '')]
     return normalizers.Sequence([*before, normalizers.NFKC(), *after])
 
 def _from_pieces(pieces):
-    "A `Tokenizer` that cuts text as SentencePiece does with the same (piece, score) `pieces`"
+    "Build a `Tokenizer` that cuts text as SentencePiece does with the same (piece, score) `pieces`"
     t = Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
     t.normalizer,meta = _nmt_nfkc(),dict(replacement='▁', prepend_scheme='first')
-    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(**meta), pre_tokenizers.Split(_named, 'merged_with_previous')])
+    split = pre_tokenizers.Split(_named, 'merged_with_previous')
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(**meta), split])
     t.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(**meta), decoders.Fuse()])
     return t
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f52d4176
 def _unigram(texts, vocab_sz):
-    "SentencePiece's unigram model (Kudo 2018); a corpus with fewer pieces than `vocab_sz` gives a smaller vocabulary"
+    "Train a unigram model (Kudo 2018). A corpus with fewer pieces than `vocab_sz` gives fewer tokens"
     import sentencepiece as spm # here, because only training needs it
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
@@ -76,7 +78,7 @@ def _train_unigram(texts, vocab_sz):
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #1ed6c48c
 def _train_bpe(texts, vocab_sz):
-    "Byte-level BPE (Radford et al. 2019)"
+    "Train byte-level BPE (Radford et al. 2019)"
     t = Tokenizer(models.BPE())
     t.pre_tokenizer,t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False),decoders.ByteLevel()
     t.train_from_iterator(texts, trainers.BpeTrainer(
@@ -86,7 +88,7 @@ def _train_bpe(texts, vocab_sz):
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #2b794d6c
 def _letters(texts, coverage=.9995):
-    "The most frequent characters of `texts`, up to `coverage` of all, and the rare others"
+    "Split the characters of `texts` into the most frequent, up to `coverage` of all, and the rare others"
     n = Counter()
     for o in texts: n.update(o)
     best,left = sorted(n, key=lambda o: (-n[o], o)),coverage*n.total()
@@ -102,7 +104,7 @@ def _bert(model, norm):
     return t
 
 def _train_wordpiece(texts, vocab_sz, lower=True):
-    "WordPiece as in BERT (Devlin et al. 2019)"
+    "Train WordPiece as in BERT (Devlin et al. 2019)"
     norm = normalizers.BertNormalizer(lowercase=lower)
     letters,rare = _letters(map(norm.normalize_str, texts))
     plain = [o for o in map(chr, range(33,127)) if norm.normalize_str(o)==o] # ASCII, also what these texts hardly use

@@ -23,7 +23,8 @@ from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
 from ..text.readers import check_columns
-from ..text.tokenizer import load_tokenizer, reads, texts_in
+from ..text.encode import reads, texts_in
+from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
 from .report import Report

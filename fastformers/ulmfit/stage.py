@@ -36,7 +36,8 @@ from ..models.adapters import adapter_methods
 from ..objectives.core import Objective, all_objectives, objective_of
 from ..objectives.clm import default_objective
 from ..text.store import TokenStore
-from ..text.tokenizer import HFTokenizer, load_tokenizer, reads
+from ..text.encode import HFTokenizer, reads
+from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from .recipe import GeneralConfig, LMConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
