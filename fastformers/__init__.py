@@ -22,9 +22,10 @@ Modules:
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
-- `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`
+- `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
+- `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.counts`: Start the token embeddings of a language model from counts: `start_from_counts`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
