@@ -3,12 +3,12 @@
 Modules:
 
 - `fastformers.all`: The names you need in a notebook, in one import
-- `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
-- `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
+- `fastformers.callback.auxiliary_lm`: Add the language model's loss to the classifier's, to reduce forgetting: `AuxiliaryLM`
+- `fastformers.callback.compute`: Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
-- `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
+- `fastformers.callback.freeze`: Keep frozen weights unchanged, and train a head fast: `FreezeGrads`, `FrozenEval`, `FrozenCache`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
-- `fastformers.callback.resume`: Save checkpoints during training and continue an interrupted run with the same result: `Resume`
+- `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own

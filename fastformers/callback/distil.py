@@ -25,7 +25,7 @@ from ..text.tokenizer import tok_hash
 class Distil(Regularizer):
     "Train on the probabilities of a teacher beside the labels (Hinton et al. 2015, section 2)"
     def __init__(self,
-        teacher, # An `Ensemble`, a `Predictor`, or a directory or hub id for `from_hf`, with the tokenizer and labels of the learner
+        teacher, # `Ensemble`, `Predictor`, directory or hub id, with the tokenizer and labels of the learner
         weight=.5, # Share of the teacher's answers in the loss; the labels have the rest
         temperature=2. # Divides the outputs of both: a higher one gives more weight to improbable labels
     ):
@@ -37,13 +37,15 @@ class Distil(Regularizer):
         tok,task = tokenizer_of(self.dls),task_of(self.dls)
         for o in self.members:
             if not task.one_class or [*o.task.labels]!=[*task.labels]:
-                raise ValueError(f"`Distil` needs one label a text and a teacher with the same labels; got {task.labels} and {o.task.labels}")
-            if tok_hash(o.tok.tok)!=tok_hash(tok.tok): raise ValueError("the teacher has another tokenizer than the data; build the dls with the teacher's")
+                raise ValueError("`Distil` needs one label a text and a teacher with the same labels; "
+                                 f"got {task.labels} and {o.task.labels}")
+            if tok_hash(o.tok.tok)!=tok_hash(tok.tok):
+                raise ValueError("the teacher has another tokenizer than the data; build the dls with the teacher's")
             o.model.to(self.dls.device)
 
     @torch.no_grad()
     def answers(self, x):
-        "The teacher's probabilities `(bs, n_out)` for the rows of `x`, computed once for each row"
+        "Return the teacher's probabilities `(bs, n_out)` for the rows of `x`, computed once for each row"
         keys = x.keys
         new = [i for i,k in enumerate(keys) if k not in self.known]
         if new:
@@ -60,20 +62,23 @@ class Distil(Regularizer):
 # %% ../../nbs/callback/07_distil.ipynb #d1000017
 def keep_layers(
     model, # An `HFModel`, changed in place, before its optimizer is made
-    keep # Numbers of the transformer blocks that stay, in order; 0 is the lowest
+    keep # Numbers of the transformer blocks to keep, in order; 0 is the lowest
 ): # `model`
-    "Remove all transformer blocks from the body of `model` but those in `keep`"
+    "Remove all transformer blocks from the body of `model` except `keep`"
     body,keep = model.body,[*keep]
     family,meta,blocks = body.config.model_type,get_meta(body.config),block_modules(body)
     if meta.blocks or meta.chain or len(blocks)!=body.config.num_hidden_layers:
-        raise ValueError(f"the blocks of {family} are shared, or in several lists: none can be removed; take a smaller checkpoint")
+        raise ValueError(f"the blocks of {family} are shared, or in several lists: none can be removed; "
+                         "take a smaller checkpoint")
     shapes = [{n:p.shape for n,p in o.named_parameters()} for o,in blocks]
     if odd := [k for i,k in enumerate(keep) if shapes[k]!=shapes[i]]: # a checkpoint is read by position
-        raise ValueError(f"block {odd[0]} of {family} has other weights than the one whose place it takes; begin `keep` with 0, got {keep}")
+        raise ValueError(f"block {odd[0]} of {family} has other weights than the one whose place it takes; "
+                         f"begin `keep` with 0, got {keep}")
     for i,k in enumerate(keep):
         for m in blocks[k][0].modules():
             if hasattr(m, 'layer_idx'): m.layer_idx = i # of the cache in `generate`
-    name = first(n for n,m in body.named_modules() if isinstance(m, nn.ModuleList) and len(m) and m[0] is blocks[0][0])
+    lists = ((n,m) for n,m in body.named_modules() if isinstance(m, nn.ModuleList) and len(m))
+    name = first(n for n,m in lists if m[0] is blocks[0][0])
     body.set_submodule(name, nn.ModuleList(blocks[k][0] for k in keep))
     for config in {id(o):o for o in (body.config, model.hf.config)}.values():
         if types := getattr(config, 'layer_types', None): config.layer_types = [types[i] for i in keep]

@@ -1,4 +1,4 @@
-"""Progress of a fit on standard error, for commands and scripts: `TerminalProgress`
+"""Show one bar for a whole fit, for commands and scripts: `TerminalProgress`
 
 fastai's progress bars and its table of epochs write to standard output, where a command prints its results. `TerminalProgress` writes one bar for the whole fit to standard error instead."""
 
@@ -18,14 +18,16 @@ from tqdm import tqdm
 
 # %% ../../nbs/callback/06_progress.ipynb #db1ef4bc
 class TerminalProgress(Callback):
-    "A progress bar of a fit on standard error, with remaining time and loss"
+    "Show a progress bar of a fit on standard error, with remaining time and loss"
     order,run_valid = 65,False # after the recorder (50)
     def before_fit(self):
         seconds = .2 if sys.stderr.isatty() else 60
-        runner = getattr(self.learn, 'schedule_runner', None) # there while `fit_schedule` runs
-        epochs,self.clock = (self.n_epoch,None) if runner is None else (runner.schedule.total,runner.minutes and runner)
+        runner = getattr(self.learn, 'schedule_runner', None) # during `fit_schedule`
+        epochs = self.n_epoch if runner is None else runner.schedule.total
+        self.clock = runner if runner and runner.minutes else None
         total,unit = (runner.seconds,'s') if self.clock else (epochs*len(self.dls.train),'batch')
-        self.bar = tqdm(total=math.ceil(total), unit=unit, mininterval=seconds, maxinterval=seconds, delay=seconds)
+        self.bar = tqdm(total=math.ceil(total), unit=unit, delay=seconds,
+                        mininterval=seconds, maxinterval=seconds)
         self.old_logger,self.learn.logger = self.learn.logger,noop # the table of epochs
     def after_batch(self):
         self.bar.set_postfix(loss=f'{self.smooth_loss.item():.3f}', refresh=False)
@@ -37,7 +39,7 @@ class TerminalProgress(Callback):
 
 @contextmanager
 def terminal_progress():
-    "Context manager: learners created inside use `TerminalProgress` instead of fastai's bars"
+    "Make learners created inside use `TerminalProgress` instead of fastai's bars"
     old = defaults.callbacks
     defaults.callbacks = [*(o for o in old if o is not ProgressCallback), TerminalProgress]
     try: yield
