@@ -26,6 +26,7 @@ def split(df, n_train, n_valid, n_rest=0):
 
 def agnews(seed, final):
     from fastformers.interpret.decisions import expected_calibration_error
+    from fastformers.learner import calibration # `calibrate`
     from torch.nn.functional import nll_loss
     train,test = data_files('agnews/train_10k.csv.gz', 'agnews/test.csv.gz')
     df,rest = split(read(train), 1000, 500, 1000)
@@ -46,7 +47,7 @@ def agnews(seed, final):
 def goemotions(seed):
     from sklearn.metrics import f1_score
     from fastformers.tasks.core import task_of
-    from fastformers.interpret import decisions # `tune_thresholds`
+    from fastformers.learner import calibration # `tune_thresholds`
     train,dev = (read(o).rename(columns={'labels':'label'}) for o in data_files('goemotions/train.csv.gz', 'goemotions/dev.csv'))
     df,_ = split(train, 3000, 1000)
     learn = trained(df, seed, **config)

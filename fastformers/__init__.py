@@ -3,12 +3,12 @@
 Modules:
 
 - `fastformers.all`: The names that you type in a notebook, in one import
-- `fastformers.callback.auxiliary_lm`: Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
-- `fastformers.callback.compute`: Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
+- `fastformers.callback.auxiliary_lm`: Add the language model's loss to the classifier's, to reduce forgetting: `AuxiliaryLM`
+- `fastformers.callback.compute`: Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
-- `fastformers.callback.freeze`: Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
+- `fastformers.callback.freeze`: Keep frozen weights unchanged, and train a head fast: `FreezeGrads`, `FrozenEval`, `FrozenCache`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
-- `fastformers.callback.resume`: Save checkpoints during training and continue an interrupted run with the same result: `Resume`
+- `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
@@ -22,9 +22,10 @@ Modules:
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
-- `fastformers.interpret.decisions`: From scores to decisions: `calibrate`, `tune_thresholds`, `plot_reliability`
+- `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
 - `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
 - `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
+- `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
 - `fastformers.learner.counts`: Start the token embeddings of a language model from counts: `start_from_counts`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`

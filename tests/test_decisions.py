@@ -9,6 +9,7 @@ from fastformers.inference.bundle import read_bundle
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.tasks.core import task_of
 from fastformers.interpret.decisions import expected_calibration_error
+from fastformers.learner import calibration # `calibrate`, `tune_thresholds`
 from fastformers.learner.core import classifier_learner
 from fastformers.ulmfit.scores import class_scores, measure
 from test_contracts_common import *

@@ -1,4 +1,4 @@
-r"""Train the language model together with the classifier, to reduce forgetting: `AuxiliaryLM`
+r"""Add the language model's loss to the classifier's, to reduce forgetting: `AuxiliaryLM`
 
 Fine-tuning a classifier makes its body forget language modelling. GPT (Radford et al. 2018) adds the language model's loss to the classifier's, $L_3=L_2+\lambda L_1$, on the same texts. Pass `AuxiliaryLM` in `cbs` of `classifier_learner`: it adds the LM head
 of the previous stage to the classifier's body, and masks each batch with the objective of that stage. `interpret.forgetting` measures forgetting after training."""
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #c9571bfd
 def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body` itself
-    "A language model of class `auto_cls` on the body of `model`, with the LM head of `arch`, by default of its source"
+    "Build a language model on the body of `model`, with the LM head of `arch` or by default of its source"
     body,report,revision = model.body,model.loaded,'main'
     if arch is None: arch,revision = (report.source if report.loaded else body.config),report.revision
     p = next(body.parameters())
@@ -38,7 +38,7 @@ def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body`
 
 # %% ../../nbs/callback/03_auxiliary_lm.ipynb #11948e1c
 class AuxiliaryLM(Regularizer):
-    "Add `weight` times the LM loss of the classifier's body (Radford et al. 2018, section 3.2)"
+    "Add the LM loss of the classifier's body to the loss (Radford et al. 2018, section 3.2)"
     lm_loss = None
     def __init__(self,
         weight:float=.5, # weight of the LM loss, as in the paper

@@ -1,4 +1,4 @@
-"""Numeric precision, gradient accumulation: `precision`, `cpu_bf16`, `TokenAccumulation`
+"""Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
 
 Callbacks for speed and memory. `precision('auto')` returns the callback for the fastest number format of this machine: bfloat16 or float16 on a GPU; bfloat16 on a CPU if a short measurement finds it faster, else float32. `TokenAccumulation` accumulates the gradients of several small batches, so that an
 optimizer step equals that of one large batch."""
@@ -34,16 +34,16 @@ def _linear_seconds(dtype, n=512):
 
 @cache
 def bf16_speedup()->float: # above 1: bfloat16 is faster
-    "Speed of a linear layer in bfloat16 relative to float32 on this CPU, measured once per process"
+    "Measure the speed of bfloat16 relative to float32 on this CPU, once per process"
     dtypes = torch.float32,torch.bfloat16
     times = [[_linear_seconds(o) for o in dtypes] for _ in range(5)] # alternate both
     fp32,bf16 = map(min, zip(*times))
     return fp32/bf16
 
 class cpu_bf16(Callback):
-    "Run forward passes on a CPU in bfloat16 autocast, if `enabled`; None: where `bf16_speedup()` is at least 1.1"
+    "Run forward passes on a CPU in bfloat16 autocast"
     order = MixedPrecision.order
-    def __init__(self, enabled:bool=None):
+    def __init__(self, enabled:bool=None): # None: where `bf16_speedup()` is at least 1.1
         self.enabled,self.on = enabled,None
 
     def before_fit(self):
@@ -64,25 +64,26 @@ class cpu_bf16(Callback):
 
 # %% ../../nbs/callback/04_compute.ipynb #a762369f
 def precision(
-    how:str='auto', # 'auto', 'bf16', 'fp16' or 'fp32'
+    how:str='auto', # 'bf16', 'fp16', 'fp32'; 'auto': FASTFORMERS_PRECISION, else the fastest on this machine
     device=None, # where the model trains; default: fastai's `default_device`
 )->list: # callbacks
-    "Return the callbacks for training in a number format. 'auto': what FASTFORMERS_PRECISION names, else the fastest on this machine"
+    "Return the callbacks for training in a number format"
     device = torch.device(device or default_device()).type
     if how=='auto': how = os.environ.get('FASTFORMERS_PRECISION') or 'auto'
     if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':
-        raise ValueError(f"`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; got {how!r}")
+        raise ValueError("`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; "
+                         f"got {how!r}")
     if how=='fp32': return []
     if device=='cpu': return [cpu_bf16(enabled=None if how=='auto' else True)]
     if how=='auto': how = 'bf16' if torch.cuda.is_bf16_supported() else 'fp16'
     return [MixedPrecision(AMPMode(how))]
 
 # %% ../../nbs/callback/04_compute.ipynb #76e902c6
-def loss_weight(learn):
-    "Return the denominator of the batch's mean loss: predicted tokens, tagged words, rows, or class weights of the labels"
+def loss_weight(learn): # predicted tokens, tagged words, rows, or class weights of the labels
+    "Return the denominator of the batch's mean loss"
     if (obj := objective_of(learn.dls)) is not None: return obj.weight(learn.pred, *learn.yb)
     f,y = learn.loss_func,learn.yb[0].flatten()
-    while inner := getattr(f, 'func', None) or getattr(f, 'f', None): f = inner # inside fastai's losses and ours
+    while inner := getattr(f, 'func', None) or getattr(f, 'f', None): f = inner # fastai's losses and ours
     if isinstance(f, TokenLoss): return float((y!=-100).sum())
     if not isinstance(f, nn.CrossEntropyLoss) or y.is_floating_point(): return float(find_bs(learn.yb))
     y = y[y!=f.ignore_index]
@@ -90,7 +91,7 @@ def loss_weight(learn):
 
 # %% ../../nbs/callback/04_compute.ipynb #496620a1
 class TokenAccumulation(Callback):
-    "Accumulate gradients over several batches, exactly as if they were one large batch"
+    "Accumulate gradients over several batches as if they were one large batch"
     order,run_valid = MixedPrecision.order-4,False # before precision, frozen gradients and clipping
     def __init__(self,
         n_tokens:int=None, # tokens per optimizer step, without padding; or pass `n_acc`

@@ -1,4 +1,4 @@
-"""Callbacks for frozen layers: no weight decay, no dropout, cached hidden states
+"""Keep frozen weights unchanged, and train a head fast: `FreezeGrads`, `FrozenEval`, `FrozenCache`
 
 Schedules and fastai's `freeze_to` freeze layers by `requires_grad_(False)`. `FreezeGrads` keeps frozen weights bitwise unchanged: no weight decay, no momentum. `FrozenEval` runs the frozen
 layers below the lowest trained layer in eval mode, without dropout. Every learner of this library has these two callbacks. `FrozenCache` caches the hidden states of a completely frozen body, so that training the head takes little
@@ -18,7 +18,7 @@ from .schedule import drop_frozen_grads, in_fit
 
 # %% ../../nbs/callback/01_freeze.ipynb #f4ee7123
 class FreezeGrads(Callback):
-    "No weight decay and no momentum on frozen weights: they stay bitwise the same"
+    "Keep frozen weights bitwise the same, without weight decay and momentum"
     order,run_valid = MixedPrecision.order-1,False
     def before_step(self): drop_frozen_grads(self.model.parameters())
 
@@ -32,7 +32,7 @@ class FreezeGrads(Callback):
 
 # %% ../../nbs/callback/01_freeze.ipynb #05139d27
 def frozen_modules(model):
-    "Modules in the body of `model` below its lowest trained layer"
+    "Return the modules in the body of `model` below its lowest trained layer"
     def trains(m): return any(p.requires_grad for p in m.parameters())
     if any(p.requires_grad for p in layer_groups(model)[0]): return [] # the embeddings train
     blocks = block_modules(model.body)
@@ -54,23 +54,24 @@ class FrozenEval(Callback):
 
 # %% ../../nbs/callback/01_freeze.ipynb #2f6b1a10
 class StateCache:
-    "A cache of the hidden states of the frozen body of `model`, by text, limited to `max_gb`"
+    "Cache the hidden states of the frozen body of `model`, by text, up to `max_gb` gigabytes"
     def __init__(self, model, max_gb):
         self.model,self.max_gb,self.key = model,max_gb,None
         self.clear()
 
-    def clear(self): self.rows,self.nbytes = {},0
+    def clear(self): "Remove all states"; self.rows,self.nbytes = {},0 # key of a text -> its states
 
     def _key(self):
-        "Precision and versions of all weights below the head; None if one trains, or the body is in train mode"
+        "Precision and versions of all weights below the head, None if one trains or the body is in train mode"
         weights = [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
-        if any(o.requires_grad for o in weights) or any(m.training for m in self.model.body.modules()): return None
+        if any(o.requires_grad for o in weights): return None
+        if any(m.training for m in self.model.body.modules()): return None
         device = weights[0].device.type
         return (torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
                 [(o._version, o.data_ptr()) for o in weights])
 
     def __call__(self, x):
-        "The hidden states `(bs, sl, nf)` of `x`"
+        "Compute the hidden states `(bs, sl, nf)` of `x`"
         key = self._key()
         if key!=self.key: self.clear()
         self.key = key

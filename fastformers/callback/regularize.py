@@ -18,12 +18,12 @@ from .schedule import in_fit
 
 # %% ../../nbs/callback/02_regularize.ipynb #241d248c
 class Regularizer(Callback):
-    "Add `penalty()` to `learn.loss_grad`; `learn.loss` stays `loss_func(pred, *yb)`"
-    order,run_valid = MixedPrecision.order-5,False # before accumulation weights the loss and float16 scales it
+    "Add `penalty()` to the loss of the backward pass, not to the recorded loss"
+    order,run_valid = MixedPrecision.order-5,False # before accumulation and float16 scale the loss
     value = None # penalty of the last batch
 
-    def setup(self): "Called at the beginning of each fit"
-    def penalty(self): "The penalty of this batch, a scalar tensor"; raise NotImplementedError
+    def setup(self): "Prepare at the beginning of each fit"
+    def penalty(self): "Compute the penalty of this batch, a scalar tensor"; raise NotImplementedError
 
     def before_fit(self):
         if in_fit(self) and self.opt is not None: self.setup() # fastai's `summary` fits without an optimizer
@@ -35,7 +35,7 @@ class Regularizer(Callback):
 
 # %% ../../nbs/callback/02_regularize.ipynb #52e38170
 def loaded_weights(model):
-    "The set of parameters of `model` that were loaded from a checkpoint"
+    "Return the set of parameters of `model` that were loaded from a checkpoint"
     res,seen = set(),set()
     for m in model.modules():
         if not isinstance(m, HFModel): continue # with `AuxiliaryLM`, a classifier contains a language model
@@ -45,7 +45,7 @@ def loaded_weights(model):
     return res
 
 def reference_weights(cb, params):
-    "Copies of `params`, by parameter, taken at the first fit of `cb` and after `load_encoder`"
+    "Copy `params` at the first fit of `cb` and after `load_encoder`, and return the copies by parameter"
     params,report = list(params),cb.model.loaded
     if not params:
         raise ValueError(f"`{type(cb).__name__}` needs pretrained weights, but none were loaded")
@@ -54,21 +54,22 @@ def reference_weights(cb, params):
     return cb.reference
 
 def plain_params(body):
-    "Parameters of `body` by their names in a checkpoint, without those of adapters"
+    "Return the parameters of `body` by their names in a checkpoint, without adapters"
     return {name:p for k,p in body.named_parameters() if (name := plain_name(k))}
 
 def check_shapes(theirs, ours, source):
-    "Raise unless `theirs`, weights by name from `source`, have the names and shapes of `ours`; only some bodies have a pooler"
+    "Raise unless the weights `theirs` from `source` have the names and shapes of `ours`"
     for k in {**theirs, **ours}:
         there,here = (tuple(o[k].shape) if k in o else 'missing' for o in (theirs,ours))
-        if there!=here and 'pooler' not in k:
-            raise ValueError(f"{source} has another architecture or vocabulary: {k} is {there} there, {here} here")
+        if there!=here and 'pooler' not in k: # only some bodies have a pooler
+            raise ValueError(f"{source} has another architecture or vocabulary: "
+                             f"{k} is {there} there, {here} here")
 
 # %% ../../nbs/callback/02_regularize.ipynb #fd59af07
 def _sum_squares(tensors, like): return sum((o.pow(2).sum() for o in tensors), like.new_zeros(()))
 
 class L2SP(Regularizer):
-    "Pull loaded weights to their start and new ones to 0, instead of weight decay (Li et al. 2018, section 3)"
+    "Pull loaded weights to their start and new ones to 0 (Li et al. 2018, section 3)"
     report,reference,wd = None,{},()
     def __init__(self,
         alpha:float=.1, # strength for loaded weights; try 1 to 0.001
@@ -90,15 +91,15 @@ class L2SP(Regularizer):
         if in_fit(self) and self.wd: self.opt.set_hyper('wd', self.wd)
 
 # %% ../../nbs/callback/02_regularize.ipynb #38f1abfa
-def symmetric_kl(a, b, activation): # a scalar tensor
-    "Mean symmetric KL divergence of the predictions `activation(a)` and `activation(b)`, outputs `(bs, n_out)` or `(bs,)`"
+def symmetric_kl(a, b, activation): # a scalar tensor; `a` and `b` are `(bs, n_out)` or `(bs,)`
+    "Compute the mean symmetric KL divergence of the predictions `activation(a)` and `activation(b)`"
     d = (activation(a)-activation(b))*(a-b)/2
     probe = activation(torch.tensor([[-1.,0.,3.]], device=a.device))
     is_softmax = abs(float(probe.sum())-1)<1e-4 # one distribution over all labels
     return d.sum(-1).mean() if is_softmax else d.mean()
 
 class RDrop(Regularizer):
-    "Run each batch twice; train on both losses and their divergence (Liang, Wu et al. 2021, eq. 4)"
+    "Run each batch twice, and train on both losses and their divergence (Liang, Wu et al. 2021, eq. 4)"
     divergence = None
     def __init__(self,
         alpha:float=1., # weight of the divergence relative to the sum of both losses, as in the paper

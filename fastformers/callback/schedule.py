@@ -24,7 +24,7 @@ from fastai.basics import Callback, CancelFitException, CancelTrainException, L,
 _eps = 1e-9  # for rounding errors in sums of fractions
 
 class Schedule:
-    "Learning rate factors `(steps, groups)`, 0 for a frozen group, and how many `epochs` each step lasts"
+    "Plan the learning rates of layer groups: a row of factors for each step, and its duration in epochs"
 
     def __init__(self,
         factors, # `(steps, groups)`, groups from low (embeddings) to high (head)
@@ -34,27 +34,28 @@ class Schedule:
         self.epochs = np.broadcast_to(np.array(epochs, dtype=float), len(self.factors))
         if not (self.epochs>0).all(): raise ValueError(f"`epochs` must be above 0, got {self.epochs}")
         if not ((self.factors>=0).all() and self.factors.any(1).all()):
-            raise ValueError(f"factors are 0 (frozen) or more, and each step trains a group; got {self.factors}")
+            raise ValueError(f"factors are 0 (frozen) or more, and each step trains a group; "
+                             f"got {self.factors}")
 
     @property
-    def n_groups(self): return self.factors.shape[1]
+    def n_groups(self): "Return the number of layer groups"; return self.factors.shape[1]
     @property
-    def total(self): "Total number of epochs"; return self.epochs.sum().item()
+    def total(self): "Return the total number of epochs"; return self.epochs.sum().item()
 
     def rescale(self, epochs:float):
-        "The same steps with durations scaled to `epochs` in total"
+        "Scale the durations of the steps to `epochs` in total"
         return Schedule(self.factors, self.epochs*epochs/self.total)
 
     def __mul__(self, o): return Schedule(self.factors*np.asarray(o), self.epochs)
 
     def at(self, pos:float)->tuple: # index of the step, finished fraction of the step
-        "The step at `pos` epochs; the last step after the end"
+        "Find the step at `pos` epochs, after the end the last one"
         ends = self.epochs.cumsum()
         i = min(np.searchsorted(ends, pos+_eps, side='right').item(), len(ends)-1)
         return i, np.clip(1-(ends[i]-pos)/self.epochs[i], 0, 1).item()
 
-    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`; the last is the total number of batches
-        "The batch at which each step begins, counted from 0 over the whole run, in epochs of `n_iter` batches"
+    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0 over the run; the last is the number of batches
+        "Find the batch at which each step begins, in epochs of `n_iter` batches"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 
     def __eq__(self, o):
@@ -76,16 +77,16 @@ def unfreeze_from(
     firsts, # lowest trained group of each step, as in `freeze_to`: 0 is the embeddings, -1 the head
     epochs=1., # duration of each step
 )->Schedule:
-    "A step for each of `firsts` that trains this group and all groups above"
+    "Train in each step one of the groups `firsts` and all groups above it"
     groups = np.arange(n_groups)
     return Schedule(groups >= groups[[*firsts],None], epochs)
 
 def full_tune(n_groups:int)->Schedule:
-    "All groups at once, for one epoch"
+    "Train all groups for one epoch"
     return unfreeze_from(n_groups, [0])
 
 def head_only(n_groups:int)->Schedule:
-    "The top group alone, for one epoch"
+    "Train the top group alone for one epoch"
     return unfreeze_from(n_groups, [n_groups-1])
 
 def gradual_unfreeze(
@@ -93,25 +94,25 @@ def gradual_unfreeze(
     by:int=1, # number of groups to unfreeze at each step
     last:float=1., # epochs of the last step, which trains all groups; the other steps last 1
 )->Schedule:
-    "The head first, then `by` more groups from the top at each step until all train (ULMFiT, section 3.3)"
+    "Train the head, then unfreeze `by` more groups from the top at each step (ULMFiT, section 3.3)"
     firsts = [*range(n_groups-1, 0, -by), 0]
     return unfreeze_from(n_groups, firsts, [1.]*(len(firsts)-1) + [last])
 
 def sequential_unfreeze(n_groups:int, epochs=(1,1,1))->Schedule:
-    "The head, then all blocks, then the embeddings too, for `epochs` each (Chronopoulou et al. 2019)"
+    "Train the head, then all blocks, then the embeddings too, for `epochs` each (Chronopoulou et al. 2019)"
     return unfreeze_from(n_groups, [n_groups-1, min(1,n_groups-1), 0], epochs)
 
 def lp_ft(n_groups:int, epochs=(1,1))->Schedule:
-    "Linear probing, then fine-tuning, for `epochs` each (Kumar et al. 2022)"
+    "Train the head, then all groups, for `epochs` each (Kumar et al. 2022)"
     return unfreeze_from(n_groups, [n_groups-1, 0], epochs)
 
 def head_first(n_groups:int)->Schedule:
-    "The head alone for 30 % of the time, then all groups, the body at a fifth of the head's rate"
+    "Train the head for 30 % of the time, then all groups, the body at a fifth of the head's rate"
     return Schedule([[0.]*(n_groups-1)+[1.], [.2]*(n_groups-1)+[1.]], [.3,.7])
 
 # %% ../../nbs/callback/00_schedule.ipynb #fab22756
 def chain_thaw(n_groups:int)->Schedule:
-    "The head, then each group below it alone from the lowest up, then all (Felbo et al. 2017)"
+    "Train the head, then each lower group alone from the lowest up, then all (Felbo et al. 2017)"
     return Schedule(np.vstack([np.eye(n_groups)[[n_groups-1, *range(n_groups-1)]], np.ones(n_groups)]))
 
 # %% ../../nbs/callback/00_schedule.ipynb #72fcadf9
@@ -119,7 +120,7 @@ def discriminative_lrs(
     n_groups:int,
     factor=2.6, # ratio between neighbouring groups, the lower one is smaller; or a share for each group
 )->np.ndarray: # `(n_groups,)`, 1 for the top group
-    "Share of the learning rate for each group (ULMFiT, section 3.2)"
+    "Compute the share of the learning rate for each group (ULMFiT, section 3.2)"
     if np.ndim(factor): return np.asarray(factor)
     return min(factor, 1/factor) ** np.arange(n_groups-1., -1., -1.)
 
@@ -130,7 +131,7 @@ def one_cycle(
     div:float=25., # the start is 1/div
     div_final:float=1e5, # the end is 1/div_final
 )->float:
-    "Up and down on two half cosines (Smith & Topin 2017, as in fastai)"
+    "Return the share of the rate on two half cosines (Smith & Topin 2017, as in fastai)"
     def cos(start, end, p): return end + (start-end)*(1+math.cos(math.pi*p))/2
     if pct<pct_start: return cos(1/div, 1, pct/pct_start)
     return cos(1, 1/div_final, (pct-pct_start)/(1-pct_start or 1))
@@ -140,17 +141,17 @@ def slanted_triangular(
     cut_frac:float=0.1, # position of the maximum
     ratio:float=32., # start and end are 1/ratio
 )->float:
-    "Linear increase, then slower linear decrease (ULMFiT, section 3.2, eq. 3)"
+    "Return the share of the rate on a slanted triangle (ULMFiT, section 3.2, eq. 3)"
     p = pct/cut_frac if pct<cut_frac else (1-pct)/(1-cut_frac or 1)
     return (1 + p*(ratio-1))/ratio
 
 def linear_warmup(pct:float, warmup:float=0.1)->float:
-    "Linear increase up to `warmup`, then linear decrease to nearly 0 (Devlin et al. 2019, appendix A.2)"
+    "Return a share that rises up to `warmup`, then falls to nearly 0 (Devlin et al. 2019, appendix A.2)"
     return slanted_triangular(pct, warmup, ratio=1e5)
 
 # %% ../../nbs/callback/00_schedule.ipynb #beab39d8
 def table_for(schedule, n_groups:int)->Schedule:
-    "`schedule`, a table or a function of `n_groups`, as a table for `n_groups` groups"
+    "Return `schedule`, a table or a function of `n_groups`, as a table for `n_groups` groups"
     if callable(schedule): schedule = schedule(n_groups)
     if schedule.n_groups!=n_groups:
         raise ValueError(f"the schedule has {schedule.n_groups} groups, expected {n_groups}; "
@@ -183,8 +184,8 @@ def plot_schedule(
     ax.figure.colorbar(im, ax=ax, label='lr')
     for e in schedule.epochs.cumsum()[:-1]: ax.axvline(e, color='white', lw=1)
     learn = (schedule.factors>0).sum(1)
-    ax.set(title=f'{learn[0]} of {n} groups learn at first, {learn[-1]} at the end', xlabel='epoch', ylabel='group',
-           yticks=range(n), yticklabels=range(n) if names is None else names)
+    ax.set(title=f'{learn[0]} of {n} groups learn at first, {learn[-1]} at the end', xlabel='epoch',
+           ylabel='group', yticks=range(n), yticklabels=range(n) if names is None else names)
     return ax
 
 # %% ../../nbs/callback/00_schedule.ipynb #4e33bff8
@@ -196,32 +197,34 @@ def drop_frozen_grads(params):
 _in_step = 'before_batch after_pred after_loss before_backward after_backward before_step after_step'.split()
 
 def acts_in_step(cb):
-    "Does callback `cb` have an event inside a training step?"
+    "Return True if callback `cb` has an event inside a training step"
     return any(hasattr(cb, o) for o in _in_step)
 
 def in_fit(cb):
-    "Is callback `cb` in a `fit`? `validate`, `get_preds` and `predict` call `before_fit` and `after_fit` too"
+    "Return True during `fit`, False during `validate`, `get_preds` and `predict`"
     return not cb.learn.lock.locked()
 
 # %% ../../nbs/callback/00_schedule.ipynb #d35eabf1
 class ScheduleRunner(Callback):
-    "Freeze and unfreeze groups and set their rates `lrs` at each batch, as in `schedule`; arguments of `fit_schedule`"
+    "Freeze and unfreeze groups and set their rates at each batch, with the arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True, minutes:float=None, reserved:float=0.):
-        self.schedule,self.lrs,self.anneal,self.restart,self.minutes = schedule,np.asarray(lrs),anneal,restart,minutes
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True, minutes=None, reserved=0.):
+        self.schedule,self.lrs = schedule,np.asarray(lrs)
+        self.anneal,self.restart,self.minutes = anneal,restart,minutes
         self.seconds = minutes and max(60*minutes-reserved, 30*minutes)  # of the fit
 
     def before_fit(self):
         self.step,self.hps,self.cut = None,{'lr':[]},False
-        self.spent,self.batch,self.since = 0.,0.,time.monotonic()  # seconds of the fit, of the last batch; the last tick
+        self.spent,self.batch = 0.,0.  # seconds of the fit, of the last batch
+        self.since = time.monotonic()  # time of the last tick
 
     def tick(self):
         "Add the time since the last tick to the seconds of the fit"
         now = time.monotonic()
         self.spent,self.since = self.spent+now-self.since,now
 
-    def pos(self, ahead=0):
-        "Position in the schedule, in epochs, `ahead` batches after the beginning of this one; with `minutes` by the clock"
+    def pos(self, ahead=0): # in epochs, with `minutes` by the clock
+        "Compute the position in the schedule `ahead` batches after the beginning of this one"
         if self.minutes: return self.schedule.total*(self.spent+ahead*self.batch)/self.seconds
         return self.epoch+(self.iter+ahead)/self.n_iter
 
@@ -241,7 +244,7 @@ class ScheduleRunner(Callback):
         drop_frozen_grads(self.model.parameters())
 
     def ends_step(self):
-        "Is this batch the last of its step? `TokenAccumulation` ends its window there"
+        "Return True for the last batch of a step, where `TokenAccumulation` ends its window"
         return self._ends or self.schedule.at(self.pos(1))[0]!=self.step
 
     @property
@@ -271,7 +274,8 @@ def check_batches(schedule, n_iter):
     "Raise ValueError if a step of `schedule` gets no batch in epochs of `n_iter` batches"
     if (np.diff(schedule.starts(n_iter))<1).any():
         need = math.ceil(100*schedule.total/(schedule.epochs.min()*n_iter))/100
-        raise ValueError(f"a step of this schedule gets no batch; use epochs={need:g} or more, or fewer steps")
+        raise ValueError(f"a step of this schedule gets no batch; "
+                         f"use epochs={need:g} or more, or fewer steps")
 
 @patch
 def fit_schedule(self:Learner,
@@ -287,7 +291,7 @@ def fit_schedule(self:Learner,
     minutes:float=None, # train so long instead of `epochs`; a step of the schedule keeps its share
     reserved:float=0., # seconds of `minutes` to leave for work before and after the fit, at most half of them
 ):
-    "Train with `schedule`; afterwards groups stay frozen as in its last step"
+    "Train with `schedule`"
     if self.opt is None or reset_opt: self.create_opt()
     n = len(self.opt.param_lists)
     schedule = table_for(schedule, n)

@@ -30,7 +30,7 @@ from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..tasks.core import task_of
 from ..learner.core import classifier_learner, lm_learner
-from ..interpret.decisions import check_rows # and `calibrate`
+from ..learner.calibration import check_rows # and `calibrate`
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
 from ..objectives.core import Objective, all_objectives, objective_of
