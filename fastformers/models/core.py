@@ -40,7 +40,7 @@ class ModelInputs:
         sig,cfg = inspect.signature(body.forward).parameters, body.config.get_text_config()
         m = get_meta(cfg)
         types = getattr(cfg,'type_vocab_size',0)>1 if m.segments is None else m.segments
-        self.segments = types and 'token_type_ids' in sig
+        self.segments = types and 'token_type_ids' in sig # pass segment ids?
         # disable the KV cache: nothing is generated here
         self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {}
         self.vocab_sz,self.max_len,self.min_len = cfg.vocab_size,max_length(body),m.min_len
@@ -135,7 +135,7 @@ class HFModel(nn.Module):
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
-    each = False # Does each sequence of a row have an output of its own? Otherwise a row has one
+    each = False # Does each sequence of a row have an output of its own?
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new

@@ -1,4 +1,4 @@
-"""Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction a token
+"""Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction for each token
 
 A transformer returns one vector for each token, and a classifier needs one vector for each text. A head is a module `f(h, mask)`: `h` are hidden states `(bs, sl, nf)`, `mask` `(bs, sl)` is True on real tokens. `hidden_states=` chooses
 the layers. A head with a third argument `starts` also gets `TensorTokens.starts`, where the sequences of a row begin. Padding must not change a prediction, so heads ignore its amount, its side and the states there. `TextClassifier` runs heads in float32, also under autocast. The heads of this page keep their arguments in `spec`, from
