@@ -124,6 +124,7 @@ class PoolingHead(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])  # no ReLU after the last
         if pairing=='cosine': nn.init.ones_(self.layers[-1].weight)
         pair = {'pair':pairing} if pairing else {} # the key in saved files
+        # JSON for `build_head`
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pair)
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"

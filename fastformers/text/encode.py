@@ -67,6 +67,7 @@ class HFTokenizer(Transform):
             raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")
         tok,i = self.tok,self.tok.pad_token_id
         self.left = tok.padding_side=='left' # does the family pad on the left?
+        # one token of padding
         self.pad = TensorTokens(0 if i is None else i, attention_mask=0, segment_ids=tok.pad_token_type_id)
         ends = {tok.cls_token_id, tok.sep_token_id, tok.bos_token_id, tok.eos_token_id}
         self._hidden = set(tok.all_special_ids) - ({tok.mask_token_id, tok.unk_token_id}-ends)
