@@ -35,7 +35,7 @@ Modules:
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
 - `fastformers.models.families`: Layer groups, causality and maximum length of any transformers model, with one table row for each exception
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
-- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction a token
+- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction for each token
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model

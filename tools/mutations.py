@@ -38,7 +38,7 @@ mutations = [
     ('mean pooling counts padding', 'models/heads', '/ mask.sum(1, keepdim=True).clamp(min=1)', '/ mask.shape[1]', 'heads'),
     ('max pooling sees padding', 'models/heads', 'h.float().masked_fill(~mask[...,None], -torch.inf).amax(1)', 'h.float().amax(1)', 'heads'),
     ('the head begins with shares, not log-odds', 'tasks/core', '((ys.sum(0)+.5)/(len(ys)+1)).logit()', '((ys.sum(0)+.5)/(len(ys)+1))', 'evaluation heads doors tasks/00_core'),
-    ('LoRA is not merged when saved', 'models/adapters', "state[f'{n}.weight']+m.get_delta_weight('default')", "state[f'{n}.weight']", 'adapters'),
+    ('LoRA is not merged when saved', 'models/adapters', "state[k]+m.get_delta_weight('default')", "state[k]", 'adapters'),
     ('an adapter drops the stream', 'models/adapters', 'return h+self.up(self.act(self.down(h)))', 'return self.up(self.act(self.down(h)))', 'adapters'),
     # training
     ('frozen weights decay', 'callback/schedule', 'if not p.requires_grad: p.grad = None', 'if not p.requires_grad: pass', 'frozen schedules callback/01_freeze'),

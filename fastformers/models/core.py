@@ -40,7 +40,7 @@ class ModelInputs:
         sig,cfg = inspect.signature(body.forward).parameters, body.config.get_text_config()
         m = get_meta(cfg)
         types = getattr(cfg,'type_vocab_size',0)>1 if m.segments is None else m.segments
-        self.segments = types and 'token_type_ids' in sig
+        self.segments = types and 'token_type_ids' in sig # pass segment ids?
         # disable the KV cache: nothing is generated here
         self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {}
         self.vocab_sz,self.max_len,self.min_len = cfg.vocab_size,max_length(body),m.min_len
@@ -147,7 +147,7 @@ class HFModel(nn.Module):
         self.target_scale = None # For regression: (means, standard deviations) of the targets
         self.temperature = None # The outputs of a classifier are divided by it, see `Learner.calibrate`
         self.labels = None # Names of the outputs of a classifier, written by `save_adapters`
-        self.model_inputs = ModelInputs(self.body)
+        self.model_inputs = ModelInputs(self.body) # tokens -> arguments of `body`
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "Return the Hugging Face base model, without a head"; return self.hf.base_model
@@ -294,8 +294,10 @@ class TextClassifier(HFModel):
         hidden_states=-1 # Layers that feed the head: an index, several, or 'mix', see `HiddenStateSelector`
     ):
         super().__init__(body, report)
-        cfg,self.selector = body.config.get_text_config(),None
-        self.nf = getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size # OPT may project its last states
+        cfg = body.config.get_text_config()
+        self.selector = None # Or a `HiddenStateSelector`
+        # width of the states that the head gets: OPT may project its last states
+        self.nf = getattr(cfg,'word_embed_proj_dim',None) or cfg.hidden_size
         if L(hidden_states)!=[-1]:
             self.selector = HiddenStateSelector(hidden_states, cfg.num_hidden_layers+1, cfg.hidden_size)
             self.nf = self.selector.nf

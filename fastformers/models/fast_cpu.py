@@ -16,6 +16,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+# %% ../../nbs/models/01_fast_cpu.ipynb #cdcb83a5
+def use_fast_cpu(hf, attention=True): # `hf`
+    "Use faster dropout, and faster `attention`, in the model `hf` when it trains on a CPU"
+    for parent in list(hf.modules()):
+        for k,m in list(parent.named_children()):
+            if type(m) is nn.Dropout: setattr(parent, k, Dropout(m.p, m.inplace).train(m.training))
+    if attention and hf.config._attn_implementation=='sdpa': hf.set_attn_implementation('sdpa_cpu')
+    return hf
+
 # %% ../../nbs/models/01_fast_cpu.ipynb #39917a9e
 def dropout(
     x:Tensor,
@@ -77,12 +86,3 @@ def _formula(query, key, value, added, p, scaling):
 
 AttentionInterface.register('sdpa_cpu', attention)
 AttentionMaskInterface.register('sdpa_cpu', sdpa_mask)
-
-# %% ../../nbs/models/01_fast_cpu.ipynb #cdcb83a5
-def use_fast_cpu(hf, attention=True): # `hf`
-    "Use faster dropout, and faster `attention`, in the model `hf` when it trains on a CPU"
-    for parent in list(hf.modules()):
-        for k,m in list(parent.named_children()):
-            if type(m) is nn.Dropout: setattr(parent, k, Dropout(m.p, m.inplace).train(m.training))
-    if attention and hf.config._attn_implementation=='sdpa': hf.set_attn_implementation('sdpa_cpu')
-    return hf

@@ -1,4 +1,4 @@
-"""Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction a token
+"""Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction for each token
 
 A transformer returns one vector for each token, and a classifier needs one vector for each text. A head is a module `f(h, mask)`: `h` are hidden states `(bs, sl, nf)`, `mask` `(bs, sl)` is True on real tokens. `hidden_states=` chooses
 the layers. A head with a third argument `starts` also gets `TensorTokens.starts`, where the sequences of a row begin. Padding must not change a prediction, so heads ignore its amount, its side and the states there. `TextClassifier` runs heads in float32, also under autocast. The heads of this page keep their arguments in `spec`, from
@@ -124,6 +124,7 @@ class PoolingHead(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])  # no ReLU after the last
         if pairing=='cosine': nn.init.ones_(self.layers[-1].weight)
         pair = {'pair':pairing} if pairing else {} # the key in saved files
+        # JSON for `build_head`
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pair)
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"

@@ -16,6 +16,45 @@ import pandas as pd
 from fastcore.foundation import L
 from ..files import did_you_mean, find_path
 
+# %% ../../nbs/text/04_readers.ipynb #02f0674d
+def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
+    "Yield the DataFrames of `path`, and name it in errors"
+    kind = 'folder' if path.is_dir() else path.name.lower().removesuffix('.gz').rpartition('.')[2]
+    if kind in ('xlsx','parquet','docx','pdf','zip','json'):
+        raise ValueError(f"{path}: .{kind} files cannot be read; save tables as csv or jsonl, texts as .txt")
+    try:
+        if kind in ('csv','tsv','jsonl'):
+            yield from _table(path, kind, text_col, sep, encoding=encoding, chunksize=chunksize)
+        else:
+            if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
+            else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
+            while part := [*islice(rows, chunksize)]:
+                yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
+    except UnicodeError as e:
+        raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
+    except pd.errors.ParserError as e:
+        raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
+    except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
+
+def read_texts(
+    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, or a folder of `.txt` files
+    text_col='text', # Column of the texts, or a pair of columns, read as strings; name for a file without columns
+    labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files
+    sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv
+    encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
+    chunksize:int=None, # Rows of each DataFrame; None: one DataFrame
+    train='train', # Subfolder for training, if there is one
+    valid='valid', # Subfolder for validation, if there is one; None: no column is_valid
+): # DataFrame, or with `chunksize` an iterator of them
+    "Read texts and labels from `path`"
+    path = find_path(path)
+    res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid)
+    if chunksize: return res
+    df = next(res, None)
+    if df is None or not len(df):
+        raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label")
+    return df
+
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
 def _lines(path, encoding):
     "Yield the lines of a text file, `.gz` or not"
@@ -73,45 +112,6 @@ def _table(path, kind, text_col, sep, **kwargs):
         if type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma")
         yield df
-
-# %% ../../nbs/text/04_readers.ipynb #02f0674d
-def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
-    "Yield the DataFrames of `path`, and name it in errors"
-    kind = 'folder' if path.is_dir() else path.name.lower().removesuffix('.gz').rpartition('.')[2]
-    if kind in ('xlsx','parquet','docx','pdf','zip','json'):
-        raise ValueError(f"{path}: .{kind} files cannot be read; save tables as csv or jsonl, texts as .txt")
-    try:
-        if kind in ('csv','tsv','jsonl'):
-            yield from _table(path, kind, text_col, sep, encoding=encoding, chunksize=chunksize)
-        else:
-            if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
-            else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
-            while part := [*islice(rows, chunksize)]:
-                yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
-    except UnicodeError as e:
-        raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
-    except pd.errors.ParserError as e:
-        raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
-    except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
-
-def read_texts(
-    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, or a folder of `.txt` files
-    text_col='text', # Column of the texts, or a pair of columns, read as strings; name for a file without columns
-    labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files
-    sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv
-    encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
-    chunksize:int=None, # Rows of each DataFrame; None: one DataFrame
-    train='train', # Subfolder for training, if there is one
-    valid='valid', # Subfolder for validation, if there is one; None: no column is_valid
-): # DataFrame, or with `chunksize` an iterator of them
-    "Read texts and labels from `path`"
-    path = find_path(path)
-    res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid)
-    if chunksize: return res
-    df = next(res, None)
-    if df is None or not len(df):
-        raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label")
-    return df
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns

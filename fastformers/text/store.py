@@ -22,39 +22,6 @@ from .readers import read_texts
 from .encode import HFTokenizer, texts_in
 from .tokenizer import load_tokenizer, tok_hash
 
-# %% ../../nbs/text/06_store.ipynb #a01a01a7
-def _texts(source, text_col):
-    "Yield the texts of `source`"
-    if isinstance(source, (str,os.PathLike)):
-        for df in read_texts(source, text_col, labels=False, chunksize=1000):
-            yield from texts_in(df, text_col)
-    elif hasattr(source, 'columns'): yield from texts_in(source, text_col)
-    elif hasattr(source, 'column_names'): yield from (o[text_col] for o in source.select_columns([text_col]))
-    else: yield from source
-
-def _batches(texts, n_chars=1<<18):
-    "Group `texts` into lists of about `n_chars` characters"
-    batch,size = [],0
-    for i,o in enumerate(texts):
-        if not isinstance(o, str): raise TypeError(f"expected a text, got {o!r:.80} at position {i}")
-        batch.append(valid_text(o))
-        if (size := size+len(o))>=n_chars: yield batch; batch,size = [],0
-    if batch: yield batch
-
-def _write(path, batches, tok, code):
-    "Write the documents of `batches` to `path` and yield the bytes of ids and ends"
-    n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
-    with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:
-        for batch in batches:
-            es = tok.rust.encode_batch_fast(batch, add_special_tokens=False)
-            ids = [o.ids[::-1 if tok.backwards else 1] or empty for o in es]
-            values = array(code)
-            for o in ids: values.fromlist(o)
-            ends = n+np.cumsum([*map(len, ids)], dtype=np.uint64)
-            n = int(ends[-1])
-            for file,o in ((f,values), (e,ends), (k,array('Q', map(text_key, batch)))): file.write(o)
-            yield from (values.tobytes(), ends.tobytes())
-
 # %% ../../nbs/text/06_store.ipynb #f2853666
 class TokenStore:
     "Open tokenized documents: `tokens` (all ids), and `ends` and `keys` (`text_key`) of the documents"
@@ -112,3 +79,36 @@ class TokenStore:
                         tokens=n_bytes//(4 if wide else 2), tokenizer=tok_hash(tok.tok), content=content)
             (new/'store.json').write_text(json.dumps(meta), encoding='utf-8')
         return cls(path)
+
+# %% ../../nbs/text/06_store.ipynb #a01a01a7
+def _texts(source, text_col):
+    "Yield the texts of `source`"
+    if isinstance(source, (str,os.PathLike)):
+        for df in read_texts(source, text_col, labels=False, chunksize=1000):
+            yield from texts_in(df, text_col)
+    elif hasattr(source, 'columns'): yield from texts_in(source, text_col)
+    elif hasattr(source, 'column_names'): yield from (o[text_col] for o in source.select_columns([text_col]))
+    else: yield from source
+
+def _batches(texts, n_chars=1<<18):
+    "Group `texts` into lists of about `n_chars` characters"
+    batch,size = [],0
+    for i,o in enumerate(texts):
+        if not isinstance(o, str): raise TypeError(f"expected a text, got {o!r:.80} at position {i}")
+        batch.append(valid_text(o))
+        if (size := size+len(o))>=n_chars: yield batch; batch,size = [],0
+    if batch: yield batch
+
+def _write(path, batches, tok, code):
+    "Write the documents of `batches` to `path` and yield the bytes of ids and ends"
+    n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
+    with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:
+        for batch in batches:
+            es = tok.rust.encode_batch_fast(batch, add_special_tokens=False)
+            ids = [o.ids[::-1 if tok.backwards else 1] or empty for o in es]
+            values = array(code)
+            for o in ids: values.fromlist(o)
+            ends = n+np.cumsum([*map(len, ids)], dtype=np.uint64)
+            n = int(ends[-1])
+            for file,o in ((f,values), (e,ends), (k,array('Q', map(text_key, batch)))): file.write(o)
+            yield from (values.tobytes(), ends.tobytes())

@@ -17,6 +17,24 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 from .core import valid_text
 
+# %% ../../nbs/text/01_train_tokenizer.ipynb #9a3efb5e
+def train_tokenizer(
+    texts, # Strings: a list, a column or any iterable, which is read once
+    kind:str='unigram', # 'unigram' (SentencePiece), 'bpe' (byte-level) or 'wordpiece'
+    vocab_sz:int=8000, # Maximum number of tokens, special tokens included
+    path=None, # Folder to save it in; None: in memory only
+    max_texts:int=200_000, # Learn from no more texts than this, drawn at random; it also bounds the memory
+    **kwargs # `lower=False`: keep case and accents (WordPiece)
+)->PreTrainedTokenizerFast: # The same texts and arguments give the same tokenizer
+    "Train a tokenizer on `texts`, ready for masked and causal language models"
+    if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
+    if isinstance(texts, str) or hasattr(texts, 'columns'):
+        raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
+    texts = _draw((valid_text(o) for o in texts if o and not o.isspace()), max_texts)
+    tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
+    if path is not None: tok.save_pretrained(path)
+    return tok
+
 # %% ../../nbs/text/01_train_tokenizer.ipynb #a50fa9e9
 def _draw(texts, n, seed=42):
     "Draw at most `n` of `texts`, each with the same chance, in one pass (algorithm R, Vitter 1985)"
@@ -115,22 +133,4 @@ def _train_wordpiece(texts, vocab_sz, lower=True):
     t.train_from_iterator((norm.normalize_str(o).translate(table) for o in texts), trainer)
     return _bert(models.WordPiece(t.get_vocab(), unk_token='[UNK]'), norm) # without the letters being special
 
-# %% ../../nbs/text/01_train_tokenizer.ipynb #9a3efb5e
 _trainers = dict(unigram=_train_unigram, bpe=_train_bpe, wordpiece=_train_wordpiece)
-
-def train_tokenizer(
-    texts, # Strings: a list, a column or any iterable, which is read once
-    kind:str='unigram', # 'unigram' (SentencePiece), 'bpe' (byte-level) or 'wordpiece'
-    vocab_sz:int=8000, # Most tokens, special ones counted; a small corpus gives fewer
-    path=None, # Folder to save it in; None: in memory only
-    max_texts:int=200_000, # Learn from no more texts than this, drawn at random; it also bounds the memory
-    **kwargs # `lower=False`: keep case and accents (WordPiece)
-)->PreTrainedTokenizerFast: # The same texts and arguments give the same tokenizer
-    "Train a tokenizer on `texts`, ready for masked and causal language models"
-    if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
-    if isinstance(texts, str) or hasattr(texts, 'columns'):
-        raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
-    texts = _draw((valid_text(o) for o in texts if o and not o.isspace()), max_texts)
-    tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
-    if path is not None: tok.save_pretrained(path)
-    return tok
