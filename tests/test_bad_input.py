@@ -232,6 +232,6 @@ def test_a_tokenizer_of_other_tokens_trains_no_classifier(tmp_path, log):
 def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
     f = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert')).to_hf(tmp_path/'o')/'classifier.json'
     d = json.loads(f.read_text())
-    (d['task'] if key=='labels' else d)[key] = bad
+    d['task'][key] = bad
     f.write_text(json.dumps(d))
     with pytest.raises(ValueError, match=f'classifier.json is damaged or of another version: .*{key}.* {bad!r}'): from_hf(f.parent)

@@ -34,12 +34,12 @@ def test_a_temperature_is_that_of_the_scores_everywhere(family, head, o, tmp_pat
     before,loss = asked(learn),learn.validate()[0]
     t = learn.calibrate()
     after = asked(learn)
-    assert t==learn.model.temperature!=1 and gap(after, before)>1e-3 and learn.validate()[0]<loss
+    assert t==learn.model.task.temperature!=1 and gap(after, before)>1e-3 and learn.validate()[0]<loss
     assert gap(after.logit().diff(dim=1) if o is several else after.log().diff(dim=1), (before.logit() if o is several else before.log()).diff(dim=1)/t)<1e-3
     path = learn.to_hf(tmp_path/'o')
-    assert read_bundle(path).temperature==t and gap(from_hf(path, device='cpu').scores(texts), after)<1e-5
+    assert read_bundle(path).task.temperature==t and gap(from_hf(path, device='cpu').scores(texts), after)<1e-5
     again = classifier_learner(learn.dls, path, head=head)
-    assert gap(asked(again), after)<1e-5 and read_bundle(again.save_encoder(tmp_path/'p')).temperature==t
+    assert gap(asked(again), after)<1e-5 and read_bundle(again.save_encoder(tmp_path/'p')).task.temperature==t
     assert ('temperature' in (path/'README.md').read_text())==(head=='hf')     # `pipeline` does not know it
     learn.export(tmp_path/'o.pkl')
     assert gap(asked(load_learner(tmp_path/'o.pkl')), after)<1e-5

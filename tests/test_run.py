@@ -94,7 +94,7 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     assert np.allclose(clf['recipe']['schedule']['factors'], (head_only(n)*discriminative_lrs(n, 1.5)).factors)
     learn = report.learner
     assert learn.dls.train.bs==6 and learn.dls.one_batch()[0].shape[1]<=11 and learn.model.head.layers[0].normalized_shape==(32,) # a mean, not three vectors
-    assert learn.model.temperature and read_bundle(tmp_path/'run'/'classifier').temperature==learn.model.temperature
+    assert learn.model.task.temperature and read_bundle(tmp_path/'run'/'classifier').task.temperature==learn.model.task.temperature
     assert len(learn.model.mix.s)==4 and learn.model.adapters['method']=='bitfit' and learn.auxiliary_lm.weight==.25
     assert sorted(o.name for o in (tmp_path/'run').iterdir() if o.is_dir())==['classifier','target_lm'] and len(learn.dls.valid_ds)==int(df.held.sum())
     assert 'start (target LM)'==report.stages[0].parent and 'hidden_states mix' in (tmp_path/'run'/'report.md').read_text()

@@ -174,6 +174,6 @@ def test_vectors_of_a_classifier_are_those_of_its_body(tmp_path):
     loud(learn.model, by=4.)
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
     u,v = p.vectors([o[0] for o in odd]),p.vectors([o[1] for o in odd])
-    mean,std = (o[0] for o in learn.model.target_scale)
+    mean,std = (o[0] for o in learn.model.task.target_scale)
     assert gap(learn.model.head.layers((4*(u*v).sum(1)-2)[:,None])*std+mean, p.scores(odd))<1e-4
     with pytest.raises(TypeError, match='single texts'): p.vectors(pairs[:2])

@@ -43,7 +43,9 @@ def hf_classifier(arch, task, pretrained=True, drop_mult=1., **kwargs)->HFClassi
     had = load_config(arch, kwargs.get('revision','main')).id2label
     hf,report = load_hf(_Labelled(task), arch, pretrained, drop_mult, **kwargs)
     if sorted(had.items())!=[*enumerate(map(str, task.labels))]: _new_head(hf, report)
-    return HFClassifier(hf, report)
+    model = HFClassifier(hf, report)
+    model.task = task
+    return model
 
 def _new_head(hf, report):
     "Draw new weights for the head if they came from a checkpoint"
@@ -66,8 +68,6 @@ class Bundle:
     overlap:int = 0 # Tokens that a window shares with the one before
     pairing:str = 'together' # How a pair is read, see `HFTokenizer`
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
-    units:list|None = None # [means, standard deviations] of targets that are numbers
-    temperature:float|None = None # The outputs are divided by it
     adapters:dict|None = None # The method, its settings, and the hash of the file of the adapters
     base:str = '' # The checkpoint that training began with
     rows:dict|None = None # Rows of training and validation
@@ -77,8 +77,6 @@ class Bundle:
     def __post_init__(self):
         for f in fields(self):
             if not isinstance(v := getattr(self, f.name), f.type): raise ValueError(f"{f.name} is {v!r:.60}")
-        t = self.temperature
-        if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         if self.format!=1: raise ValueError(f"its format is {self.format}, this version reads 1")
 
     @property
@@ -116,7 +114,6 @@ def save_tokenizer(tok, path):
 
 def write_bundle(path, model,
     tok, # The `HFTokenizer` of the training data
-    task,
     pairs=None, # Was it trained on pairs of texts? None: not known
     **facts # `base`, `rows` and `scores` of the `Bundle`
 )->Bundle:
@@ -131,9 +128,7 @@ def write_bundle(path, model,
     adapters = None
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
-    units = model.target_scale and [*model.target_scale]
-    bundle = Bundle(task, head, pairs=pairs, units=units, temperature=model.temperature, adapters=adapters,
-                    **reads(tok), **facts)
+    bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle
 
@@ -142,7 +137,7 @@ def _opened_by(bundle):
     if bundle is None: return "transformers' Auto classes open it whole"
     name = bundle.task.hf_class
     if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')+(
-        f", and do not divide its logits by the temperature {bundle.temperature:.3g}" if bundle.temperature else '')
+        f", and do not divide its logits by the temperature {bundle.task.temperature:.3g}" if bundle.task.temperature else '')
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'
     return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"

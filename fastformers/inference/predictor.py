@@ -148,8 +148,7 @@ def _model(path, bundle, head):
         model.load_head(path)
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
-    model.target_scale,model.temperature = bundle.units,bundle.temperature
-    model.per_sequence = bool(bundle.task and bundle.task.per_sequence)
+    model.task = bundle.task
     return model
 
 def from_hf(

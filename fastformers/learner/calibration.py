@@ -36,14 +36,15 @@ def calibrate(self:Learner, dl=None)->float: # the temperature; above 1: the sco
     """Divide the outputs by the temperature with the lowest log-loss on `dl`, labelled rows that were not trained on,
     by default the validation rows (Guo et al. 2017)"""
     check_rows(self.dls, dl)
-    task,old = task_of(self.dls),self.model.temperature or 1.
+    task = self.model.task
+    old = task.temperature or 1.
     with self.no_logging(), self.no_bar(): logits,y = self.get_preds(dl=dl, act=noop)
     if task.row_score(logits, y).min()==1:
         _log.warning(f"all {len(y)} rows are answered right, so no temperature fits; the scores stay as they are")
         return old
     def log_loss(log_t): return float(task.loss_func()(logits/math.exp(log_t), y))
-    self.model.temperature = old*math.exp(minimize_scalar(log_loss, bounds=(-3,3), method='bounded').x)
-    return self.model.temperature
+    task.temperature = old*math.exp(minimize_scalar(log_loss, bounds=(-3,3), method='bounded').x)
+    return task.temperature
 
 # %% ../../nbs/learner/04_calibration.ipynb #922fdcd1
 def best_threshold(scores, targets, cost=None)->float: # in the middle between two scores; 0.5 if the targets are all alike

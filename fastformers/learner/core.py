@@ -122,15 +122,16 @@ def lm_learner(
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b
-def _keep(path, model, task, there):
-    "Take units, temperature and thresholds from `there`, the `Bundle` of a head that is kept, None for another library's"
+def _keep(path, task, there):
+    "Take scale, temperature and thresholds from `there`, the `Bundle` of a head that is kept, None for another library's"
     if there:
-        model.target_scale,model.temperature = there.units,there.temperature
+        task.target_scale,task.temperature = there.task.target_scale,there.task.temperature
         if task.threshold==type(task)().threshold: task.threshold = there.task.threshold
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
 
-def _alike(a, b): return {**a, 'ps':0, 'threshold':0}=={**b, 'ps':0, 'threshold':0} # dropout and thresholds may differ
+_may_differ = dict(ps=0, threshold=0, temperature=0, target_scale=0)
+def _alike(a, b): return a|_may_differ==b|_may_differ
 
 def _check_head(head, task, pairing):
     "Raise if `head` has other outputs than `task` needs, or reads the two sequences of a pair as one"
@@ -152,17 +153,17 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
         head = task.head(pool=pool, at=at, pairing=None if tok.pairing=='together' else tok.pairing)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     spec = model.head_spec()
-    model.target_scale,model.per_sequence = task.units,task.per_sequence
+    model.task = task
     _check_head(model.head, task, tok.pairing)
     if isinstance(head, nn.Module): return model
     there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
     if there and _alike(there.task.to_dict(), task.to_dict()) and _alike(there.head, spec):
         model.load_head(path)
-        _keep(arch, model, task, there)
+        _keep(arch, task, there)
         return model
     if there: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
     y = task.prior_bias(dls)
-    if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if model.target_scale else y)
+    if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if task.target_scale else y)
     return model
 
 @delegates(_learner)
@@ -192,7 +193,7 @@ def classifier_learner(
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
-        if not model.loaded.new: _keep(arch, model, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
+        if not model.loaded.new: _keep(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
         return model
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
@@ -200,7 +201,6 @@ def classifier_learner(
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
     if lr is None and learn.model.adapters: learn.lr = 2e-3
-    if task.classes: learn.model.labels = [str(o) for o in task.labels]
     learn.model.grad_windows = grad_windows
     return learn
 
@@ -235,7 +235,7 @@ def _write(learn, path, readme=False, **facts):
         if task is None: model.save(tmp); save_tokenizer(tok, tmp)
         else:
             rows = dict(training=len(dls.train_ds), validation=len(dls.valid_ds))
-            bundle = write_bundle(tmp, model, tok, task, reads_pairs(dls), base=base, rows=rows, scores=_scores(learn))
+            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base, rows=rows, scores=_scores(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     return Path(path)

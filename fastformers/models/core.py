@@ -135,7 +135,7 @@ class HFModel(nn.Module):
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
-    per_sequence = False # Does each sequence of a row have an output of its own? Otherwise a row has one
+    task = None # The `Task` that the outputs answer, with labels, scale and temperature; None for a body or a language model
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new
@@ -144,15 +144,16 @@ class HFModel(nn.Module):
         self.hf = hf
         self.loaded = report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # Or {'method', 'settings', 'trained': names of trainable weights of the body}
-        self.target_scale = None # For regression: (means, standard deviations) of the targets
-        self.temperature = None # The outputs of a classifier are divided by it, see `Learner.calibrate`
-        self.labels = None # Names of the outputs of a classifier, written by `save_adapters`
         self.model_inputs = ModelInputs(self.body) # tokens -> arguments of `body`
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "Return the Hugging Face base model, without a head"; return self.hf.base_model
     @property
     def config(self): "Return the Hugging Face config"; return self.hf.config
+    @property
+    def labels(self):
+        "Return the names of the outputs, None if they are no classes"
+        return [*map(str, self.task.labels)] if self.task and self.task.classes else None
     @property
     def parts(self): "Return the models that `save` writes as checkpoints"; return [self]
     def head_spec(self): "Return the JSON for `build_head`, None without a head of this library"
@@ -166,14 +167,12 @@ class HFModel(nn.Module):
     def forward(self, x): return self.states(x)
 
     def outputs(self, o, x):
-        "Post-process head outputs `o`: divide by `temperature`, select predicted positions, apply `target_scale`"
-        if self.temperature is not None: o = o/self.temperature
+        "Divide head outputs `o` by the temperature of the task, and select the predicted positions"
+        if self.task and self.task.temperature: o = o/self.task.temperature
         if o.ndim==3:
             o,n = at_positions(o, predicted_at(x.predicted)),x.predicted.sum(1)[:,None,None]
             o = o.masked_fill(torch.arange(o.shape[1], device=o.device)[:,None]>=n, _lowest)
-        if self.target_scale is None: return o
-        mean,std = (torch.tensor(v, device=o.device) for v in self.target_scale)
-        return o.float()*std+mean
+        return o
 
     def save(self, path):
         "Write a Hugging Face checkpoint to `path`, with LoRA merged and bottlenecks in a separate file"
@@ -310,12 +309,18 @@ class TextClassifier(HFModel):
         return self.selector and self.selector.mix
     def forward(self, x):
         x = as_tokens(x)
-        if self.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
+        if self.task and self.task.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
         h = (self.state_cache or self.states)(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
             args = [h.float(), x.real]
             if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.starts)
             return self.outputs(self.head(*args), x)
+    def outputs(self, o, x):
+        "Divide by the temperature, select the predicted positions, and turn numbers into the scale of the targets"
+        o = super().outputs(o, x)
+        if not (self.task and self.task.target_scale): return o
+        mean,std = (torch.tensor(v, device=o.device) for v in self.task.target_scale)
+        return o.float()*std+mean
     def __getstate__(self): forget_states(self.body); return super().__getstate__() # for pickle and deepcopy
 
     def _states(self, x):
@@ -347,7 +352,7 @@ class HFClassifier(HFModel):
     ):
         super().__init__(hf, report)
         kind = type(hf).__name__
-        self.per_sequence,self.per_token = 'ForMultipleChoice' in kind,bool(re.search('For(Token|Question)', kind))
+        self.candidates,self.per_token = 'ForMultipleChoice' in kind,bool(re.search('For(Token|Question)', kind))
         reads_last = is_decoder(hf.config) or getattr(hf.config,'summary_type','')=='last' # XLNet
         self.sums_up_last = reads_last and not self.per_token
         if getattr(hf.config,'pad_token_id',None) is None: # transformers needs one for batches
@@ -355,7 +360,7 @@ class HFClassifier(HFModel):
     def head_spec(self): return {'class':'hf'}
     def forward(self, x):
         x = as_tokens(x)
-        if self.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
+        if self.candidates and bool(x.starts.any()): return self.by_sequence(x)
         if self.per_token: return self.outputs(self.in_windows(self._token_logits, x).float(), x)
         return self.outputs(self.in_parts(self.logits, x).float(), x) # losses and metrics are in float32
 
@@ -368,7 +373,7 @@ class HFClassifier(HFModel):
         "Compute logits of a batch whose padding is safe"
         inputs = self.model_inputs(x)
         mask = inputs['attention_mask']
-        if self.per_sequence: inputs = {k:v[:,None] for k,v in inputs.items()} # as one candidate a row
+        if self.candidates: inputs = {k:v[:,None] for k,v in inputs.items()} # as one candidate a row
         if not self.sums_up_last: return self.hf(**inputs).logits
         last = mask.shape[1]-1 - mask.flip(1).argmax(1)               # (bs,)
         with select_positions(self.body, last[:,None].expand_as(mask)): return self.hf(**inputs).logits

@@ -43,7 +43,8 @@ class Task:
     hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
     score_name = 'accuracy' # name of `row_score`
-    units = None # (mean, standard deviation) of targets that are numbers
+    target_scale = None # (means, standard deviations) of targets that are numbers
+    temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     classes = True # Does a label consist of class names?
     multi_label = False # May a text have several labels, or none?
     per_token = False # Are there outputs for several tokens of a row?
@@ -127,7 +128,8 @@ class Task:
 
     def to_dict(self):
         "Convert the task to JSON values for `from_dict`"
-        res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold)
+        res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold,
+                   target_scale=self.target_scale, temperature=self.temperature)
         return to_json({k:v for k,v in res.items() if v is not None})
     def __eq__(self, o): return isinstance(o, Task) and self.to_dict()==o.to_dict()
     __hash__ = object.__hash__
@@ -135,8 +137,12 @@ class Task:
     @staticmethod
     def from_dict(d):
         "Make the task from the result `d` of `to_dict`"
-        d = dict(d)
-        return tasks[d.pop('name')](**d)
+        facts = dict(target_scale=None, temperature=None) | d
+        scale,t = facts.pop('target_scale'),facts.pop('temperature')
+        if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
+        res = tasks[facts.pop('name')](**facts)
+        res.target_scale,res.temperature = scale,t
+        return res
 
     @staticmethod
     def from_config(cfg, arch): # `arch`: name of the model's class
@@ -240,13 +246,13 @@ class Regression(Task):
                 "a number to predict must be finite, and differ between rows")
         name = self.target or 'target'
         if not self.labels: self.labels = [name] if len(std)==1 else [f"{name} {i}" for i in range(len(std))]
-        self.units = mean.tolist(),std.tolist()
+        self.target_scale = mean.tolist(),std.tolist()
         return self
     def block(self): return _fastai().RegressionBlock(n_out=self.n_out)
     def head(self, pool='concat', pairing=None, **pooling):
         if (pairing,pool)==('siamese','mean'): pairing = 'cosine' # Reimers and Gurevych 2019, section 3
         return super().head(pool=pool, pairing=pairing, **pooling)
-    def loss_func(self): return ScaledMSE(self.units[1])
+    def loss_func(self): return ScaledMSE(self.target_scale[1])
     def metrics(self): return [_fastai().rmse, _fastai().PearsonCorrCoef()]
     def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)
     def chosen(self, scores, threshold=None): return scores
@@ -255,7 +261,7 @@ class Regression(Task):
         res = [{'label':label, 'score':o[0] if self.n_out==1 else o} for o in scores.tolist()]
         return res if top_k==1 else [[o] for o in res]
     def row_score(self, pred, y, x=None):
-        return -ScaledMSE(self.units[1], reduction='none')(pred, y).view(len(y), -1).mean(1)
+        return -ScaledMSE(self.target_scale[1], reduction='none')(pred, y).view(len(y), -1).mean(1)
 
 # %% ../../nbs/tasks/00_core.ipynb #88dbbe93
 class Numbers(Transform):
