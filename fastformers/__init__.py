@@ -23,13 +23,13 @@ Modules:
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
-- `fastformers.interpret.forgetting`: `forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
-- `fastformers.interpret.probes`: `layer_probes`: what a linear classifier can read from each layer of a network
+- `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
+- `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
-- `fastformers.learner.core`: Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
-- `fastformers.learner.counts`: Start the token embeddings of a language model from counts: `start_from_counts`
+- `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
+- `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
-- `fastformers.learner.optimizer`: `FusedAdam`, and no weight decay on normalization layers
+- `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction

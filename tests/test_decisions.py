@@ -44,6 +44,13 @@ def test_a_temperature_is_that_of_the_scores_everywhere(family, head, o, tmp_pat
     learn.export(tmp_path/'o.pkl')
     assert gap(asked(load_learner(tmp_path/'o.pkl')), after)<1e-5
 
+def test_two_learners_of_one_set_of_data_have_temperatures_of_their_own():
+    one = learner()
+    other = classifier_learner(one.dls, tiny_arch('bert'))
+    before = asked(other)
+    one.calibrate()
+    assert one.model.task.temperature and not other.model.task.temperature and gap(asked(other), before)==0
+
 def test_without_a_temperature_nothing_is_written(tmp_path):
     d = json.loads((learner().to_hf(tmp_path/'o')/'classifier.json').read_text())
     assert not {'temperature','threshold'} & {*d, *d['task']}
@@ -66,7 +73,7 @@ def test_thresholds_decide_everywhere(loss, tmp_path):
     assert [{*o['label']} for o in Ensemble([path, path], 'cpu')(texts)]==names
     fresh = classifier_dls(several, tiny_tok(), bs=16, max_len=40, device='cpu')
     again = classifier_learner(fresh, path)
-    assert gap(asked(again), asked(learn))<1e-5 and task_of(fresh).threshold==chosen.to_list()
+    assert gap(asked(again), asked(learn))<1e-5 and again.model.task.threshold==chosen.to_list()
     assert torch.equal(again.get_preds(with_decoded=True)[2], found)
 
 def test_thresholds_of_a_data_block_are_kept(tmp_path):

@@ -16,7 +16,6 @@ from torch import nn
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.predictor import Predictor, from_hf
-from ..tasks.core import task_of
 from ..models.families import block_modules, get_meta
 from ..text.core import as_tokens
 from ..text.tokenizer import tok_hash
@@ -34,7 +33,7 @@ class Distil(Regularizer):
         self.weight,self.temperature,self.known = weight,temperature,{}
 
     def after_create(self):
-        tok,task = tokenizer_of(self.dls),task_of(self.dls)
+        tok,task = tokenizer_of(self.dls),self.model.task
         for o in self.members:
             if not task.one_class or [*o.task.labels]!=[*task.labels]:
                 raise ValueError("`Distil` needs one label a text and a teacher with the same labels; "

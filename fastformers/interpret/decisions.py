@@ -30,17 +30,18 @@ def expected_calibration_error(
     targets=None, # `(n,)` class ids, or `(n, n_out)` of 0 and 1
     n_bins=15 # Bins of equal width
 )->float:
-    "Mean distance between score and accuracy (Guo et al. 2017, equation 3)"
+    "Measure the mean distance between score and accuracy (Guo et al. 2017, equation 3)"
     return _error(*_outcomes(scores, targets), n_bins)
 
 # %% ../../nbs/interpret/03_decisions.ipynb #a0c7eec3
 def plot_reliability(scores, targets=None, ax=None, n_bins=15): # `ax`
-    "Draw accuracy over score, with the expected calibration error; arguments as in `expected_calibration_error`"
+    "Draw accuracy over score, with the arguments of `expected_calibration_error`"
     import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(4,3.5))[1]
     p,hit = _outcomes(scores, targets)
     accuracy,score = calibration_curve(hit, p, n_bins=n_bins)
-    ax.hist(p, np.linspace(0, 1, n_bins+1), weights=np.full(len(p), 1/len(p)), color='#cbd5e1', label='share of answers')
+    ax.hist(p, np.linspace(0, 1, n_bins+1), weights=np.full(len(p), 1/len(p)), color='#cbd5e1',
+            label='share of answers')
     ax.plot([0,1], [0,1], '--', c='grey')
     ax.plot(score, accuracy, 'o-', label='accuracy')
     title = f'expected calibration error {_error(p, hit, n_bins):.3f}'

@@ -1,4 +1,4 @@
-"""`forgetting`: how much fine-tuning changed the LM loss, with a 95 % interval
+"""Compare the LM loss of stages, with a 95 % interval: `forgetting`
 
 Each stage of ULMFiT may forget what an earlier stage learnt. `forgetting` measures this: the language model of each stage predicts the same words of the same texts, for example of general texts that no stage was trained on. Masks depend on the texts only, so the stages are compared word for word, and the
 difference comes with a 95 % interval. A classifier has no LM head. Its body is measured with the head that `AuxiliaryLM` trained, or with the head of the language model it started from.
@@ -28,9 +28,12 @@ def _place(o):
     "(directory or hub id, revision)"
     return (o.source, o.revision) if isinstance(o, LoadReport) else (o, 'main')
 
-def stage_lm(o, auto_cls, head=None)->LanguageModel:
-    """The language model of class `auto_cls` of a stage `o`: a learner, a directory, or the `LoadReport` of one
-    `head`: directory with the LM head, for a classifier"""
+def stage_lm(
+    o, # A learner, a directory, or the `LoadReport` of one
+    auto_cls, # Class of the language model
+    head=None, # Directory with the LM head, for a classifier
+)->LanguageModel:
+    "Load the language model of a stage"
     if isinstance(o, Learner):
         if o.model.is_lm: return o.model
         res = o.model.lm if hasattr(o.model, 'lm') else lm_on(o.model, auto_cls, head)
@@ -39,13 +42,15 @@ def stage_lm(o, auto_cls, head=None)->LanguageModel:
         res = LanguageModel(*load_hf(auto_cls, path, revision=revision))
         if res.new_head and head: res = lm_on(HFModel(*load_body(path, revision=revision)), auto_cls, head)
     if res.new_head or not res.loaded.loaded:
-        raise ValueError(f"{res.loaded.source} has no LM head; pass `head`, the directory of the language model it started from")
+        raise ValueError(f"{res.loaded.source} has no LM head; "
+                         "pass `head`, the directory of the language model it started from")
     return res
 
 # %% ../../nbs/interpret/01_forgetting.ipynb #61dc4d09
-def text_losses(model, rows, objective, bs:int=32): # sums of losses `(n,)`, numbers of predicted tokens `(n,)`
-    "The loss of each of `rows`, `TensorTokens` of a text, as a sum over its predicted tokens, and their number"
-    sums,ns,device = np.zeros(len(rows)),np.zeros(len(rows)),next(model.parameters()).device
+def text_losses(model, rows, objective, bs:int=32)->tuple: # losses `(n,)`, numbers of predicted tokens `(n,)`
+    "Sum the losses of the predicted tokens in each of `rows`, `TensorTokens` of a text"
+    sums,ns = np.zeros((2,len(rows)))
+    device = next(model.parameters()).device
     with evaluating(model):
         for at,x in objective.tfm.batches(rows, bs):
             x,y = objective((x.to(device),), split_idx=1)
@@ -60,19 +65,23 @@ def forgetting(
     head=None, # directory with the LM head for classifiers; default: what each learner began with
     max_len:int=128, # most tokens of a text
     seed:int=42, # of the masks
-)->pd.DataFrame: # a row a stage
-    "LM loss of each stage on `texts`, and its change since the first with a 95 % interval; above 0: forgotten"
+)->pd.DataFrame: # a row a stage; a change above 0: forgotten
+    "Compute the LM loss of each stage on `texts`, and its change since the first with a 95 % interval"
     if isinstance(stages, Learner):
-        if not stages.model.loaded.loaded: raise ValueError("this learner began with random weights; pass a dictionary")
+        if not stages.model.loaded.loaded:
+            raise ValueError("this learner began with random weights; pass a dictionary")
         stages = {'before':stages.model.loaded, 'now':stages}
     texts = [texts] if isinstance(texts, str) else list(texts)
-    toks = [tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o)) for o in stages.values()]
+    def tok_of(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o))
+    toks = [tok_of(o) for o in stages.values()]
     if len({tok_hash(o) for o in toks})>1:
-        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: they do not all have the same tokenizer")
+        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: "
+                         "they do not all have the same tokenizer")
     obj,rows,res = default_objective(toks[0], seed),None,[]
     for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)
-        if rows is None: rows = HFTokenizer(obj.tok, min(max_len, max_length(lm.body) or max_len)).encode_batch(texts)
+        if rows is None:
+            rows = HFTokenizer(obj.tok, min(max_len, max_length(lm.body) or max_len)).encode_batch(texts)
         sums,ns = text_losses(lm, rows, obj)
         assert ns.sum(), "no token of these texts is predicted"
         loss,means = sums.sum()/ns.sum(),sums/np.maximum(ns, 1)

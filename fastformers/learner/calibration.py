@@ -21,20 +21,23 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/04_calibration.ipynb #1821214a
 def check_rows(dls, dl=None):
-    "Raise unless a temperature or thresholds can be chosen on the rows of `dl`, by default the validation rows of `dls`"
+    "Raise unless the rows of `dl`, by default the validation rows, can choose a temperature or thresholds"
     task,dl = task_of(dls),dls.valid if dl is None else dl
     if not (task and (task.one_class or task.multi_label)):
         raise TypeError(f"only classes of a text have scores to calibrate, this is {task or 'a language model'}")
     y = [torch.as_tensor(o) for tl in dl.dataset.tls[1:] for o in tl]
     if not y:
-        raise ValueError("there are no labelled validation rows; pass others: dl=learn.dls.test_dl(df, with_labels=True)")
+        raise ValueError("there are no labelled validation rows; "
+                         "pass others: dl=learn.dls.test_dl(df, with_labels=True)")
     if len(torch.stack(y).unique())<2:
-        raise ValueError(f"all {len(y)} validation rows have the same label, expected two or more; see `valid_col` of the dls")
+        raise ValueError(f"all {len(y)} validation rows have the same label, expected two or more; "
+                         "see `valid_col` of the dls")
 
 @patch
-def calibrate(self:Learner, dl=None)->float: # the temperature; above 1: the scores were too far from one another
-    """Divide the outputs by the temperature with the lowest log-loss on `dl`, labelled rows that were not trained on,
-    by default the validation rows (Guo et al. 2017)"""
+def calibrate(self:Learner,
+    dl=None # Labelled rows that were not trained on; default: the validation rows
+)->float: # the temperature; above 1: the classifier was over-confident
+    "Divide the outputs by the temperature with the lowest log-loss on validation rows (Guo et al. 2017)"
     check_rows(self.dls, dl)
     task = self.model.task
     old = task.temperature or 1.
@@ -47,9 +50,12 @@ def calibrate(self:Learner, dl=None)->float: # the temperature; above 1: the sco
     return task.temperature
 
 # %% ../../nbs/learner/04_calibration.ipynb #922fdcd1
-def best_threshold(scores, targets, cost=None)->float: # in the middle between two scores; 0.5 if the targets are all alike
-    """The threshold for `scores` `(n,)` above which to predict 1, for `targets` of 0 and 1
-    `cost`: of a false positive and of a false negative; None: best F1"""
+def best_threshold(
+    scores, # `(n,)`
+    targets, # `(n,)`, 0 and 1
+    cost=None # (Of a false positive, of a false negative); None: best F1
+)->float: # in the middle between two scores; 0.5 if the targets are all alike
+    "Find the score above which to predict 1"
     targets = np.asarray(targets, dtype=bool)
     if targets.all() or not targets.any(): return .5
     fpr,tpr,at = roc_curve(targets, scores, drop_intermediate=False)
@@ -64,10 +70,10 @@ def best_threshold(scores, targets, cost=None)->float: # in the middle between t
 def tune_thresholds(self:Learner,
     cost=None, # (Of a false positive, of a false negative); None: best F1
     dl=None # Labelled rows that were not trained on; default: the validation rows
-)->pd.Series: # The threshold of each label, 0.5 for one that no row has; of two classes a text that of the second one
-    "Choose the scores above which labels are predicted; answers, `decide` and metrics of the task use them"
+)->pd.Series: # The threshold of each label, 0.5 if no row has it; for two classes that of the second one
+    "Choose the scores above which labels are predicted, for answers and metrics"
     check_rows(self.dls, dl)
-    task = task_of(self.dls)
+    task = self.model.task
     if not task.multi_label and task.n_out!=2:
         raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}")
     with self.no_logging(), self.no_bar(): scores,y = self.get_preds(dl=dl)

@@ -1,4 +1,4 @@
-"""Put data and model together: `lm_learner`, `classifier_learner`, and the verbs they add to fastai's `Learner`
+"""Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 
 Both functions return a plain fastai `Learner` that fastai's verbs work on. They add a splitter (one group a transformer layer), loss and metrics by the objective or the task, a faster
 Adam, mixed precision, and callbacks that keep frozen weights frozen (normalisation layers too: `train_bn=False`). A stage ends with `save_encoder(dir)`, which writes a Hugging Face
@@ -11,9 +11,10 @@ __all__ = ['Lineage', 'lm_learner', 'classifier_learner']
 
 # %% ../../nbs/learner/01_core.ipynb #ce2dbe8f
 import inspect, logging
+from copy import copy
 from pathlib import Path
 from torch import nn
-import fastai.callback.schedule, fastai.callback.hook # so that every learner has `lr_find`, `fit_one_cycle`, `summary`, ...
+import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastcore.basics import patch
 from fastcore.foundation import L
 from fastcore.meta import delegates
@@ -46,13 +47,13 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/01_core.ipynb #95365524
 class Lineage(Callback):
-    "Origin of the weights: name of the arch, and the `stage.json` of its directory"
+    "Record the origin of the weights: `parent`, the name of the arch, and `stage`, its `stage.json`"
     def __init__(self, arch, revision='main'):
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
         self.stage = None if isinstance(arch, PretrainedConfig) else read_stage(resolve_arch(arch, revision))
 
 def _check_tok(tok, model, arch):
-    "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens; random weights take any that fits"
+    "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or weights are random and it fits"
     vocab,report = model.config.get_text_config().vocab_size,model.loaded
     path = resolve_arch(arch, report.revision)
     if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(path)): return
@@ -94,10 +95,11 @@ def _learner(
                          f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
     _check_tok(tfm.tok, model, arch)
     extend_rows(model, tfm.tok, arch)
-    if model.adapters: _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
-    own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device), FreezeGrads(), FrozenEval()]
+    if model.adapters:
+        _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
+    own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
-                   cbs=[*own, NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
+                   cbs=[*own, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
 
 # %% ../../nbs/learner/01_core.ipynb #ed9bbff8
 @delegates(_learner, but=['loss_func'])
@@ -109,13 +111,13 @@ def lm_learner(
     lr=5e-4, # Default learning rate of the learner's fits
     **kwargs
 ) -> Learner:
-    "A `Learner` for a language model"
+    "Build a `Learner` for a language model"
     obj = objective_of(dls)
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`")
     if metrics is None: metrics = obj.metrics
-    own = [TokenRecorder(), TrainingShare()]
-    learn = _learner(dls, arch, pretrained, obj.build, own, loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
+    learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder(), TrainingShare()],
+                     loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
         _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and should first "
                      "train alone: `fine_tune_lm` does so; in your own loop use `fit_schedule(lp_ft)`")
@@ -123,7 +125,7 @@ def lm_learner(
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b
 def _keep(path, task, there):
-    "Take scale, temperature and thresholds from `there`, the `Bundle` of a head that is kept, None for another library's"
+    "Take scale, temperature and thresholds from `there`, the `Bundle` of a head that is kept, or None"
     if there:
         task.target_scale,task.temperature = there.task.target_scale,there.task.temperature
         if task.threshold==type(task)().threshold: task.threshold = there.task.threshold
@@ -139,14 +141,15 @@ def _check_head(head, task, pairing):
     if isinstance(head, tuple(heads.values())) and isinstance(head, TokenHead)!=task.per_token:
         raise ValueError(f"the task {task.name} needs an output for each {'token' if task.per_token else 'text'}, "
             f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
-    apart = head.pairing if isinstance(head, PoolingHead) else 'starts' in inspect.signature(head.forward).parameters
+    takes = inspect.signature(head.forward).parameters
+    apart = head.pairing if isinstance(head, PoolingHead) else 'starts' in takes
     if pairing!='together' and not apart:
         raise ValueError(f"{name} reads the texts of pairing={pairing!r} as one; leave out `head`, or pass "
             f"partial(PoolingHead, pairing={pairing!r}), or a head with the argument `starts`")
 
-def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
-    "The body of `arch` with `head`, None for the task's; a head of the same form and labels in the directory `arch` is kept"
-    task,tok,(body,report) = task_of(dls),tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
+def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
+    "Build the body of `arch` with `head`, keeping a head of the same form and labels in the directory `arch`"
+    tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
     if head is None:
         begins = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # with a token that sums up the text
         at = 'cls' if begins and not is_causal(body.config) else 'last'
@@ -161,7 +164,8 @@ def _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states
         model.load_head(path)
         _keep(arch, task, there)
         return model
-    if there: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
+    if there:
+        _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
     y = task.prior_bias(dls)
     if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if task.target_scale else y)
     return model
@@ -171,8 +175,8 @@ def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    # A class or function called with `(nf, n_out)`, such as `LSTMHead`; a module called with hidden states `(bs, sl, nf)`
-    # and the mask of real tokens; or 'hf' for Hugging Face's own; default: by the task, `PoolingHead` or `TokenHead`
+    # A class or function called with `(nf, n_out)`, such as `LSTMHead`; a module called with hidden states
+    # `(bs, sl, nf)` and the mask of real tokens; or 'hf' for Hugging Face's own; default: by the task
     head=None,
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
@@ -181,19 +185,22 @@ def classifier_learner(
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states=-1,
-    grad_windows=None, # Of a text in windows only the last so many get gradients, which bounds the memory; None: all
+    grad_windows=None, # Number of windows of a text, from the last, that get gradients; None: all
     **kwargs
 ) -> Learner:
-    "A `Learner` for a text classifier or regressor; all groups start unfrozen"
-    task = task_of(dls)
+    "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
+    task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
     if isinstance(head, str) and head!='hf':
         raise ValueError(f"`head` {head!r} is unknown; pass 'hf', a class such as `LSTMHead`, or a module")
     if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.per_sequence):
-        raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', or build the dls without `windows` and `pairing`")
+        raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
+                         "or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
-        if head!='hf': return _text_classifier(dls, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
+        if head!='hf':
+            return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
-        if not model.loaded.new: _keep(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
+        if not model.loaded.new:
+            _keep(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
         return model
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
@@ -209,11 +216,11 @@ _predict = Learner.predict # fastai's own
 
 @patch
 def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
-    "As fastai's `predict`; a pair of texts is one item, and the answer to a question is a text"
+    "Predict the answer to one text, or to a pair of texts as one item"
     if isinstance(rm_type_tfms, str):
         raise TypeError(f"a pair of texts is one item: predict(({item!r:.40}, {rm_type_tfms!r:.40}))")
     *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
-    task = task_of(self.dls) if isinstance(self.model, HFModel) else None
+    task = getattr(self.model, 'task', None)
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
@@ -226,7 +233,8 @@ def _scores(learn):
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"
-    dls,model,tok,task,bundle = learn.dls,learn.model,tokenizer_of(learn.dls),task_of(learn.dls),None
+    dls,model,bundle = learn.dls,learn.model,None
+    tok,task = tokenizer_of(dls),model.task
     base = learn.lineage.parent
     facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
@@ -235,21 +243,20 @@ def _write(learn, path, readme=False, **facts):
         if task is None: model.save(tmp); save_tokenizer(tok, tmp)
         else:
             rows = dict(training=len(dls.train_ds), validation=len(dls.valid_ds))
-            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base, rows=rows, scores=_scores(learn))
+            bundle = write_bundle(tmp, model, tok, reads_pairs(dls),
+                                  base=base, rows=rows, scores=_scores(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     return Path(path)
 
 @patch
 def save_encoder(self:Learner, path, **facts)->Path:
-    """Write model and tokenizer in Hugging Face format, `stage.json` with `facts`, and of a classifier what `from_hf` needs to
-    open it, to the directory `path`; an earlier stage there is replaced when the new one is complete"""
+    "Write model, tokenizer and `stage.json` with `facts` to the directory `path`, for the next stage and `from_hf`"
     return _write(self, path, **facts)
 
 @patch
-def to_hf(self:Learner, path)->Path: # the directory; its README.md says what opens it
-    """Write this learner's model to the directory `path` for others, with a model card: no pickle, no fastai needed to
-    open it; an earlier stage in `path` is replaced when the new one is complete"""
+def to_hf(self:Learner, path)->Path: # the directory; its README.md names what opens it
+    "Write model, tokenizer and a model card to the directory `path`, for use without fastai"
     return _write(self, path, readme=True)
 
 def _load_weights(mine, theirs, path):
@@ -262,12 +269,12 @@ def _load_weights(mine, theirs, path):
 
 @patch
 def load_encoder(self:Learner, path)->Learner:
-    """Load the weights in `path`, a directory of `save_encoder` or any checkpoint of the same architecture, into this
-    learner's language model or body, with its adapters; a classifier's head stays"""
+    "Load the weights of a stage or checkpoint `path` into the language model or body, with its adapters"
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
-        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: call `remove_adapters` first")
+        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: "
+                         "call `remove_adapters` first")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
     for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path)
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)

@@ -19,7 +19,7 @@ from ..text.core import TensorTokens
 
 # %% ../../nbs/learner/02_generation.ipynb #e851ddc1
 def _lm(learn):
-    "The language model of `learn`; of a generator with a discriminator the generator"
+    "The language model of `learn`, the generator if it has a discriminator"
     return LMPredictor(learn.model.parts[-1], tokenizer_of(learn.dls))
 
 @patch
@@ -31,7 +31,8 @@ def fill_mask(self:Learner,
     lm = _lm(self)
     lm.check('fill_mask', causal=False)
     tok,hf = lm.tok.tok,lm.model.hf
-    if not tok.mask_token or tok.mask_token not in text: raise ValueError(f"expected the mask token {tok.mask_token} in {text!r:.80}")
+    if not tok.mask_token or tok.mask_token not in text:
+        raise ValueError(f"expected the mask token {tok.mask_token} in {text!r:.80}")
     e = tok(text, return_token_type_ids=True)
     x = TensorTokens(e.input_ids, segment_ids=e.token_type_ids)
     masks = x.ids==tok.mask_token_id
@@ -39,7 +40,8 @@ def fill_mask(self:Learner,
     def answer(p, i, k):
         sequence = tok.decode(x.ids.index_fill(0, i, k), skip_special_tokens=len(at)==1)
         return dict(token_str=tok.decode([k]), score=p, sequence=sequence)
-    with evaluating(hf): probs = lm.model(x.replace(predicted=masks)[None].to(hf.device))[0].float().softmax(-1).cpu()
+    with evaluating(hf): pred = lm.model(x.replace(predicted=masks)[None].to(hf.device))[0]
+    probs = pred.float().softmax(-1).cpu()
     return [[answer(p, i, k) for p,k in zip(*(o.tolist() for o in r.topk(n)))] for i,r in zip(at, probs)]
 
 # %% ../../nbs/learner/02_generation.ipynb #ac7d60da
@@ -51,7 +53,11 @@ def generate(self:Learner, text, max_new_tokens=30, **kwargs):
 
 # %% ../../nbs/learner/02_generation.ipynb #0f991225
 @patch
-def score(self:Learner, texts, by_token=False): "Score texts by their likelihood: `LMPredictor.score`"; return _lm(self).score(texts, by_token)
+def score(self:Learner, texts, by_token=False):
+    "Score texts by their likelihood: `LMPredictor.score`"
+    return _lm(self).score(texts, by_token)
 
 @patch
-def choose(self:Learner, texts, candidates): "Choose between `candidates` at a mask: `LMPredictor.choose`"; return _lm(self).choose(texts, candidates)
+def choose(self:Learner, texts, candidates):
+    "Choose between `candidates` at a mask: `LMPredictor.choose`"
+    return _lm(self).choose(texts, candidates)

@@ -1,4 +1,4 @@
-"""`FusedAdam`, and no weight decay on normalization layers
+"""A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 
 `FusedAdam` is fastai's `Adam` with torch's fused kernel; our learners use it by default. `NoNormDecay` extends fastai's
 `wd_bn_bias=False` to normalization layers that fastai does not know, such as RMSNorm. Learning rate schedules are in `callback.schedule`."""
@@ -16,7 +16,7 @@ from torch.optim.adamw import adamw
 
 # %% ../../nbs/learner/00_optimizer.ipynb #d732f72b
 class FusedAdam(Optimizer):
-    "fastai's `Adam` with decoupled weight decay, through torch's fused kernel"
+    "Update weights as fastai's `Adam` with decoupled weight decay, by torch's fused kernel"
     def __init__(self,
         params, # parameters, or a list of lists of them
         lr, # learning rate
@@ -49,7 +49,7 @@ class FusedAdam(Optimizer):
 
 # %% ../../nbs/learner/00_optimizer.ipynb #2f730ff4
 class NoNormDecay(Callback):
-    "No weight decay on modules whose class name ends in 'Norm' (RMSNorm, ...), unless `wd_bn_bias` is set"
+    "Exclude modules whose class name ends in 'Norm' from weight decay, unless `wd_bn_bias` is set"
     def before_fit(self):
         if self.opt is None or self.learn.wd_bn_bias: return  # `summary` fits without an optimizer
         for m in self.model.modules():

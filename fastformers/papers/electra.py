@@ -95,7 +95,7 @@ def replaced(filled, y):
     return filled.predicted & (filled.ids!=y.as_subclass(Tensor))
 
 class RTDLoss:
-    "Masked-LM loss plus `rtd_weight` times the discriminator's loss, weighted by classified tokens; 'none': of each row"
+    "Add the discriminator's loss to the masked-LM loss, and weight rows by their classified tokens"
     def __init__(self,
         rtd_weight=50., # Weight of the discriminator's loss; default: the paper's
         reduction='mean', # 'mean', 'sum' or 'none'

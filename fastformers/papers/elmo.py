@@ -29,7 +29,7 @@ class BiLMConfig(AWDLSTMConfig):
         super().__init__(**kwargs)
 
 def reversed_positions(ids, mask, special):
-    "Return the positions that reverse each row of `ids` `(bs, sl)`; padding and `special` ids keep theirs"
+    "Return the positions that reverse each row of `ids` `(bs, sl)`, except padding and `special` ids"
     ok = (mask!=0) & ~torch.isin(ids, torch.tensor(special, dtype=ids.dtype, device=ids.device))
     first = (~ok).int().argsort(dim=1, stable=True) # positions of the ordinary tokens, then the others
     rank = (ok.sum(1, keepdim=True)-ok.cumsum(1)).clamp(min=0)

@@ -27,8 +27,7 @@ def _differentiable(model):
         for p in frozen: p.requires_grad_(False)
 
 def score_gradient(model, x, ps, gen): # gradients, None for an unused parameter
-    """Gradient by `ps` of the summed log-probability of answers drawn by `gen`, a generator on the CPU,
-    from the predictions of a language model for the row `x` `(1, sl)`"""
+    "Compute the gradient by `ps` of the log-probability of answers that `gen` draws for the row `x` `(1, sl)`"
     logp = model(x)[0].float().log_softmax(-1)                           # (k, V)
     y = torch.multinomial(logp.detach().exp().cpu(), 1, generator=gen).to(logp.device)
     return torch.autograd.grad(logp.gather(1, y).sum(), ps, allow_unused=True)
@@ -39,7 +38,7 @@ def fisher_diagonal(
     n:int=200, # maximal number of rows
     seed:int=42, # seed of the answers
 )->dict: # name in the body -> float32 tensor on the CPU
-    "The diagonal of the Fisher information of the body's weights, a mean over predictions"
+    "Estimate the diagonal of the Fisher information of the body's weights, a mean over predictions"
     model = learn.model
     ps,count = plain_params(model.body),0
     total = {k:torch.zeros_like(p, dtype=torch.float32) for k,p in ps.items()}

@@ -20,7 +20,7 @@ from ..text.tokenizer import tok_hash
 
 # %% ../../nbs/papers/09_mt_dnn.ipynb #e25383ab
 class AuxiliaryTasks(Regularizer):
-    "Add `weight` times the loss of a batch of another task, on the body of this classifier and with a head of that task"
+    "Add the loss of a batch of another task, which has a head of its own on the body of this classifier"
     def __init__(self,
         tasks, # Name -> dls, as from `classifier_dls`, with the same tokenizer
         weight=1., # Weight of the other task's loss

@@ -192,7 +192,8 @@ class Joint(Objective):
         if not isinstance(members, (list,tuple)): members = [MLM(members, seed=seed), NSP(members, seed=seed)]
         self.members = sorted(members, key=lambda o: isinstance(o, NSP))
         if [isinstance(o, NSP) for o in self.members]!=[False,True] or not isinstance(self.members[0], MLM):
-            raise ValueError(f"`Joint` takes one of `MLM`, `WholeWordMLM` and one of `NSP`, `SOP`; got {', '.join(type(o).__name__ for o in members)}")
+            raise ValueError("`Joint` takes one of `MLM`, `WholeWordMLM` and one of `NSP`, `SOP`; "
+                             f"got {', '.join(type(o).__name__ for o in members)}")
         super().__init__(self.members[0].tfm, seed)
         self.loss_func = JointLoss(self.members)
     @property

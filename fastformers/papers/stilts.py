@@ -26,7 +26,7 @@ def transfer_table(
     arch=default_arch, # Hub id, directory of a stage, or shipped name
     seeds=(42,43,44), # Of the classifiers of the target; the first also of the sources
     **kwargs # Settings of `TaskConfig`, of all classifiers
-)->pd.DataFrame: # A row a source, and one for none: mean `score` of the target's validation rows, its `gain` over none with the 95 % interval
+)->pd.DataFrame: # A row a source, and one for none: mean `score` on the target, its `gain` over none, 95 % interval
     "Compare scores of `target` after training on each of `sources` first, and without"
     def cols(df): return ('text_a','text_b') if 'text_a' in df else 'text'
     def train(df, start, seed, path=None):

@@ -17,12 +17,11 @@ from fastai.callback.mixup import NoneReduce
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.predictor import as_texts
-from ..tasks.core import task_of
 from ..objectives.mlm import MLM
 
 # %% ../../nbs/papers/08_uda.ipynb #e1000008
 class Consistency(Regularizer):
-    "Add `weight` times the divergence between the answers for unlabelled texts and for masked copies (UDA, Xie et al. 2020, section 2)"
+    "Add the divergence between answers for unlabelled texts and masked copies (Xie et al. 2020, section 2)"
     def __init__(self,
         texts, # Unlabelled texts, or pairs of texts
         weight=1., # Of the divergence beside the loss of the labels
@@ -39,29 +38,31 @@ class Consistency(Regularizer):
     def load_state_dict(self, state): self.drawn = state['drawn']
 
     def after_create(self):
-        self.tok,task = tokenizer_of(self.dls),task_of(self.dls)
+        self.tok,task = tokenizer_of(self.dls),self.model.task
         if not task.one_class: raise ValueError(f"`Consistency` needs one label a text, got {task}")
-        if self.tok.tok.mask_token_id is None: raise ValueError("`Consistency` hides tokens and needs a mask token: `extend_vocab(tok, mask_token='<mask>')`")
+        if self.tok.tok.mask_token_id is None:
+            raise ValueError("`Consistency` hides tokens and needs a mask token: `extend_vocab(tok, mask_token='<mask>')`")
         self.mask,self.n = MLM(self.tok, self.p, (1.,0.), self.seed),self.dls.train.bs
         self.rows = sorted(self.tok.encode_batch(as_texts(self.texts)), key=len)
 
     def unlabelled(self):
-        "The next batch: neighbours in the order of length, from a random place"
+        "Return the next batch: neighbours in the order of length, from a random place"
         at = np.random.default_rng((self.seed, self.drawn)).integers(max(len(self.rows)-self.n, 0)+1)
         self.drawn += 1
         return self.tok.batch(self.rows[at:at+self.n]).to(self.dls.device)
 
     def divergence(self, x):
-        "The divergence for a batch of texts, a mean over all of them; 0 for those without a sure answer"
+        "Compute the mean divergence for a batch of texts, 0 for texts without a sure answer"
         self.mask.passes = self.drawn
         copy = self.mask((x,), split_idx=0)[0].replace(predicted=False)
         with torch.no_grad(): out = self.model(x).float()
         sure = out.softmax(-1).amax(-1)>=self.confidence
-        each = F.kl_div(self.model(copy).float().log_softmax(-1), (out/self.temperature).softmax(-1), reduction='none').sum(-1)
+        logp = self.model(copy).float().log_softmax(-1)
+        each = F.kl_div(logp, (out/self.temperature).softmax(-1), reduction='none').sum(-1)
         return (each*sure).mean()
 
     def annealed(self):
-        "The loss of the labelled rows whose label has a probability below the threshold"
+        "Compute the loss of the labelled rows whose label has a probability below the threshold"
         p,n = self.pred.float().softmax(-1).gather(1, self.y[:,None])[:,0],self.pred.shape[1]
         keep = p<=1/n + (1-1/n)*self.pct_train
         with NoneReduce(self.loss_func) as f: each = f(self.pred, self.y)
@@ -80,4 +81,5 @@ def pseudo_label(
     "Label `texts` with the answers of a classifier that it is sure of (Lee 2013)"
     texts = as_texts(texts)
     answers = predictor(texts, abstain_below=at_least)
-    return pd.DataFrame(answers, columns=['label','score']).assign(text=texts).dropna(subset='label')[['text','label','score']].reset_index(drop=True)
+    res = pd.DataFrame(answers, columns=['label','score']).assign(text=texts).dropna(subset='label')
+    return res[['text','label','score']].reset_index(drop=True)

@@ -20,7 +20,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import classification_report
 from sklearn.pipeline import make_pipeline
-from ..tasks.core import task_of
 from ..objectives.core import objective_of
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
@@ -28,7 +27,7 @@ def row_score(learn):
     "Return the name of a row's score, and `f(x, pred, *yb)` that computes scores and weights of rows"
     if obj := objective_of(learn.dls):
         return '-loss', lambda x,*o: (-learn.loss_func(*o, reduction='none'), obj.row_weights(*o))
-    task = task_of(learn.dls)
+    task = learn.model.task
     return task.score_name, lambda x,pred,y: (task.row_score(pred, y, x), torch.ones(len(y)))
 
 class RowScores(Callback):
@@ -55,7 +54,7 @@ def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
 def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one for their mean; None without classes
     "Compute precision, recall, F1 and number of validation rows of each class"
-    task = task_of(learn.dls)
+    task = learn.model.task
     if not task.classes: return
     with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds()
     names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)

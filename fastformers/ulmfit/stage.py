@@ -28,7 +28,6 @@ from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
 from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean, mark_checkpoints
-from ..tasks.core import task_of
 from ..learner.core import classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
 from ..learner import counts # `start_from_counts`
@@ -71,7 +70,7 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _check_answers(learn, stage):
     "Store the share of the most frequent label, and warn if one label is predicted for all rows"
-    task = task_of(learn.dls)
+    task = learn.model.task
     if not task.classes or task.multi_label or task.per_token: return
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
