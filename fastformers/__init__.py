@@ -7,6 +7,7 @@ Modules:
 - `fastformers.callback.compute`: Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.freeze`: Keep frozen weights unchanged, and train a head fast: `FreezeGrads`, `FrozenEval`, `FrozenCache`
+- `fastformers.callback.keep_vectors`: Train a sentence encoder further on your texts without losing its sentence vectors: `KeepVectors`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
@@ -30,6 +31,7 @@ Modules:
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
+- `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction

@@ -9,9 +9,9 @@ Callbacks for frozen layers are in `callback.freeze`."""
 
 # %% auto #0
 __all__ = ['Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfreeze', 'sequential_unfreeze', 'lp_ft',
-           'head_first', 'chain_thaw', 'discriminative_lrs', 'one_cycle', 'slanted_triangular', 'linear_warmup',
-           'table_for', 'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit', 'ScheduleRunner',
-           'check_batches']
+           'head_first', 'probe_first', 'chain_thaw', 'discriminative_lrs', 'one_cycle', 'slanted_triangular',
+           'linear_warmup', 'table_for', 'plot_schedule', 'drop_frozen_grads', 'acts_in_step', 'in_fit',
+           'ScheduleRunner', 'check_batches']
 
 # %% ../../nbs/callback/00_schedule.ipynb #111a5689
 import math, time
@@ -107,8 +107,12 @@ def lp_ft(n_groups:int, epochs=(1,1))->Schedule:
     return unfreeze_from(n_groups, [n_groups-1, 0], epochs)
 
 def head_first(n_groups:int)->Schedule:
-    "Train the head for 30 % of the time, then all groups, the body at a fifth of the head's rate"
-    return Schedule([[0.]*(n_groups-1)+[1.], [.2]*(n_groups-1)+[1.]], [.3,.7])
+    "Train a new head for 15 % of the time, then all groups at a tenth of the rate"
+    return Schedule([[0.]*(n_groups-1)+[1.], [.1]*n_groups], [.15,.85])
+
+def probe_first(n_groups:int)->Schedule:
+    "Train all groups after `fit_probe`, the head at ten times the rate of the body"
+    return Schedule([[1.]*(n_groups-1)+[10.]])
 
 # %% ../../nbs/callback/00_schedule.ipynb #fab22756
 def chain_thaw(n_groups:int)->Schedule:

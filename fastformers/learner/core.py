@@ -12,6 +12,7 @@ __all__ = ['Lineage', 'lm_learner', 'classifier_learner']
 # %% ../../nbs/learner/01_core.ipynb #ce2dbe8f
 import inspect, logging
 from copy import copy
+from functools import partial
 from pathlib import Path
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
@@ -36,7 +37,7 @@ from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length
-from ..models.heads import PoolingHead, TokenHead, as_head, heads
+from ..models.heads import LinearHead, PoolingHead, TokenHead, as_head, build_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
 from ..objectives.core import objective_of
@@ -150,17 +151,20 @@ def _check_head(head, task, pairing):
 def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "Build the body of `arch` with `head`, keeping a head of the same form and labels in the directory `arch`"
     tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
-    if head is None:
+    there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
+    kept = there and _alike(there.task.to_dict(), task.to_dict())
+    if head is None and kept and there.head['class'] in heads and there.head.get('pool', pool)==pool:
+        head = lambda nf,n_out: build_head(there.head)
+    if head is None or head=='linear':
         begins = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # with a token that sums up the text
         at = 'cls' if begins and not is_causal(body.config) else 'last'
-        head = task.head(pool=pool, at=at, pairing=None if tok.pairing=='together' else tok.pairing)
+        args = dict(pool=pool, at=at, pairing=None if tok.pairing=='together' else tok.pairing)
+        head = partial(LinearHead, **args) if head=='linear' and not task.per_token else task.head(**args)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
-    spec = model.head_spec()
     model.task = task
     _check_head(model.head, task, tok.pairing)
     if isinstance(head, nn.Module): return model
-    there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
-    if there and _alike(there.task.to_dict(), task.to_dict()) and _alike(there.head, spec):
+    if kept and _alike(there.head, model.head_spec()):
         model.load_head(path)
         _keep(arch, task, there)
         return model
@@ -176,7 +180,7 @@ def classifier_learner(
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     # A class or function called with `(nf, n_out)`, such as `LSTMHead`; a module called with hidden states
-    # `(bs, sl, nf)` and the mask of real tokens; or 'hf' for Hugging Face's own; default: by the task
+    # `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own; default: by the task
     head=None,
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
@@ -190,8 +194,8 @@ def classifier_learner(
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
-    if isinstance(head, str) and head!='hf':
-        raise ValueError(f"`head` {head!r} is unknown; pass 'hf', a class such as `LSTMHead`, or a module")
+    if isinstance(head, str) and head not in ('hf','linear'):
+        raise ValueError(f"`head` {head!r} is unknown; pass 'linear', 'hf', a class such as `LSTMHead`, or a module")
     if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.per_sequence):
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
                          "or build the dls without `windows` and `pairing`")

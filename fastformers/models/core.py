@@ -301,6 +301,7 @@ class TextClassifier(HFModel):
             self.selector = HiddenStateSelector(hidden_states, cfg.num_hidden_layers+1, cfg.hidden_size)
             self.nf = self.selector.nf
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
+        self.new_head = self.loaded.loaded>0
     @property
     def state_modules(self): return [o for o in (self.body, self.selector) if o is not None]
     @property
@@ -342,6 +343,7 @@ class TextClassifier(HFModel):
     def load_head(self, path):
         "Load the head from `head.safetensors` in the directory `path`"
         load_model(self._above(), str(Path(path)/HEAD))
+        self.new_head = False
 
 # %% ../../nbs/models/07_core.ipynb #189bfd57
 class HFClassifier(HFModel):

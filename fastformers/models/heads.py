@@ -8,14 +8,14 @@ which `build_head` builds them again. Your own head is any such module, passed a
 
 # %% auto #0
 __all__ = ['pools', 'joins', 'heads', 'cls_pool', 'last_pool', 'mean_pool', 'max_pool', 'attn_pool', 'concat_pool', 'PoolingHead',
-           'TokenLSTM', 'LSTMHead', 'TokenHead', 'build_head', 'as_head']
+           'TokenLSTM', 'LSTMHead', 'TokenHead', 'LinearHead', 'build_head', 'as_head']
 
 # %% ../../nbs/models/05_heads.ipynb #be690c41
 import torch
 from functools import partial
 from fastcore.meta import delegates
 from torch import nn, Tensor
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, normalize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 # %% ../../nbs/models/05_heads.ipynb #35cdac24
@@ -182,8 +182,24 @@ class TokenHead(nn.Module):
     def forward(self, h:Tensor, mask:Tensor)->Tensor: # `(bs, sl, n_out)`
         return self.lin(self.drop(h).to(self.lin.weight.dtype)).float()
 
+# %% ../../nbs/models/05_heads.ipynb #9f7c6d96
+class LinearHead(PoolingHead):
+    "Scale pooled states to length 1 and classify them with one linear layer"
+    def __init__(self,
+        nf:int, # width of the hidden states
+        n_out:int, # width of the prediction
+        pool='concat', # a name in `pools`, or any `f(h, mask) -> (bs, n)`
+        at:str='cls', # the first part of 'concat': 'cls', or 'last' for causal models
+        pairing=None, # as in `PoolingHead`
+    ):
+        super().__init__(nf, n_out, pool, at, (), (0.,), None, pairing)
+        self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, **{'pair':pairing} if pairing else {})
+    def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
+        "Pool the states `h` and scale the result to length 1"
+        return normalize(super().features(h, mask, starts), dim=1)
+
 # %% ../../nbs/models/05_heads.ipynb #daa3d8e9
-heads.update({o.__name__:o for o in (PoolingHead, LSTMHead, TokenHead)})
+heads.update({o.__name__:o for o in (PoolingHead, LinearHead, LSTMHead, TokenHead)})
 
 def build_head(spec)->nn.Module:
     "Build the head that `spec` describes, with new weights"

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from importlib import import_module
 from pkgutil import iter_modules
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from fastcore.basics import basic_repr, camel2snake, ifnone
 from fastcore.foundation import L, first
@@ -89,6 +89,13 @@ class TokenLoss:
 # %% ../../nbs/objectives/00_core.ipynb #c1587cb1
 objectives = {} # name -> class
 
+def _begin_head(hf, new):
+    "Begin the square layers among the `new` weights as the identity, so that an LM head reads the states as they are"
+    for k,m in hf.named_modules():
+        if isinstance(m, nn.Linear) and m.in_features==m.out_features and {f'{k}.weight',f'{k}.bias'} <= {*new}:
+            nn.init.eye_(m.weight)
+            nn.init.zeros_(m.bias)
+
 class Objective(ItemTransform):
     "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
     order,metrics = 90,()
@@ -140,7 +147,9 @@ class Objective(ItemTransform):
     def build(self, arch, pretrained=True, **kwargs):
         "Build the model of `arch` for this objective with `load_hf`, which takes the `kwargs`"
         self.check(arch, kwargs.get('revision','main'))
-        return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs))
+        hf,report = load_hf(self.auto_cls, arch, pretrained, **kwargs)
+        if report.loaded: _begin_head(hf, report.new)
+        return self.model_cls(hf, report)
 
     def decodes(self, b):
         "Decode tokens and targets, or predicted ids `(bs, k)`, to tokens without and with the answers"

@@ -70,7 +70,7 @@ class ModelConfig:
     compile_blocks:bool = False # Compile each layer with `torch.compile`: slow start, faster steps on a GPU
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #0265b871
-_schedules = Literal['full_tune','head_first','head_only','gradual_unfreeze','sequential_unfreeze','lp_ft','chain_thaw']
+_schedules = Literal['full_tune','head_first','probe_first','head_only','gradual_unfreeze','sequential_unfreeze','lp_ft','chain_thaw']
 
 # lowest and highest value of a setting
 _ranges = dict(epochs=(1e-6,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
@@ -82,10 +82,10 @@ class TrainConfig:
     "Settings of every stage"
     epochs:float|None = 1. # Epochs, fractions allowed; blank: the length of the schedule
     minutes:float|None = None # Minutes of the stage, by the clock, instead of epochs
-    # Highest learning rate; blank: 5e-4 for a language model, 2e-4 for a classifier, 2e-3 with adapters
+    # Highest learning rate; blank: 5e-4, or 1e-3 if a language model's head is new
     lr:float|None = None
-    # Which layers learn when: full_tune, head_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft, chain_thaw;
-    # blank: full_tune, or head_first if a language model's head is new
+    # Which layers learn when: full_tune, head_first, probe_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft,
+    # chain_thaw; blank: full_tune, head_first if a language model's head is new, probe_first after a probe
     schedule:_schedules|None = None
     # How the learning rate moves in a step of the schedule: one_cycle, slanted_triangular, linear_warmup
     anneal:Literal['one_cycle','slanted_triangular','linear_warmup'] = 'one_cycle'
@@ -107,7 +107,10 @@ class LMConfig(TrainConfig):
     # What is predicted: mlm (masked tokens), clm (the next token) or another objective;
     # blank: mlm, or clm if the tokenizer has no mask token; none: skip this stage
     objective:str|None = None
-    mask_rate:float|None = None # Share of tokens that a masked language model predicts; blank: 0.15
+    # Share of tokens that a masked language model predicts; blank: 0.15, or 0.2 while sentence vectors are kept
+    mask_rate:float|None = None
+    # Weight of a term that keeps the mean vectors of the rows, `KeepVectors`; blank: 1 if the checkpoint has no LM head
+    keep_vectors:float|None = None
     seq_len:int = 128 # Most tokens in a row
     # How documents become rows: doc-sentences, full-sentences, segment-pair
     packing:str = 'doc-sentences'
@@ -139,9 +142,16 @@ class GeneralConfig(LMConfig):
 @dataclass(frozen=True)
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"
-    epochs:float|None = 4.
-    schedule:_schedules|None = 'full_tune'
+    epochs:float|None = None # Epochs, fractions allowed; blank: 3, or as many as make 150 steps
+    # Highest learning rate of the body, ten times as much for the head after a probe;
+    # blank: 1e-4 for a width of 384, divided by the square of the width; 2e-3 with adapters
+    lr:float|None = None
+    bs:int = 16 # Rows in a batch
+    anneal:Literal['one_cycle','slanted_triangular','linear_warmup'] = 'linear_warmup'
     discr:float = 1.11
+    # How the output layer begins: probe (a linear model on the frozen states of the training rows) or random;
+    # blank: probe for classes and numbers on a checkpoint, if `head` is blank or linear and there are no adapters
+    start:Literal['probe','random']|None = None
     # single, multi (several labels per text), regression, tags, spans (the answer to a question, from a text) or
     # choice (the best of several candidates); blank: inferred from the label column, but choice must be named
     task:str|None = None
@@ -154,7 +164,8 @@ class TaskConfig(TrainConfig):
     pairing:Literal['together','siamese','both_orders'] = 'together'
     # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
     grad_windows:int|None = None
-    head:str|None = None # hf: Hugging Face's own head, which its pipeline opens; blank: ULMFiT's
+    # linear: one layer; hf: Hugging Face's own head, which its pipeline opens; blank: linear after a probe, else ULMFiT's
+    head:str|None = None
     pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,
     # side by side, or mix for a learned mean of all

@@ -23,6 +23,7 @@ from fastai.torch_core import set_seed
 from transformers import AutoConfig, PretrainedConfig
 from ..callback import schedule as schedules
 from ..callback.auxiliary_lm import AuxiliaryLM
+from ..callback.keep_vectors import KeepVectors
 from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs
 from ..data.block import classifier_dls, lm_dls
@@ -30,6 +31,7 @@ from ..data.labels import as_frame, split_rows
 from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..learner.core import classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
+from ..learner.probe import fine_tuning_lr # and `fit_probe`
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
 from ..objectives.core import Objective, all_objectives, objective_of
@@ -41,7 +43,8 @@ from ..text.train_tokenizer import train_tokenizer
 from .recipe import GeneralConfig, LMConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from .record import Stage, fmt_time
-from .scores import measure, row_score
+from ..tasks.core import task_of
+from .scores import measure, row_score, tfidf_hits
 
 _log = logging.getLogger(__name__)
 
@@ -68,32 +71,44 @@ def _sizes(dls):
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
-def _check_answers(learn, stage):
-    "Store the share of the most frequent label, and warn if one label is predicted for all rows"
-    task = learn.model.task
-    if not task.classes or task.multi_label or task.per_token: return
+def _verdict(learn, stage, tfidf):
+    "Compare a classifier with the largest class, the probe that it began with and TF-IDF, and say why it may be worse"
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
+    rivals = {'largest class':stage.majority, 'TF-IDF':tfidf, 'probe':stage.before.get('accuracy')}
+    rivals = {k:v for k,v in rivals.items() if v is not None}
+    best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     if len(preds.unique())==1<len(targs.unique()):
-        _log.warning(f"{stage.name}: all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}; "
-                     "try more epochs, another `lr`, or check the labels")
+        faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}")
+    if score<rivals[best]-.01: faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}")
+    if faults and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
+    if faults and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
+    beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
+    if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
+    else: _log.info(f"{stage.name}: accuracy {score:.2f}, beside {beside} on the same {len(targs)} rows")
 
-def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
+def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, **facts):
     "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
     base,is_lm = learn.lineage,objective_of(learn.dls) is not None
     reserved = 0.
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
+    probe = not is_lm and learn.model.new_head and _start(c, learn.model.task)=='probe'
+    if probe:
+        learn.fit_probe()
+        stage.before,stage.score_before,_ = measure(learn)
+        begun = {k:v.clone() for k,v in learn.model.state_dict().items()}
     if is_lm:
         began = time.time()
         stage.before,stage.score_before,_ = measure(learn)
         reserved = time.time()-start + 2*(time.time()-began) # validation at the end of the fit, evaluation after it
         if c.embeddings=='counts': learn.start_from_counts()
-    schedule = ('head_first' if learn.model.new_head else 'full_tune') if c.schedule is None else c.schedule
-    schedule,n = named(schedule),len(learn.splitter(learn.model))
+    usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
+    schedule,n = named(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = schedules.table_for(schedule, n)*discriminative_lrs(n, c.discr)
-    stage.schedule = table if c.epochs is None else table.rescale(c.epochs)
+    epochs = max(3, 150/len(learn.dls.train)) if c.epochs is None and not is_lm else c.epochs
+    stage.schedule = table if epochs is None else table.rescale(epochs)
     title = f"{name}, seed {seed}"
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
@@ -104,12 +119,15 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, **facts):
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
+    if probe and measure(learn)[1].mean()<stage.score_before.mean():
+        learn.model.load_state_dict(begun)
+        _log.warning(f"{title}: training lowered the {stage.score_name} of the probe, so the probe is kept")
     if not is_lm and c.calibrate: learn.calibrate()
     stage.metrics,stage.score,stage.weight = measure(learn)
     if not math.isfinite(stage.metrics['loss']):
         raise ValueError(f"{name}: the loss is {stage.metrics['loss']} after training; try a lower `lr` than {stage.lr:g}")
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
-    if not is_lm: _check_answers(learn, stage)
+    if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
     stage.seconds = time.time()-start + (resume.earlier if resume else 0.)
     if path is not None: _write(stage, path, c)
     _log.info(f"{title}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
@@ -136,9 +154,13 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     start = time.time()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
-    dls = lm_dls(data, tok, _lm_objective(c, tok, seed), text_col, valid_col, c.valid_pct, c.seq_len,
-                 c.bs, seed, c.packing)
+    objective = _lm_objective(c, tok, seed)
+    dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
+    new = learn.model.new_head and type(objective) is type(default_objective(tok))
+    if keep := float(new) if c.keep_vectors is None else c.keep_vectors:
+        learn.add_cb(KeepVectors(keep))
+        if c.mask_rate is None: objective.p = .2
     return _train(learn, c, name, seed, path, resume, start)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
@@ -212,12 +234,20 @@ def fine_tune_lm(
                      precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
+def _start(c, task):
+    "Decide how the output layer begins: 'probe' or 'random'"
+    if c.start is not None: return c.start
+    able = (task.one_class or task.multi_label or task.target_scale) and not task.per_sequence
+    return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
+
 def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     "Make a `classifier_learner` with the settings `c`"
+    linear = c.head is None and _start(c, task_of(dls))=='probe'
     adapt = adapter_methods.get(c.adapters, c.adapters)
     aux = [] if c.aux_lm is None else [AuxiliaryLM(c.aux_lm)]
-    learn = classifier_learner(dls, arch, head=c.head, pool=c.pool, hidden_states=c.hidden_states,
+    learn = classifier_learner(dls, arch, head='linear' if linear else c.head, pool=c.pool, hidden_states=c.hidden_states,
                                drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=[*aux, *L(cbs)], **kwargs)
+    learn.lr = fine_tuning_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     if c.calibrate: check_rows(dls)
     return learn
@@ -232,6 +262,13 @@ def labelled_dl(dls, df)->DataLoader:
     dl = dls.test_dl(df, with_labels=True)
     for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
+
+def _tfidf(df, text_col, label_col, valid_col, c, most=5000):
+    "Measure the accuracy of TF-IDF on the validation rows, None with more than `most` training rows"
+    df = as_frame(df)
+    train,valid = split_rows(df, valid_col, c.valid_pct, text_col, [[o] for o in df[label_col]])
+    if len(train)>most or df[label_col].iloc[train].nunique()<2: return
+    return tfidf_hits(df.iloc[train], df.iloc[valid], text_col, label_col).mean()
 
 @delegates(TaskConfig)
 def fine_tune_classifier(
@@ -261,6 +298,7 @@ def fine_tune_classifier(
                          seed=seed, task=c.task, **reads(c))
     test,sets = test_rows(test)
     test_dl = None if test is None else labelled_dl(dls, test)
+    tfidf = _tfidf(df, text_col, label_col, valid_col, c) if task_of(dls).one_class else None
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], precision=precision,
                          gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    return _train(learn, c, name, seed, path, resume, start, test_dl, test_sets=sets)
+    return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
