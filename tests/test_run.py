@@ -32,7 +32,7 @@ def test_a_run_leaves_a_report_and_stages(run):
     d,report = run
     assert {'report.md','report.png','report.json','run.json','target_lm','classifier','classifier_general','classifier_seed2'} <= {o.name for o in (d/'out').iterdir()}
     facts = json.loads((d/'out'/'report.json').read_text())
-    assert [(g['what'], g['on']) for g in facts['gains']]==[(w,o) for o in ('validation','test') for w in ('target LM','against TF-IDF')]+[('target LM','validation')]
+    assert [(g['what'], g['on']) for g in facts['gains']]==[(w,o) for o in ('validation','test') for w in ('target LM','against TF-IDF')]+[(w,'validation') for w in ('target LM','all layers')]
     assert all(g['low']<=g['better_by']<=g['high'] for g in facts['gains']) and report.sentences()[0].startswith('Accuracy on ')
     assert [o.seed for o in report.stages]==[1,1,1,2,2,1] and not (d/'out'/'checkpoints').exists()
 
@@ -112,7 +112,7 @@ def test_what_a_run_is_compared_with(tmp_path, run):
     fit = lambda df,**kwargs: ulmfit(df, arch=str(run[0]/'arch'), recipe=recipe.replace(**kwargs), path=tmp_path/'run')
     report = fit(tiny_df())
     assert [o.name for o in report.stages]==['target LM','classifier','classifier from the general LM','classifier from random weights','TF-IDF']
-    assert report.gains().what.tolist()==['general LM','target LM','against TF-IDF','target LM']
+    assert report.gains().what.tolist()==['general LM','target LM','against TF-IDF','target LM','all layers']
     assert {'classifier','classifier_general','classifier_random'} <= {o.name for o in (tmp_path/'run').iterdir()} and report.learner is report.stages[1].learner
     assert report.stages[3].parent!=report.stages[2].parent and [*report.table().loc['TF-IDF',['from','tokens','epochs','lr']]]==['']*4
     flat = fit(tiny_df(), lm=dict(objective='none'))

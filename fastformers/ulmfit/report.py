@@ -159,7 +159,9 @@ class Report:
                 yield from _gain(what, on, self.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)))
         for name,(s,*_) in self.named.items():
             scores = (self.scores(name, o) for o in ('score','score_before','weight'))
-            yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
+            if s.score_name=='-loss':
+                yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
+            elif name==_final: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'))
 
     def gains(self):
         "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"

@@ -237,7 +237,8 @@ def fine_tune_lm(
 def _start(c, task):
     "Decide how the output layer begins: 'probe' or 'random'"
     if c.start is not None: return c.start
-    able = (task.one_class or task.multi_label or task.target_scale) and not task.per_sequence
+    numbers = task.target_scale and c.pairing=='together' # the two vectors of a pair are compared by their cosine
+    able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
 def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
