@@ -35,7 +35,7 @@ from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length
-from ..models.heads import PoolingHead, TokenHead, as_head, heads
+from ..models.heads import LSTMHead, PoolingHead, TokenHead, as_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
 from ..objectives.core import objective_of
@@ -135,7 +135,7 @@ def _alike(a, b): return {**a, 'ps':0, 'threshold':0}=={**b, 'ps':0, 'threshold'
 def _check_head(head, task, pairing):
     "Raise if `head` has other outputs than `task` needs, or reads the two sequences of a pair as one"
     name = type(head).__name__
-    if isinstance(head, tuple(heads.values())) and isinstance(head, TokenHead)!=task.per_token:
+    if isinstance(head, (PoolingHead,LSTMHead,TokenHead)) and isinstance(head, TokenHead)!=task.per_token:
         raise ValueError(f"the task {task.name} needs an output for each {'token' if task.per_token else 'text'}, "
             f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
     apart = head.pairing if isinstance(head, PoolingHead) else 'starts' in inspect.signature(head.forward).parameters
@@ -170,7 +170,7 @@ def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    # A class or function called with `(nf, n_out)`, such as `LSTMHead`; a module called with hidden states `(bs, sl, nf)`
+    # A class or function called with `(nf, n_out)`, such as `LSTMHead`, or its name; a module called with hidden states `(bs, sl, nf)`
     # and the mask of real tokens; or 'hf' for Hugging Face's own; default: by the task, `PoolingHead` or `TokenHead`
     head=None,
     pool='concat', # How the default head pools, see `PoolingHead`
@@ -185,8 +185,7 @@ def classifier_learner(
 ) -> Learner:
     "A `Learner` for a text classifier or regressor; all groups start unfrozen"
     task = task_of(dls)
-    if isinstance(head, str) and head!='hf':
-        raise ValueError(f"`head` {head!r} is unknown; pass 'hf', a class such as `LSTMHead`, or a module")
+    if head!='hf': head = heads.find(head)
     if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.per_sequence):
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
+from ..files import Registry
 from .core import TensorTokens, TokenText, valid_text
 from .tokenizer import load_tokenizer
 
@@ -39,7 +40,7 @@ def _encoder(tok):
 
 # %% ../../nbs/text/03_encode.ipynb #8ce13584
 # of `k` kept tokens, how many are from the beginning
-_head = dict(head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4)
+_head = Registry('truncation', head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4)
 
 def _share(ns, k):
     "Divide `k` tokens among texts of lengths `ns`, with the longest text cut first"
@@ -103,7 +104,8 @@ def _ready(o):
 
 # %% ../../nbs/text/03_encode.ipynb #54356804
 # a pair -> the texts of each of its sequences
-pairings = dict(together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b], both_orders=lambda a,b: [(a,b),(b,a)])
+pairings = Registry('pairing', together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b],
+                    both_orders=lambda a,b: [(a,b),(b,a)])
 
 def _row(seqs):
     "Join the sequences `seqs` to one row"
@@ -150,11 +152,9 @@ class HFTokenizer(Transform):
         if windows>1 and not (max_len and 0<=overlap<max_len//2):
             raise ValueError("`windows` need a `max_len` and an `overlap` below half of it, "
                              f"got {max_len} and {overlap}")
-        if pairing not in pairings: raise ValueError(f"`pairing` {pairing!r} is none of {', '.join(pairings)}")
+        pairings[pairing],_head[truncation] # an error for other names
         if windows>1 and pairing!='together':
             raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
-        if truncation not in _head:
-            raise ValueError(f"`truncation` {truncation!r} is none of {', '.join(_head)}")
         n = 2+self.tok.num_special_tokens_to_add(pair=True)
         if max_len is not None and max_len<n:
             raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")

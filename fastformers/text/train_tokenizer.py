@@ -15,6 +15,7 @@ from collections import Counter
 from fastcore.basics import first
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+from ..files import Registry
 from .core import valid_text
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #a50fa9e9
@@ -116,7 +117,7 @@ def _train_wordpiece(texts, vocab_sz, lower=True):
     return _bert(models.WordPiece(t.get_vocab(), unk_token='[UNK]'), norm) # without the letters being special
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #9a3efb5e
-_trainers = dict(unigram=_train_unigram, bpe=_train_bpe, wordpiece=_train_wordpiece)
+_trainers = Registry('kind', unigram=_train_unigram, bpe=_train_bpe, wordpiece=_train_wordpiece)
 
 def train_tokenizer(
     texts, # Strings: a list, a column or any iterable, which is read once
@@ -127,10 +128,10 @@ def train_tokenizer(
     **kwargs # `lower=False`: keep case and accents (WordPiece)
 )->PreTrainedTokenizerFast: # The same texts and arguments give the same tokenizer
     "Train a tokenizer on `texts`, ready for masked and causal language models"
-    if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
+    train = _trainers[kind]
     if isinstance(texts, str) or hasattr(texts, 'columns'):
         raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
     texts = _draw((valid_text(o) for o in texts if o and not o.isspace()), max_texts)
-    tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
+    tok = _wrap(train(texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
     if path is not None: tok.save_pretrained(path)
     return tok
