@@ -33,8 +33,8 @@ judges = dict(epochs=3, lr=1e-3, bs=16, max_len=128)
 sizes = {'tokens':2.,'minutes':15.}
 
 def objective(name, tok, seed, **kwargs):
-    from fastformers.objectives.core import all_objectives
-    known = all_objectives()
+    from fastformers.objectives.core import objectives
+    known = objectives.load()
     def made(name, **kwargs): return known[name](tok, seed=seed, **kwargs)
     return known['joint']([made('mlm'), made('sop')]) if name=='mlm_sop' else made(name, **kwargs)
 

@@ -156,7 +156,7 @@ def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, "'label' has a standard deviation of nan in training: a number to predict must be finite")
     refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")
     refused(classifier_dls, tiny_df(), ValueError, 'could not convert string to float', task='regression')
-    refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; available: .*did you mean regression", task='regresion')
+    refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; did you mean regression.*available: ", task='regresion')
     odd = tiny_tags(); odd.at[3,'label'] = ['O']
     refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words and 1 tags', task='tags')
 

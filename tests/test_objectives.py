@@ -6,14 +6,14 @@ from fastai.torch_core import set_seed
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.resume import Resume
 from fastformers.learner.core import lm_learner
-from fastformers.objectives.core import all_objectives, objective_of
+from fastformers.objectives.core import objective_of, objectives
 from fastformers.text.core import as_tokens
 from fastformers.text.tokenizer import extend_vocab
 from test_contracts_common import *
 
 toks = {'electra':tiny_tok('electra'), 'llama':extend_vocab(tiny_tok('llama'), mask_token='<mask>')}
 families = {o:tiny_arch(o) for o in toks}
-own = {k:o for k,o in all_objectives().items() if o.__module__.startswith('fastformers.')}
+own = {k:o for k,o in objectives.load().items() if o.__module__.startswith('fastformers.')}
 known = {k:o for k,o in own.items() if any(map(o.fits, families.values()))} # pairs and XLNet are in test_joint_objectives
 df = tiny_df()[:24]
 

@@ -116,7 +116,7 @@ def test_what_a_run_is_compared_with(tmp_path, run):
     assert {'classifier','classifier_general','classifier_random'} <= {o.name for o in (tmp_path/'run').iterdir()} and report.learner is report.stages[1].learner
     assert report.stages[3].parent!=report.stages[2].parent and [*report.table().loc['TF-IDF',['from','tokens','epochs','lr']]]==['']*4
     flat = fit(tiny_df(), lm=dict(objective='none'))
-    assert [o.name for o in flat.stages]==['classifier','classifier from random weights','TF-IDF'] and flat.gains().what.tolist()==['general LM','against TF-IDF']
+    assert [o.name for o in flat.stages]==['classifier','classifier from random weights','TF-IDF'] and flat.gains().what.tolist()==['general LM','against TF-IDF','all layers']
     several = fit(tiny_df().assign(label=lambda o: o.label+'; '+o.label.str[:1]), lm=dict(objective='none'))
     assert [o.name for o in several.stages]==['classifier','classifier from random weights']
 

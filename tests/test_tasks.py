@@ -193,7 +193,7 @@ def test_a_head_for_texts_is_refused_for_tokens():
         for head in (LSTMHead, PoolingHead, LSTMHead(32, 2)):
             with pytest.raises(ValueError, match=f'the task {kind} needs an output for each token, .*Head has one for each text; leave out `head`'):
                 classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head=head)
-        with pytest.raises(ValueError, match="`head` 'LSTMHead' is unknown; pass 'linear', 'hf', a class"): classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head='LSTMHead')
+        with pytest.raises(ValueError, match="`head` 'LSTMHaed' is unknown; did you mean LSTMHead"): classifier_learner(data(kind, 'bert'), tiny_arch('bert'), head='LSTMHaed')
     with pytest.raises(ValueError, match='each text, TokenHead has one for each token'): classifier_learner(classifier_dls(tiny_df(), tiny_tok(), device='cpu'), tiny_arch('bert'), head=TokenHead)
     with pytest.raises(ValueError, match='leave out `windows` and `pairing`'): data('choice', 'bert', pairing='siamese')
 

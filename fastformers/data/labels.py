@@ -15,8 +15,6 @@ import numpy as np, pandas as pd
 import torch
 from collections import Counter
 from fastcore.foundation import L, first
-from ..files import did_you_mean
-import fastformers.inference.bundle # registers the tasks
 from ..tasks.core import Task, listed, tasks
 from ..text.core import normal, text_key
 from ..text.readers import check_columns
@@ -108,10 +106,8 @@ def find_task(df, label_col='label',
     "Choose the `Task` for the labels of `df`"
     target = ' '.join(map(str, listed(label_col)))
     if isinstance(task, Task): return type(task).from_dict(task.to_dict() | dict(target=target))
-    if task is not None:
-        if task in tasks: return tasks[task](target=target)
-        raise ValueError(f"`task` {task!r} is unknown; available: {', '.join(tasks)}{did_you_mean(task, tasks)}")
-    cls = first(o for o in reversed(tasks.values()) if o.matches(df, label_col))
+    if task is not None: return tasks[task](target=target)
+    cls = first(o for o in reversed(tasks.load().values()) if o.matches(df, label_col))
     new = cls(target=target)
     if (why := new.warning(df, label_col)):
         _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")

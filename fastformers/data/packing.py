@@ -12,6 +12,7 @@ __all__ = ['packings', 'Template', 'PackedRows', 'pack_tokens']
 import numpy as np
 import torch
 from torch import Tensor
+from ..files import Registry
 from ..text.core import TensorTokens
 from ..text.store import TokenStore
 from ..text.tokenizer import separates_pairs
@@ -54,7 +55,8 @@ def _joined_spans(docs, first, size, n, tok):
     return np.stack([start, start+np.diff(cuts)-sep, sep], 1), np.flatnonzero(cuts[:-1]%n==0)
 
 # name -> texts in a row, function of its spans
-packings = {'doc-sentences':(1, _doc_spans), 'full-sentences':(1, _joined_spans)}
+packings = Registry('packing', 'fastformers.papers')
+packings |= {'doc-sentences':(1, _doc_spans), 'full-sentences':(1, _joined_spans)}
 
 # %% ../../nbs/data/01_packing.ipynb #fb42fc81
 class PackedRows:
@@ -66,10 +68,8 @@ class PackedRows:
         seq_len=128, # Most tokens in a row, special ones included
         packing='doc-sentences' # One of `packings`
     ):
-        if packing not in packings:
-            raise ValueError(f"`packing` {packing!r} is unknown; available: {', '.join(map(repr, packings))}")
-        self.packing,self.docs,self.pair = packing,docs,None
         texts,find = packings[packing]
+        self.packing,self.docs,self.pair = packing,docs,None
         self.pairs = pairs = texts==2
         if pairs and not separates_pairs(tok.tok):
             raise ValueError(f"{packing!r} needs a separator between two texts; use `pair_tokens(tok)`")

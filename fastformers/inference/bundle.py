@@ -13,7 +13,6 @@ import copy, json, logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
-import fastformers.tasks.choice, fastformers.tasks.spans, fastformers.tasks.tags # registers their tasks
 from ..files import content_hash, write_text
 from ..tasks.core import Task
 from ..models.core import HFClassifier

@@ -37,7 +37,7 @@ from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length
-from ..models.heads import LinearHead, PoolingHead, TokenHead, as_head, build_head, heads
+from ..models.heads import LSTMHead, LinearHead, PoolingHead, TokenHead, as_head, build_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
 from ..objectives.core import objective_of
@@ -139,7 +139,7 @@ def _alike(a, b): return a|_may_differ==b|_may_differ
 def _check_head(head, task, pairing):
     "Raise if `head` has other outputs than `task` needs, or reads the two sequences of a pair as one"
     name = type(head).__name__
-    if isinstance(head, tuple(heads.values())) and isinstance(head, TokenHead)!=task.per_token:
+    if isinstance(head, (PoolingHead,LSTMHead,TokenHead)) and isinstance(head, TokenHead)!=task.per_token:
         raise ValueError(f"the task {task.name} needs an output for each {'token' if task.per_token else 'text'}, "
             f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
     takes = inspect.signature(head.forward).parameters
@@ -179,8 +179,8 @@ def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    # A class or function called with `(nf, n_out)`, such as `LSTMHead`; a module called with hidden states
-    # `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own; default: by the task
+    # A class or function called with `(nf, n_out)`, such as `LSTMHead`, or its name; a module called with
+    # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own; default: by the task
     head=None,
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
@@ -194,8 +194,7 @@ def classifier_learner(
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
-    if isinstance(head, str) and head not in ('hf','linear'):
-        raise ValueError(f"`head` {head!r} is unknown; pass 'linear', 'hf', a class such as `LSTMHead`, or a module")
+    if head not in ('hf','linear'): head = heads.find(head)
     if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.per_sequence):
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
                          "or build the dls without `windows` and `pairing`")

@@ -17,6 +17,7 @@ from fastcore.meta import delegates
 from torch import nn, Tensor
 from torch.nn.functional import cosine_similarity, normalize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from ..files import Registry
 
 # %% ../../nbs/models/05_heads.ipynb #35cdac24
 def _real(h, mask):
@@ -69,17 +70,15 @@ def concat_pool(
     "Concatenate `first`, mean and maximum of `h` (ULMFiT, section 3.3)"
     return torch.cat([first(h, mask), mean_pool(h, mask), max_pool(h, mask)], 1)
 
-# names for `pool=`
-pools = dict(cls=cls_pool, last=last_pool, mean=mean_pool, max=max_pool, attn=attn_pool, concat=concat_pool)
+pools = Registry('pool', cls=cls_pool, last=last_pool, mean=mean_pool, max=max_pool, attn=attn_pool, concat=concat_pool)
 
 # %% ../../nbs/models/05_heads.ipynb #24f21933
-# how two pooled sequences `(bs, n)` are joined; names for `pairing=`
-joins = dict(siamese=lambda u,v: torch.cat([u, v, (u-v).abs()], 1),
-             cosine=lambda u,v: 4*cosine_similarity(u, v)[:,None]-2,
-             both_orders=lambda u,v: (u+v)/2)
+# how two pooled sequences `(bs, n)` are joined
+joins = Registry('pairing', siamese=lambda u,v: torch.cat([u, v, (u-v).abs()], 1),
+                 cosine=lambda u,v: 4*cosine_similarity(u, v)[:,None]-2, both_orders=lambda u,v: (u+v)/2)
 
 # %% ../../nbs/models/05_heads.ipynb #3d50ddf2
-heads = {} # name -> class, for `build_head`
+heads = Registry('head') # for recipes and saved files
 
 def _plain(v):
     "Convert `v` for JSON: classes of `torch.nn` to names, tuples to lists"
@@ -95,11 +94,10 @@ def _spec(head, **args):
 
 def _get_pool(pool, at, nf):
     "Return `pool` (a name, a function, a module, or a module class for `nf` features) as a function `f(h, mask)`"
-    if isinstance(pool, str):
-        if pool not in pools: raise ValueError(f"`pool` {pool!r} is none of {', '.join(pools)}")
-        pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools[pool]
+    pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools.find(pool)
     return pool(nf) if isinstance(pool, type) else pool
 
+@heads.add
 class PoolingHead(nn.Module):
     "Pool hidden states of width `nf`, then norm, dropout and linear layers down to `n_out` (ULMFiT, section 3.3)"
     def __init__(self,
@@ -149,6 +147,7 @@ class TokenLSTM(nn.LSTM):
         states,_ = pad_packed_sequence(super().forward(packed)[0], batch_first=True, total_length=h.shape[1])
         return _real(moved(states, at.argsort(dim=1)), mask)
 
+@heads.add
 class LSTMHead(nn.Module):
     "Run an LSTM over hidden states of width `nf`, and a `PoolingHead` over its states"
     @delegates(PoolingHead.__init__, but=['pairing'])
@@ -172,6 +171,7 @@ class LSTMHead(nn.Module):
         return self.head(self.lstm(h, mask), mask)
 
 # %% ../../nbs/models/05_heads.ipynb #f9ee786f
+@heads.add
 class TokenHead(nn.Module):
     "Predict `n_out` values for each token, with dropout `p` and a linear layer"
     def __init__(self, nf:int, n_out:int, p:float=.1):
@@ -183,6 +183,7 @@ class TokenHead(nn.Module):
         return self.lin(self.drop(h).to(self.lin.weight.dtype)).float()
 
 # %% ../../nbs/models/05_heads.ipynb #9f7c6d96
+@heads.add
 class LinearHead(PoolingHead):
     "Scale pooled states to length 1 and classify them with one linear layer"
     def __init__(self,
@@ -199,8 +200,6 @@ class LinearHead(PoolingHead):
         return normalize(super().features(h, mask, starts), dim=1)
 
 # %% ../../nbs/models/05_heads.ipynb #daa3d8e9
-heads.update({o.__name__:o for o in (PoolingHead, LinearHead, LSTMHead, TokenHead)})
-
 def build_head(spec)->nn.Module:
     "Build the head that `spec` describes, with new weights"
     # older files hold `y_range`

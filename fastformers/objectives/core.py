@@ -10,18 +10,17 @@ each pass, and a resumed run the same masks as an uninterrupted one."""
 
 # %% auto #0
 __all__ = ['objectives', 'shift_right', 'splitmix64', 'token_hash', 'hash_to_unit', 'gather_targets', 'reduce_rows', 'TokenLoss',
-           'Objective', 'all_objectives', 'objective_of']
+           'Objective', 'objective_of']
 
 # %% ../../nbs/objectives/00_core.ipynb #79136ef7
 import torch
 import torch.nn.functional as F
-from importlib import import_module
-from pkgutil import iter_modules
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from fastcore.basics import basic_repr, camel2snake, ifnone
 from fastcore.foundation import L, first
 from fasttransform import ItemTransform
+from ..files import Registry
 from ..text.core import TensorTokens
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import tok_hash
@@ -87,7 +86,7 @@ class TokenLoss:
         return pad_sequence([*o.map(self.decodes)], batch_first=True, padding_value=-100)
 
 # %% ../../nbs/objectives/00_core.ipynb #c1587cb1
-objectives = {} # name -> class
+objectives = Registry('objective', 'fastformers.objectives', 'fastformers.papers') # name -> class
 
 def _begin_head(hf, new):
     "Begin the square layers among the `new` weights as the identity, so that an LM head reads the states as they are"
@@ -104,7 +103,7 @@ class Objective(ItemTransform):
     pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        objectives[camel2snake(cls.__name__)] = cls
+        objectives.add(cls, camel2snake(cls.__name__))
     def __init__(self,
         tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
         seed=42 # Seed of the masks
@@ -142,7 +141,7 @@ class Objective(ItemTransform):
         "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
         if self.fits(cfg): return cfg
-        others = ', '.join(o.__name__ for o in all_objectives().values() if o.fits(cfg)) or 'none'
+        others = ', '.join(o.__name__ for o in objectives.load().values() if o.fits(cfg)) or 'none'
         raise ValueError(f"{type(self).__name__} does not fit {cfg.model_type}; objectives that do: {others}")
     def build(self, arch, pretrained=True, **kwargs):
         "Build the model of `arch` for this objective with `load_hf`, which takes the `kwargs`"
@@ -160,12 +159,6 @@ class Objective(ItemTransform):
         return x, x.replace(ids=ids)
 
 # %% ../../nbs/objectives/00_core.ipynb #5b913af8
-def all_objectives():
-    "Return a dict of the names and classes of all objectives"
-    for room in ('fastformers.objectives', 'fastformers.papers'):
-        for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
-    return objectives
-
 def objective_of(dls):
     "Return the `Objective` that the batches of `dls` go through, or None"
     return first(o for o in dls.train.after_batch.fs if isinstance(o, Objective))

@@ -2,7 +2,7 @@
 
 A `Task` holds everything that depends on the kind of label: how a label is read from a table, the fastai block, the loss, the metrics, the head, and how the network's outputs become predicted labels with scores.
 Data, learner, saved classifier and `Predictor` call the methods of the task and never compare its name. This module has three tasks, `single`, `multi` and `regression`. `tags`, a label for each word, is in `tasks.tags`; `spans`, the answer to a question in a text, in `tasks.spans`; `choice`, the best of several candidates, in `tasks.choice`.
-To add a task, write a notebook in `nbs/tasks` with a subclass of `Task` that has a `name`, which registers it in the table `tasks`. Import it in `inference.bundle`. If it needs a new head, add that to `models.heads`.
+To add a task, write a notebook in `nbs/tasks` with a subclass of `Task` that has a `name`, which adds it to the registry `tasks`. If it needs a new head, add that to `models.heads`.
 
 fastai is imported inside the methods that need it, so a `Predictor` works without fastai. Tables are read in `data.labels`, losses of a language model are in `objectives`."""
 
@@ -20,12 +20,12 @@ from torch import nn
 from fastcore.basics import noop
 from fastcore.foundation import L, first
 from fasttransform import Transform
-from ..files import to_json
+from ..files import Registry, to_json
 from ..models.heads import PoolingHead, TokenHead
 from ..text.encode import is_pair, texts_in
 
 # %% ../../nbs/tasks/00_core.ipynb #0529d67f
-tasks = {} # name -> class
+tasks = Registry('task', 'fastformers.tasks') # name -> class
 
 def is_list(o): "Check whether `o` is a list of columns"; return isinstance(o, (list,tuple,L))
 def listed(o): "Return one or several columns as a list"; return list(o) if is_list(o) else [o]
@@ -60,7 +60,7 @@ class Task:
     ):
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
-    def __init_subclass__(cls): tasks[cls.name] = cls
+    def __init_subclass__(cls): tasks.add(cls, cls.name)
     def __repr__(self): return f"{self.name} ({self.summary.format(n=len(self.labels))})"
 
     @property
@@ -147,7 +147,7 @@ class Task:
     @staticmethod
     def from_config(cfg, arch): # `arch`: name of the model's class
         "Find the task of a Hugging Face model, None if it is not a classifier"
-        fits = [o for o in tasks.values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
+        fits = [o for o in tasks.load().values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
         new = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
         if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression # as in transformers
         return new and new([cfg.id2label[i] for i in range(cfg.num_labels)])
@@ -300,7 +300,7 @@ def task_of(dls)->Task: # None for a language model
     tl = tls[1]
     if (own := first(f.task for f in tl.tfms.fs if hasattr(f,'task'))): return own
     names = {c.__name__ for f in tl.tfms.fs for c in type(f).__mro__}
-    cls = first(o for o in reversed(tasks.values()) if names & {*o.fastai})
+    cls = first(o for o in reversed(tasks.load().values()) if names & {*o.fastai})
     if cls is None:
         raise TypeError("these dls have targets of no known task; "
             "use CategoryBlock, MultiCategoryBlock or RegressionBlock, or `classifier_dls`")
