@@ -11,19 +11,6 @@ text = [' '.join(texts[:3])]
 
 def ids(ps): return [id(p) for p in ps]
 
-@pytest.mark.parametrize('kind', ['classifier','language model'])
-@pytest.mark.parametrize('family', families)
-def test_groups_are_blocks_plus_two_and_hold_every_parameter_once(family, kind):
-    model = (classifier if kind=='classifier' else language_model)(family)
-    groups = layer_groups(model)
-    n = n_blocks[family]+2
-    if (kind,family)==('language model','openai-gpt'): n -= 1 # no final norm: its head is empty
-    assert len(groups)==n and len(block_modules(model.body))==n_blocks[family]
-    assert group_names(model)==['embeddings', *(f'block {i+1}' for i in range(n_blocks[family])), 'head'][:n]
-    flat = [i for g in groups for i in ids(g)]
-    assert len(flat)==len(set(flat)) and set(flat)==set(ids(model.parameters())) and all(len(g) for g in groups)
-    assert id(model.body.get_input_embeddings().weight) in ids(groups[0])
-
 def moved(model, x, k, hidden=None):
     "(hidden states, output) of `model`, noise added to the parameters of its group `k` where that is given"
     model = noisy(model, k)
