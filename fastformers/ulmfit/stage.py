@@ -148,6 +148,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     objective = _lm_objective(c, tok, seed)
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
+    if learn.model.new_head: learn.lr = 1e-3 # of the head; the body has a tenth
     new = learn.model.new_head and type(objective) is type(default_objective(tok))
     if keep := float(new) if c.keep_vectors is None else c.keep_vectors:
         learn.add_cb(KeepVectors(keep))
