@@ -38,7 +38,7 @@ mutations = [
     ('mean pooling counts padding', 'models/heads', '/ mask.sum(1, keepdim=True).clamp(min=1)', '/ mask.shape[1]', 'heads'),
     ('max pooling sees padding', 'models/heads', 'h.float().masked_fill(~mask[...,None], -torch.inf).amax(1)', 'h.float().amax(1)', 'heads'),
     ('the head begins with shares, not log-odds', 'tasks/core', '((ys.sum(0)+.5)/(len(ys)+1)).logit()', '((ys.sum(0)+.5)/(len(ys)+1))', 'evaluation heads doors tasks/00_core'),
-    ('LoRA is not merged when saved', 'models/adapters', "state[k]+m.get_delta_weight('default')", "state[k]", 'adapters'),
+    ('LoRA is not merged when saved', 'models/adapters', "state[k]+m.get_delta_weight('default')", 'state[k]', 'adapters'),
     ('an adapter drops the stream', 'models/adapters', 'return h+self.up(self.act(self.down(h)))', 'return self.up(self.act(self.down(h)))', 'adapters'),
     # training
     ('frozen weights decay', 'callback/schedule', 'if not p.requires_grad: p.grad = None', 'if not p.requires_grad: pass', 'frozen schedules callback/01_freeze'),
@@ -64,7 +64,7 @@ mutations = [
     ('the threshold is not kept', 'tasks/core', "target=self.target, threshold=self.threshold)", "target=self.target)", 'export tasks/00_core'),
     ('the temperature is not applied', 'models/core', 'o = o/self.task.temperature', 'o = o*1', 'export learner/04_calibration'),
     ('a prediction goes to another text', 'inference/predictor', 'out[i] = torch.atleast_1d(o)', 'out[b[0]] = out[i] = torch.atleast_1d(o)', 'export'),
-    ('the end of a long text is kept', 'text/encode', 'dict(head=lambda k: k, tail=lambda k: 0,', 'dict(head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/03_encode'),
+    ('the end of a long text is kept', 'text/encode', 'head=lambda k: k, tail=lambda k: 0,', 'head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/03_encode'),
     ('special tokens in a text are special', 'text/encode', 'return Tokenizer.from_str(json.dumps(d))', 'return tok.backend_tokenizer', 'contracts_specials text/03_encode'),
 ]
 
