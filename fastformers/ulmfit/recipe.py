@@ -181,6 +181,8 @@ class TaskConfig(TrainConfig):
     adapters:str|None = None
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
+    # Train again on all rows when the figures on the held-out ones are known; blank: yes in `classify`, else no
+    refit:bool|None = None
     # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
     calibrate:bool = False
     valid_pct:float = .2 # Share of rows held out

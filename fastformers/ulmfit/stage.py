@@ -115,6 +115,7 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     stage.losses = [float(o) for o in rec.losses]
     if probe and measure(learn)[1].mean()<stage.score_before.mean():
         learn.model.load_state_dict(begun)
+        stage.probe_kept = True
         _log.warning(f"{title}: training lowered the {stage.score_name} of the probe, so the probe is kept")
     if not is_lm and c.calibrate: learn.calibrate()
     stage.metrics,stage.score,stage.weight = measure(learn)
@@ -123,15 +124,16 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
     stage.seconds = time.time()-start + (resume.earlier if resume else 0.)
-    if path is not None: _write(stage, path, c)
+    if path is not None: _write(stage, path, c, learn)
     _log.info(f"{title}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
     return stage
 
-def _write(stage, path, c):
+def _write(stage, path, c, learn):
+    "Write the directory of `stage` with the model of `learn`"
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {**_plain(c), 'schedule':vars(stage.schedule)}
-    stage.path = stage.learner.save_encoder(path, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
+    stage.path = learn.save_encoder(path, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
     stage.save(stage.path/'record.json')
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
@@ -245,6 +247,17 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     if c.calibrate: check_rows(dls)
     return learn
 
+def _refit(stage, c, learn, path, test):
+    "Train `learn`, whose data hold all rows, as `stage` was trained, measure it on `test` and write it to `path`"
+    tried,n = stage.learner,len(learn.dls.train)
+    if stage.before: learn.fit_probe()
+    table = stage.schedule.rescale(stage.schedule.total*len(tried.dls.train)/n)
+    if not stage.probe_kept: learn.fit_schedule(table, stage.lr, anneal=anneals.find(c.anneal))
+    learn.model.task.temperature = tried.model.task.temperature
+    if test is not None: stage.test,stage.test_score,_ = measure(learn, labelled_dl(learn.dls, test))
+    _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; the figures on held-out rows are of the model before")
+    if path is not None: _write(stage, path, c, learn)
+
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
     "Join the rows of `test`, a DataFrame or a dict of several"
     if not isinstance(test, dict): return test, []
@@ -292,6 +305,13 @@ def fine_tune_classifier(
     test,sets = test_rows(test)
     test_dl = None if test is None else labelled_dl(dls, test)
     tfidf = _tfidf(df, text_col, label_col, valid_col, c) if task_of(dls).one_class else None
-    learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], precision=precision,
-                         gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
+    opts = dict(precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
+    learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **opts)
+    if not c.refit: return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
+    stage = _train(learn, c, name, seed, None, resume, start, None, tfidf, test_sets=sets)
+    df,one = as_frame(df),split_rows(as_frame(df), valid_col, c.valid_pct, text_col)[1][0] # one row stays held out
+    df = df.assign(is_valid=np.arange(len(df))==one)
+    every = classifier_dls(df, arch if tok is None else tok, text_col, label_col, 'is_valid', bs=c.bs,
+                           seed=seed, task=learn.model.task.name, **reads(c))
+    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **opts), path, test)
+    return stage
