@@ -3,7 +3,7 @@
     python benchmarks/gpu.py                 # at most ten minutes on one GPU
     python benchmarks/gpu.py --tiny          # on a CPU, in seconds, at a toy size: does it run from end to end? Its figures mean nothing
 
-Random weights, text from `docs_corpus`, a tokenizer trained on it, no network. Both get the same weights, rows of 512 tokens, masks and order; see `LMTask` in timing.py. bfloat16 is fastai's `to_bf16`
+Random weights, the texts of `intents` four times, a tokenizer trained on them, no network. Both get the same weights, rows of 512 tokens, masks and order; see `LMTask` in timing.py. bfloat16 is fastai's `to_bf16`
 on our side and `bf16=True` on theirs. Utilisation counts the floating point operations that each side needs for its forward and backward pass (ours has far fewer in the LM head), by the peak of the
 device for dense matrices in half precision. Optional rows are switched on at `extras`.
 """
@@ -27,9 +27,11 @@ def configs(pad, tiny):
     return {'BERT-base, vocabulary 30,522':BertConfig(pad_token_id=pad, **small), 'RoBERTa-base, vocabulary 50,265':RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, pad_token_id=pad, **small)}
 
 def data(tok, args):
-    from fastformers.text.corpora import docs_corpus
+    import pandas as pd
+    from fastformers.text.corpora import intents
     from fastformers.data.block import lm_dls
-    return lm_dls(docs_corpus(300 if args.tiny else None), tok, valid_col='is_valid', seq_len=args.seq_len, bs=args.bs, packing='full-sentences', device=args.device)
+    texts = intents(3000) if args.tiny else pd.concat([intents()]*4)
+    return lm_dls(texts, tok, seq_len=args.seq_len, bs=args.bs, packing='full-sentences', device=args.device)
 
 def with_memory(run, device):
     "`run()`, and the highest number of MiB that tensors held meanwhile"
@@ -72,9 +74,9 @@ def main():
     if args.peak_tflops is None: raise SystemExit(f'the peak of {device!r} is not in the table; give --peak-tflops')
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
-    from fastformers.text.corpora import docs_corpus
+    from fastformers.text.corpora import intents
     from fastformers.text.train_tokenizer import train_tokenizer
-    tok = train_tokenizer(docs_corpus(500).text, kind='wordpiece', vocab_sz=1000 if args.tiny else 8000)
+    tok = train_tokenizer(intents().text, kind='wordpiece', vocab_sz=1000 if args.tiny else 8000)
     fig = {'device':device, 'peak TFLOPS':args.peak_tflops, 'measured':not args.tiny, 'rows':[]}
     for name,config in configs(tok.pad_token_id, args.tiny).items():
         task = LMTask(config, data(tok, args), args.steps, lr=1e-4, warm=1 if args.tiny else 5)

@@ -31,9 +31,8 @@ def files_in(d, but=()): return {str(o.relative_to(d)):sha(o.read_bytes()) for o
 
 def corpus(d):
     "A table of short texts with labels"
-    from fastformers.text.corpora import docs_corpus
-    df = docs_corpus()
-    df[df.text.str.len()<300][:600].to_csv(d/'labels.csv', index=False)
+    from fastformers.text.corpora import intents
+    intents(600)[['text','label']].to_csv(d/'labels.csv', index=False)
 
 def _train(d, say, learn, **kwargs):
     "`fit_schedule` and `save_encoder`"
@@ -70,7 +69,7 @@ def stage3(d, src, say):
     from fastformers.learner.core import classifier_learner
     from fastformers.callback.schedule import gradual_unfreeze
     set_seed(8)
-    dls = classifier_dls(pd.read_csv(src/'labels.csv').drop(columns='is_valid', errors='ignore'), 'minilm', max_len=48, bs=16, device='cpu')
+    dls = classifier_dls(pd.read_csv(src/'labels.csv'), 'minilm', max_len=48, bs=16, device='cpu')
     return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out', precision='fp32'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
 
 # ---- a process that can be killed, and when

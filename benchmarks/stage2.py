@@ -16,7 +16,7 @@ arms = 'random','wiki','both','target','minilm','minilm-both','awd-lstm'
 lm = dict(seq_len=256, bs=8, valid_pct=.01, drop_mult=0.)
 sets = {'imdb':dict(sizes=(100,500,2000), epochs={100:15, 500:8, 2000:4, 25000:3}, max_len=512, pool='mean', passes=.6),
         'trec':dict(sizes=(100,500,4800), epochs={100:30, 500:12, 4800:4}, max_len=64, pool='concat', passes=4.),
-        'docs':dict(sizes=(400,), epochs={400:12}, max_len=256, pool='mean', passes=.6),
+        'intents':dict(sizes=(100,300), epochs={100:30, 300:15}, max_len=64, pool='concat', passes=4.),
         'spanish':dict(sizes=(100,600), epochs={100:15, 600:8}, max_len=512, pool='mean', passes=4., general='wiki_es')}
 
 def sample(df, n, seed):
@@ -38,12 +38,12 @@ def trec():
     train = train[~train.text.isin(test.text)].drop_duplicates('text').sample(frac=1, random_state=0)
     return train[500:], train[:500], test, train.text[500:].tolist()
 
-def docs():
-    from fastformers.text.corpora import docs_corpus
-    df = docs_corpus(6000, seed=0)
-    few = df[df.is_valid].sample(frac=1, random_state=0)
-    train = df[~df.is_valid]
-    return train, few[:500], few[500:], train.text.tolist()
+def intents():
+    "Questions to an assistant with ten domains, which are part of the package"
+    from fastformers.text.corpora import intents
+    df = intents().sample(frac=1, random_state=0)
+    train,valid,test = (df[df.split==o] for o in ('train','valid','test'))
+    return train, valid[:1000], test, train.text.tolist()
 
 def spanish():
     train,dev,test = map(read, data_files('fakenews_es/train.csv.gz', 'fakenews_es/dev.csv.gz', 'fakenews_es/test.csv.gz'))

@@ -1,8 +1,8 @@
 """What tokenizing a corpus once costs: texts/s beside the bare tokenizer and beside fastai's default one
 
-    python benchmarks/store.py            # about three minutes on two cores
+    FASTFORMERS_DATA=... python benchmarks/store.py            # about three minutes on two cores
 
-Texts of `docs_corpus`, each copy of it with a prefix. With one worker everything happens on one thread; with two, fastai starts two processes, the tokenizer of the store and the bare one take two threads.
+Paragraphs of `wiki_en`. With one worker everything happens on one thread; with two, fastai starts two processes, the tokenizer of the store and the bare one take two threads.
 fastai's tokenizer (spaCy, with its rules) gets a tenth of the texts, gives words, and is not asked to make numbers of them. How memory grows with a corpus is in corpus_size.py.
 """
 import os, tempfile, time
@@ -11,26 +11,21 @@ from pathlib import Path
 os.environ.update(TOKENIZERS_PARALLELISM='true', HF_HUB_OFFLINE='1')
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 from timing import *
-from common import save
+from common import data_files, save
 
 def texts_of(n_chars):
-    "Documents of about `n_chars` characters: `docs_corpus` again and again, each copy with a prefix"
-    from fastformers.text.corpora import docs_corpus
-    docs,copy = list(docs_corpus().text),0
-    while n_chars>0:
-        copy += 1
-        for o in docs:
-            o = f'Copy {copy}. {o}'.replace('\n', ' ')
-            yield o
-            if (n_chars := n_chars-len(o))<=0: return
+    "The first paragraphs of `wiki_en`, `n_chars` characters of them"
+    from fastformers.text.readers import read_texts
+    texts = read_texts(*data_files('wiki_en/train.txt.gz')).text.str.split('\n').explode()
+    return texts[texts.str.len().cumsum()<=n_chars].tolist()
 
-def speed(d, n_chars, workers, repeats):
+def speed(d, texts, workers, repeats):
     "Texts/s of the bare `encode_batch`, which keeps nothing, of `TokenStore`, `HFTokenizer.encode_batch` and fastai's `Tokenizer.from_df`, in turn"
     import pandas as pd
     from fastai.text.core import Tokenizer, tokenize_df
     from fastformers.text.store import TokenStore
     from fastformers.text.encode import HFTokenizer
-    texts,tok = list(texts_of(n_chars)),HFTokenizer('minilm')
+    tok = HFTokenizer('minilm')
     few = pd.DataFrame(dict(text=texts[::10]))
     processes = 0 if workers==1 else workers
     def bare(f):
@@ -51,12 +46,12 @@ def main():
     p = parser(__doc__)
     p.add_argument('--mb', type=float, default=10, help='megabytes of text')
     args = p.parse_args()
-    fig,rows,n = {'texts/s':{}},[],int(args.mb*1e6)
+    fig,rows,texts = {'texts/s':{}},[],texts_of(args.mb*1e6)
     with tempfile.TemporaryDirectory() as tmp:
         for w in (1,2):
             os.environ['RAYON_NUM_THREADS'] = str(w) # what a new process lets the bare tokenizer use
             print(f'{w} worker{"s"*(w>1)}')
-            res = in_fresh_process(speed, Path(tmp), n, w, args.repeats)
+            res = in_fresh_process(speed, Path(tmp), texts, w, args.repeats)
             fig['texts/s'][f'{w} workers'] = {k:spread(v) for k,v in res.items()}
             for k in ('store','tokens') if w==1 else ('store',):
                 rows += [(f'S4 {k}, {w} worker{"s"*(w>1)}: share of encode_batch', ratio(res[k], res['encode_batch']), '>=', .9),

@@ -5,7 +5,7 @@
     python benchmarks/train_lm.py --part s3      # our own fp32 beside cpu_bf16, loss curves
     FASTFORMERS_DATA=... python benchmarks/train_lm.py --part s5    # padding of classifier batches on IMDb, our loop beside a bare one
 
-Rows of 128 tokens from `docs_corpus`, no padding, 15 % masked. All contenders get the same weights, rows, masks and order; see `LMTask` in timing.py. First it is checked that they do the same: without dropout and
+Rows of 128 tokens from `intents`, no padding, 15 % masked. All contenders get the same weights, rows, masks and order; see `LMTask` in timing.py. First it is checked that they do the same: without dropout and
 in fp32 the losses of three steps agree. Each part takes two to four minutes on one thread and writes results/train_lm_PART.json.
 """
 import logging
@@ -14,10 +14,10 @@ from timing import *
 from common import data_files, quiet, read, save
 
 def lm_task(arch, tok, bs, steps, seed=42, **kwargs):
-    from fastformers.text.corpora import docs_corpus
+    from fastformers.text.corpora import intents
     from fastformers.data.block import lm_dls
-    docs = docs_corpus(max(200, bs*steps*3), seed=seed)
-    return LMTask(arch, lm_dls(docs, tok, valid_col='is_valid', bs=bs, packing='full-sentences', device='cpu'), steps, **kwargs)
+    texts = intents().sample(frac=1, random_state=seed)
+    return LMTask(arch, lm_dls(texts, tok, bs=bs, packing='full-sentences', device='cpu'), steps, **kwargs)
 
 def same_losses(arch, tok, bs=4, steps=3):
     "Losses of a few steps of ours and the `Trainer`, in fp32 without dropout: equal if both see the same batches, divide by the same number of tokens and make the same step"

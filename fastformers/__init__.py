@@ -17,7 +17,7 @@ Modules:
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
-- `fastformers.files`: Write directories and files atomically, hash contents, find the cache directory, suggest names for misspelt ones
+- `fastformers.files`: Write directories and files atomically, hash contents, suggest names for misspelt ones
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
@@ -61,7 +61,7 @@ Modules:
 - `fastformers.tasks.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.testing`: Make tiny texts, tokenizers and networks in memory, and check your own objective, task or model family
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
-- `fastformers.text.corpora`: Two labelled sets of English texts without a download: `intents`, `docs_corpus`
+- `fastformers.text.corpora`: Read the labelled set of English texts that is part of the package: `intents`
 - `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files

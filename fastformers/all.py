@@ -16,7 +16,7 @@ from .text.train_tokenizer import train_tokenizer
 from .text.encode import HFTokenizer
 from .text.tokenizer import load_tokenizer, extend_vocab, pair_tokens
 from .text.readers import read_texts
-from .text.corpora import intents, docs_corpus
+from .text.corpora import intents
 from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta
 from .models.load import load_config, load_body

@@ -1,12 +1,11 @@
 "What all tests share: no hub, few threads, marks that say what a test needs"
-import json, os, shutil, subprocess, sys, tempfile
+import json, os, shutil, subprocess, sys
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
 os.environ.setdefault('OMP_NUM_THREADS', '2')
 os.environ.setdefault('MPLBACKEND', 'agg')
 precision = os.environ.setdefault('FASTFORMERS_PRECISION', 'fp32')
-if 'CI' in os.environ: os.environ.setdefault('FASTFORMERS_HOME', tempfile.mkdtemp())   # elsewhere the user's own cache may serve
 
 import pytest
 

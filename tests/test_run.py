@@ -77,7 +77,7 @@ def test_a_bad_recipe_is_one_line(tmp_path, ini, words):
 
 def test_defaults_are_for_the_users_data():
     own,demo = Recipe().data,demo_recipe().data
-    assert (own.rows, own.unlabelled, own.unlabelled_rows)==(None,None,None) and (demo.rows, demo.unlabelled)==(1000,'docs')
+    assert (own.rows, own.unlabelled, own.unlabelled_rows)==(None,None,None) and (demo.rows, demo.unlabelled, demo.test)==(300,'intents','intents')
 
 def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
     "Each value differs from its default, and is read from the stages, their loaders and their models"

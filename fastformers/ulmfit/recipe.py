@@ -42,7 +42,7 @@ class RunConfig:
 class DataConfig:
     "Section [data]: where the texts and labels are"
     # Labelled texts: a csv, tsv, jsonl or conll file (also .gz), a folder with a folder of .txt files for each label,
-    # or docs: documentation of the Python libraries installed here
+    # or intents: questions to an assistant with ten domains, which are part of this package
     source:str|None = None
     rows:int|None = None # Draw so many labelled rows; blank: all
     # Column of the texts, or two separated by a comma: pairs, question and context, or text and candidates
@@ -51,7 +51,7 @@ class DataConfig:
     label_col:str = 'label'
     # Column that is true for validation rows; blank: is_valid if there is one, else 20 % are drawn
     valid_col:str|None = None
-    # More texts for the language model: a file or folder as above, a txt file with one text per line, or docs
+    # More texts for the language model: a file or folder as above, a txt file with one text per line, or intents
     unlabelled:str|None = None
     unlabelled_rows:int|None = None # Draw so many of them; blank: all
     general:str|None = None # Texts that stage 1, [general], is trained on; blank: those of the language model
@@ -258,7 +258,7 @@ class Recipe:
 
     def resolved(self, base='.'):
         "Return a copy with paths made absolute from the directory `base`"
-        def at(o): return o if o in (None,'docs') else str((Path(base)/Path(o).expanduser()).absolute())
+        def at(o): return o if o in (None,'intents') else str((Path(base)/Path(o).expanduser()).absolute())
         data,arch = {k:at(getattr(self.data, k)) for k in ('source','unlabelled','general','test')},at(self.model.arch)
         model = dict(arch=arch) if arch and Path(arch).is_dir() else {}
         return self.replace(run=dict(output=at(self.run.output)), data=data, model=model)
@@ -310,25 +310,26 @@ def read_table(source, data, **cols):
     return df
 
 def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), DataFrames; the last three may be None
-    "Read the data files of a recipe"
-    def docs(*args):
-        from fastformers.text.corpora import docs_corpus # imports torch
-        return docs_corpus(*args)
+    "Read the data of a recipe: files, or of `intents` the rows for training, and as test those for tests"
     d,seed = recipe.data,recipe.run.seeds[0]
     cols = dict(text_col=d.text_col, label_col=d.label_col)
     text = {} if ',' in d.text_col else dict(text_col=d.text_col) # one column of a pair is enough
-    def read(path, rows=None, **cols):
+    def table(path, split, **cols):
+        if path!='intents': return read_table(path, d, **cols)
+        from fastformers.text.corpora import intents
+        return intents().query('split==@split').reset_index(drop=True)
+    def read(path, rows=None, split='train', **cols):
         if path is None: return
-        df = docs().rename(columns={'text':d.text_col.split(',')[0]}) if path=='docs' else read_table(path, d, **cols)
+        df = table(path, split, **cols)
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
-    if d.source is None: raise ValueError("[data] source is blank; expected a csv, tsv or jsonl file, a folder, or docs")
-    df = docs(d.rows, seed) if d.source=='docs' else read(d.source, d.rows, **cols, valid_col=d.valid_col)
-    return df, read(d.unlabelled, d.unlabelled_rows, **text), read(d.general, **text), read(d.test, **cols)
+    if d.source is None: raise ValueError("[data] source is blank; expected a csv, tsv or jsonl file, a folder, or intents")
+    df = read(d.source, d.rows, **cols, valid_col=d.valid_col)
+    return df, read(d.unlabelled, d.unlabelled_rows, **text), read(d.general, **text), read(d.test, split='test', **cols)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "Return the recipe of `fastformers demo`"
     return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
-        data=dict(source='docs', rows=1000, unlabelled='docs', unlabelled_rows=4000),
-        model=dict(arch='wiki-mini'), lm=dict(minutes=2.5, valid_pct=.1, lr=1e-3),
-        classifier=dict(max_len=128, lr=1e-3, bs=16))
+        data=dict(source='intents', rows=300, unlabelled='intents', unlabelled_rows=10_000, test='intents'),
+        model=dict(arch='wiki-mini'), lm=dict(epochs=4, valid_pct=.1, lr=1e-3, bs=64),
+        classifier=dict(max_len=128))
