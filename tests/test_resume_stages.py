@@ -96,7 +96,7 @@ def test_a_stage_goes_on_after_an_interrupt(start, tmp_path, stage):
     f = partial(f, bs=8, epochs=2, precision='fp32')
     with pytest.raises(KeyboardInterrupt): f(path=tmp_path/'a', resume=Resume(tmp_path/'ckpt', every=4), cbs=Stop())
     assert not (tmp_path/'a').exists()
-    with pytest.raises(ValueError, match='another run'): f(path=tmp_path/'a', resume=tmp_path/'ckpt', lr=2e-3)
+    with pytest.raises(ValueError, match='another run'): f(path=tmp_path/'a', resume=tmp_path/'ckpt', lr=3e-3)
     f(path=tmp_path/'a', resume=tmp_path/'ckpt'); f(path=tmp_path/'b')
     same(tmp_path/'a', tmp_path/'b')
     if stage=='pretrain': assert (tmp_path/'a'/'tokenizer.json').read_text()==(tmp_path/'b'/'tokenizer.json').read_text()
