@@ -76,7 +76,7 @@ def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     text_col='text', # Column of the texts, or two: text and text, question and context, or text and candidates
-    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, the vocab
+    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, whose names become the labels
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
     valid_pct=.2, # Share of texts held out by a hash of the texts, without `valid_col`
     bs=64, # Rows in a batch

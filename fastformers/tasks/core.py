@@ -2,7 +2,7 @@
 
 A `Task` holds everything that depends on the kind of label: how a label is read from a table, the fastai block, the loss, the metrics, the head, and how the network's outputs become predicted labels with scores.
 Data, learner, saved classifier and `Predictor` call the methods of the task and never compare its name. This module has three tasks, `single`, `multi` and `regression`. `tags`, a label for each word, is in `tasks.tags`; `spans`, the answer to a question in a text, in `tasks.spans`; `choice`, the best of several candidates, in `tasks.choice`.
-To add a task, write a notebook in `nbs/tasks` with a subclass of `Task` that has a `name`, which adds it to the registry `tasks`. If it needs a new head, add that to `models.heads`.
+To add a task, write a notebook in `nbs/tasks` with a subclass of `Task` that has a `name`, which adds it to the registry `tasks`. A subclass of a task inherits by which labels and Hugging Face models it is found: set `matches`, `fastai`, `problem_type` and `hf_class` too. If it needs a new head, add that to `models.heads`.
 
 fastai is imported inside the methods that need it, so a `Predictor` works without fastai. Tables are read in `data.labels`, losses of a language model are in `objectives`."""
 
