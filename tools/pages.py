@@ -3,12 +3,12 @@
 Without a name all run; the tutorials, which train for minutes, with `--slow` only, as cells with that flag.
 
 Each page runs in a process of its own, so that what it patches or registers does not reach the next page. The processes are forked
-from one that has imported fastai and transformers already, which saves five seconds a page. What a failed page printed is shown at once;
+from one that has imported fastai and the base classes of transformers already, which saves seven seconds a page. What a failed page printed is shown at once;
 its name and error stand at the end too, and in `.venv/failed-pages`, for `make test` to repeat after pytest."""
 import os, sys, tempfile
 from pathlib import Path
 from nbdev.test import test_nb
-import fastai.text.all, matplotlib.pyplot, sklearn.feature_extraction.text, transformers
+import fastai.text.all, matplotlib.pyplot, sklearn.feature_extraction.text, transformers.modeling_utils
 
 root = Path(__file__).resolve().parent.parent
 skip = 'slow','gpu','network'
