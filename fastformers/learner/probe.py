@@ -73,7 +73,7 @@ def _fit_numbers(x, y, mean, std):
     "Fit ridge regression to `y` in units of `std` around `mean`"
     y = (y.reshape(len(y), -1)-np.array(mean))/np.array(std)
     model = RidgeCV(np.logspace(-3, 3, 13)).fit(x, y)
-    return model.coef_.reshape(y.shape[1], -1), np.broadcast_to(model.intercept_, y.shape[1])
+    return model.coef_.reshape(y.shape[1], -1), np.zeros(y.shape[1])+model.intercept_
 
 @patch
 def fit_probe(self:Learner,
