@@ -96,7 +96,7 @@ def train(args, stage, data, section, **kwargs):
     given = changes(args)
     if section!='general': kwargs.setdefault('arch', default_arch)
     kwargs |= given.get('model', {}) | given.get(section, {})
-    if section=='classifier' and kwargs.get('refit') is None: kwargs['refit'] = True
+    if section=='classifier' and kwargs.get('refit') is None: kwargs['refit'] = not kwargs.get('minutes')
     check_arch(**kwargs)
     from fastformers.callback.progress import terminal_progress
     from fastformers.ulmfit import stage as stages

@@ -53,11 +53,12 @@ class cpu_bf16(Callback):
         self.on = on
 
     def before_batch(self):
-        self._autocast(torch.bfloat16 if self.on else None)
+        if self.on: self._autocast(torch.bfloat16)
     def after_pred(self):
         if self.on: self.learn.pred = to_float(self.pred)
-    def after_loss(self): self._autocast(None)
-    def after_cancel_batch(self): self._autocast(None)
+    def after_loss(self):
+        if self.on: self._autocast(None)
+    def after_cancel_batch(self): self.after_loss()
     def _autocast(self, dtype):
         for o in self.model.modules():
             if isinstance(o, HFModel): o.autocast = dtype

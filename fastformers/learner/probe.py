@@ -20,7 +20,7 @@ from ..text.core import as_tokens
 
 # %% ../../nbs/learner/05_probe.ipynb #fcfe6e2f
 def output_layer(model)->nn.Linear:
-    "Return the last linear layer of the head of `model`; TypeError if there is none"
+    "Return the last linear layer of the head of `model`, or raise a TypeError"
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     layers = [o for o in head.modules() if isinstance(o, nn.Linear)]
     if not layers: raise TypeError(f"{type(head).__name__} has no linear layer to fit; use head='linear'")
@@ -47,27 +47,23 @@ def output_inputs(learn:Learner, dl)->tuple: # (inputs `(n, nf)`, targets `(n, .
 
 # %% ../../nbs/learner/05_probe.ipynb #ccd46196
 def _logistic(x, y, C):
-    "Fit logistic regression to targets of 0 and 1, or, if all are equal, their log odds"
-    if len(np.unique(y))==1: return np.zeros((1, x.shape[1])), np.full(1, np.log((y.sum()+.5)/(len(y)-y.sum()+.5)))
     model = LogisticRegression(C=C, max_iter=1000).fit(x, y)
     return model.coef_, model.intercept_
 
 def _fit_classes(x, y, n, C):
     "Fit logistic regression for one of `n` classes; classes without rows get the lowest bias"
-    there = np.unique(y)
-    if len(there)==1: w,b = np.zeros((1, x.shape[1])),np.zeros(1)
-    else:
-        model = LogisticRegression(C=C, max_iter=1000).fit(x, y)
-        w,b = model.coef_,model.intercept_
-        if len(there)==2: w,b = np.concatenate([-w/2, w/2]),np.concatenate([-b/2, b/2])
+    there,(w,b) = np.unique(y),_logistic(x, y, C)
+    if len(there)==2: w,b = np.concatenate([-w/2, w/2]),np.concatenate([-b/2, b/2])
     weight,bias = np.zeros((n, x.shape[1])),np.full(n, b.min()-2)
     weight[there],bias[there] = w,b
     return weight, bias
 
-def _fit_labels(x, y, C):
-    "Fit logistic regression for each column of `y`"
-    ws,bs = zip(*(_logistic(x, o, C) for o in (y>.5).T))
-    return np.concatenate(ws), np.concatenate(bs)
+def _fit_labels(x, y, C, prior):
+    "Fit logistic regression for each column of `y`; one of equal targets gets the bias `prior`"
+    weight,bias = np.zeros((len(prior), x.shape[1])),prior.numpy().copy()
+    for i,o in enumerate((y>.5).T):
+        if 0<o.sum()<len(o): (weight[i],),(bias[i],) = _logistic(x, o, C)
+    return weight, bias
 
 def _fit_numbers(x, y, mean, std):
     "Fit ridge regression to `y` in units of `std` around `mean`"
@@ -76,9 +72,7 @@ def _fit_numbers(x, y, mean, std):
     return model.coef_.reshape(y.shape[1], -1), np.zeros(y.shape[1])+model.intercept_
 
 @patch
-def fit_probe(self:Learner,
-    C=None, # Inverse penalty of logistic regression; None: 30 for inputs of length 1, .01 for standardised ones
-)->Learner:
+def fit_probe(self:Learner)->Learner:
     "Fit the output layer as a linear model on the states of the training rows, with all other weights as they are"
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
@@ -86,20 +80,22 @@ def fit_probe(self:Learner,
     task.temperature = None
     x,y = output_inputs(self, self.dls.train.new(shuffle=False, drop_last=False))
     unit = np.allclose(np.linalg.norm(x, axis=1), 1, atol=1e-3)
-    scaler = StandardScaler(with_mean=not unit, with_std=not unit).fit(x)
-    x,C = scaler.transform(x),C or (30 if unit else .01)
+    scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
+    if scaler: x = scaler.transform(x)
     if not task.classes: w,b = _fit_numbers(x, y, *task.target_scale)
-    elif task.multi_label: w,b = _fit_labels(x, y, C)
+    elif task.multi_label: w,b = _fit_labels(x, y, C, task.prior_bias(self.dls))
     else: w,b = _fit_classes(x, y, task.n_out, C)
-    if not unit: w = w/scaler.scale_
-    if not unit: b = b-w@scaler.mean_
+    if scaler:
+        w = w/scaler.scale_
+        b = b-w@scaler.mean_
     layer = output_layer(self.model)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(w))
         layer.bias.copy_(torch.from_numpy(b))
     return self
 
-# %% ../../nbs/learner/05_probe.ipynb #d2ed5ceb
-def fine_tuning_lr(model)->float: # 1e-4 for a width of 384, 2.2e-4 for 256, 2.5e-5 for 768
-    "Return a learning rate for fine-tuning the body of `model`, by its width"
-    return 1e-4*(384/model.config.get_text_config().hidden_size)**2
+# %% ../../nbs/learner/05_probe.ipynb #6bb77968
+def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384, 2e-5 from 575 on, and 1e-3 for random weights
+    "Return a learning rate for the body of `model`, by its width"
+    if not model.loaded.loaded: return 1e-3
+    return min(max(1e-4*(384/model.config.get_text_config().hidden_size)**4, 2e-5), 1e-3)

@@ -29,6 +29,7 @@ from ..files import Registry, find_path
 @dataclass(frozen=True)
 class RunConfig:
     "Section [run]"
+    section = 'run'
     # Random seeds of weights, order and masks; one classifier is trained per seed
     seeds:tuple[int,...] = (42,)
     output:str = 'runs/mine' # Directory of the results
@@ -41,6 +42,7 @@ class RunConfig:
 @dataclass(frozen=True)
 class DataConfig:
     "Section [data]: where the texts and labels are"
+    section = 'data'
     # Labelled texts: a csv, tsv, jsonl or conll file (also .gz), a folder with a folder of .txt files for each label,
     # or intents: questions to an assistant with ten domains, which are part of this package
     source:str|None = None
@@ -62,6 +64,7 @@ class DataConfig:
 @dataclass(frozen=True)
 class ModelConfig:
     "Section [model]: the network, and how it computes"
+    section = 'model'
     # Hugging Face hub id, directory of a checkpoint, or a shipped name: wiki-mini, minilm;
     # blank: the network that [general] trains, or minilm
     arch:str|None = None
@@ -102,7 +105,7 @@ class TrainConfig:
             v,(low,high) = getattr(self, f.name),_ranges.get(f.name, (-inf,inf))
             if isinstance(v, str):
                 parse(f.type, v, f'`{f.name}`: ')
-                if f.name in _registries and v not in (f.default,'none','hf'):
+                if f.name in _registries and v not in (f.default,'none','hf','linear'):
                     resolve_name(f'fastformers.{_registries[f.name]}')[v] # imports torch
             elif isinstance(v, (int,float)) and not low<=v<=high:
                 limits = f'{low:g} to {high:g}' if high<inf else f'{low:g} or more'
@@ -111,10 +114,11 @@ class TrainConfig:
 @dataclass(frozen=True)
 class LMConfig(TrainConfig):
     "Section [lm]: stage 2, the language model of your own texts"
+    section = 'lm'
     # What is predicted: mlm (masked tokens), clm (the next token) or another objective;
     # blank: mlm, or clm if the tokenizer has no mask token; none: skip this stage
     objective:str|None = None
-    # Share of tokens that a masked language model predicts; blank: 0.15, or 0.2 while sentence vectors are kept
+    # Share of tokens that a masked language model predicts; blank: 0.15
     mask_rate:float|None = None
     # Weight of a term that keeps the mean vectors of the rows, `KeepVectors`; blank: 1 if the checkpoint has no LM head
     keep_vectors:float|None = None
@@ -130,6 +134,7 @@ class LMConfig(TrainConfig):
 @dataclass(frozen=True)
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
+    section = 'general'
     lr:float|None = 1e-3 # Highest learning rate
     bs:int = 64
     drop_mult:float = 0.
@@ -149,9 +154,10 @@ class GeneralConfig(LMConfig):
 @dataclass(frozen=True)
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"
+    section = 'classifier'
     epochs:float|None = None # Epochs, fractions allowed; blank: 3, or as many as make 150 steps
     # Highest learning rate of the body, ten times as much for the head after a probe;
-    # blank: 1e-4 for a width of 384, divided by the square of the width; 2e-3 with adapters
+    # blank: 5e-4 for a width of 256, 1e-4 for 384, 2e-5 for 768; 1e-3 for random weights; 2e-3 with adapters
     lr:float|None = None
     bs:int = 16 # Rows in a batch
     anneal:str = 'linear_warmup'
@@ -171,7 +177,8 @@ class TaskConfig(TrainConfig):
     pairing:Literal['together','siamese','both_orders'] = 'together'
     # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
     grad_windows:int|None = None
-    # linear: one layer; PoolingHead (ULMFiT's), LSTMHead; hf: Hugging Face's own head, which its pipeline opens; blank: linear after a probe, else by the task
+    # linear: one layer; PoolingHead: ULMFiT's; LSTMHead; hf: Hugging Face's own, which its pipeline opens;
+    # blank: linear for a probe, else by the task
     head:str|None = None
     pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,
@@ -181,7 +188,7 @@ class TaskConfig(TrainConfig):
     adapters:str|None = None
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
-    # Train again on all rows when the figures on the held-out ones are known; blank: yes in `classify`, else no
+    # Train again on all rows when the figures on the held-out ones are known; blank: yes in `classify` without `minutes`
     refit:bool|None = None
     # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
     calibrate:bool = False
@@ -195,8 +202,7 @@ def settings(cls)->Registry: # name -> `Setting`, whose `help` is the comment be
     "List the settings of a section such as `LMConfig`"
     helps = {}
     for o in reversed(cls.__mro__[:-1]): helps |= {k:' '.join(v.split()) for k,v in docments(o, returns=False).items() if v}
-    section = cls.__doc__.split()[1].strip(':')
-    return Registry(section, **{f.name:Setting(f.name, f.type, f.default, helps[f.name]) for f in fields(cls)})
+    return Registry(f'[{cls.section}]', **{f.name:Setting(f.name, f.type, f.default, helps[f.name]) for f in fields(cls)})
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #b1f4a017
 _words = {int:'a whole number', float:'a number', bool:'yes or no', str:'a text', NoneType:'blank'}
@@ -273,8 +279,7 @@ class Recipe:
                 lines += [_comment(o.help), f'{o.name} = {_text(getattr(section, o.name))}'.rstrip()]
         return '\n'.join(lines)+'\n'
 
-section_types = Registry('section', run=RunConfig, data=DataConfig, model=ModelConfig,
-                         general=GeneralConfig, lm=LMConfig, classifier=TaskConfig)
+section_types = Registry('section', **{o.section:o for o in (RunConfig, DataConfig, ModelConfig, GeneralConfig, LMConfig, TaskConfig)})
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #238a00d9
 def _read_section(name, keys):

@@ -19,7 +19,7 @@ from fastcore.meta import delegates
 from fastai.data.load import DataLoader
 from fastai.learner import Learner
 from fastai.torch_core import set_seed
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.keep_vectors import KeepVectors
 from ..callback.resume import Resume
@@ -69,7 +69,8 @@ def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class, the probe that it began with and TF-IDF, and say why it may be worse"
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
-    rivals = {'largest class':stage.majority, 'TF-IDF':tfidf, 'probe':stage.before.get('accuracy')}
+    rivals = {'largest class':stage.majority, 'TF-IDF':tfidf}
+    if stage.score_before is not None: rivals['probe'] = stage.score_before.mean()
     rivals = {k:v for k,v in rivals.items() if v is not None}
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     if len(preds.unique())==1<len(targs.unique()):
@@ -91,13 +92,12 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     probe = not is_lm and learn.model.new_head and _start(c, learn.model.task)=='probe'
     if probe:
         learn.fit_probe()
-        stage.before,stage.score_before,_ = measure(learn)
-        begun = {k:v.clone() for k,v in learn.model.state_dict().items()}
-    if is_lm:
+        weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
+    if is_lm or probe:
         began = time.time()
         stage.before,stage.score_before,_ = measure(learn)
         reserved = time.time()-start + 2*(time.time()-began) # validation at the end of the fit, evaluation after it
-        if c.embeddings=='counts': learn.start_from_counts()
+    if is_lm and c.embeddings=='counts': learn.start_from_counts()
     usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
     schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
@@ -113,14 +113,16 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
-    if probe and measure(learn)[1].mean()<stage.score_before.mean():
-        learn.model.load_state_dict(begun)
-        stage.probe_kept = True
-        _log.warning(f"{title}: training lowered the {stage.score_name} of the probe, so the probe is kept")
-    if not is_lm and c.calibrate: learn.calibrate()
     stage.metrics,stage.score,stage.weight = measure(learn)
+    if probe and not stage.score.mean()>=stage.score_before.mean(): # or is nan
+        learn.model.load_state_dict(weights)
+        stage.metrics,stage.score,stage.probe_kept = stage.before,stage.score_before,True
+        _log.warning(f"{title}: training lowered the {stage.score_name} of the probe, so the probe is kept")
     if not math.isfinite(stage.metrics['loss']):
         raise ValueError(f"{name}: the loss is {stage.metrics['loss']} after training; try a lower `lr` than {stage.lr:g}")
+    if not is_lm and c.calibrate:
+        learn.calibrate()
+        stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
     stage.seconds = time.time()-start + (resume.earlier if resume else 0.)
@@ -150,11 +152,10 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     objective = _lm_objective(c, tok, seed)
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
-    if learn.model.new_head: learn.lr = 1e-3 # of the head; the body has a tenth
-    new = learn.model.new_head and type(objective) is type(default_objective(tok))
-    if keep := float(new) if c.keep_vectors is None else c.keep_vectors:
-        learn.add_cb(KeepVectors(keep))
-        if c.mask_rate is None: objective.p = .2
+    if learn.model.new_head:
+        learn.lr = 1e-3 # of the head, the body has a tenth
+        if objective.auto_cls is AutoModelForMaskedLM and c.keep_vectors is None: learn.add_cb(KeepVectors())
+    if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
     return _train(learn, c, name, seed, path, resume, start)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
@@ -242,19 +243,20 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     aux = [] if c.aux_lm is None else [AuxiliaryLM(c.aux_lm)]
     learn = classifier_learner(dls, arch, head='linear' if linear else c.head, pool=c.pool, hidden_states=c.hidden_states,
                                drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=[*aux, *L(cbs)], **kwargs)
-    learn.lr = fine_tuning_lr(learn.model)
+    if not learn.model.adapters: learn.lr = fine_tuning_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     if c.calibrate: check_rows(dls)
     return learn
 
-def _refit(stage, c, learn, path, test):
-    "Train `learn`, whose data hold all rows, as `stage` was trained, measure it on `test` and write it to `path`"
-    tried,n = stage.learner,len(learn.dls.train)
+def _refit(stage, c, learn, path, test_dl):
+    "Train `learn`, whose data hold all rows, as `stage` was trained, measure it on `test_dl` and write it to `path`"
+    start,tried,n = time.time(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
     table = stage.schedule.rescale(stage.schedule.total*len(tried.dls.train)/n)
     if not stage.probe_kept: learn.fit_schedule(table, stage.lr, anneal=anneals.find(c.anneal))
     learn.model.task.temperature = tried.model.task.temperature
-    if test is not None: stage.test,stage.test_score,_ = measure(learn, labelled_dl(learn.dls, test))
+    if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
+    stage.seconds += time.time()-start
     _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; the figures on held-out rows are of the model before")
     if path is not None: _write(stage, path, c, learn)
 
@@ -271,7 +273,6 @@ def labelled_dl(dls, df)->DataLoader:
 
 def _tfidf(df, text_col, label_col, valid_col, c, most=5000):
     "Measure the accuracy of TF-IDF on the validation rows, None with more than `most` training rows"
-    df = as_frame(df)
     train,valid = split_rows(df, valid_col, c.valid_pct, text_col, [[o] for o in df[label_col]])
     if len(train)>most or df[label_col].iloc[train].nunique()<2: return
     return tfidf_hits(df.iloc[train], df.iloc[valid], text_col, label_col).mean()
@@ -300,8 +301,8 @@ def fine_tune_classifier(
     if path is not None: check_dir(path)
     start = time.time()
     set_seed(seed)
-    dls = classifier_dls(df, arch if tok is None else tok, text_col, label_col, valid_col, c.valid_pct, c.bs,
-                         seed=seed, task=c.task, **reads(c))
+    df,tok = as_frame(df),arch if tok is None else tok
+    dls = classifier_dls(df, tok, text_col, label_col, valid_col, c.valid_pct, c.bs, seed=seed, task=c.task, **reads(c))
     test,sets = test_rows(test)
     test_dl = None if test is None else labelled_dl(dls, test)
     tfidf = _tfidf(df, text_col, label_col, valid_col, c) if task_of(dls).one_class else None
@@ -309,9 +310,8 @@ def fine_tune_classifier(
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **opts)
     if not c.refit: return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
     stage = _train(learn, c, name, seed, None, resume, start, None, tfidf, test_sets=sets)
-    df,one = as_frame(df),split_rows(as_frame(df), valid_col, c.valid_pct, text_col)[1][0] # one row stays held out
-    df = df.assign(is_valid=np.arange(len(df))==one)
-    every = classifier_dls(df, arch if tok is None else tok, text_col, label_col, 'is_valid', bs=c.bs,
-                           seed=seed, task=learn.model.task.name, **reads(c))
-    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **opts), path, test)
+    one = split_rows(df, valid_col, c.valid_pct, text_col)[1][0] # one row stays held out
+    every = classifier_dls(df.assign(is_valid=np.arange(len(df))==one), tok, text_col, label_col, 'is_valid', bs=c.bs,
+                           seed=seed, task=task_of(dls), **reads(c))
+    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **opts), path, test_dl)
     return stage
