@@ -19,6 +19,7 @@ Modules:
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.files`: Write directories and files atomically, hash contents, suggest names for misspelt ones
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
+- `fastformers.inference.baseline`: Train and use a linear model on words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several

@@ -13,8 +13,8 @@ import numpy as np, torch
 from torch import nn, Tensor
 from fastcore.basics import patch
 from fastai.learner import Learner
-from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.preprocessing import StandardScaler
+from ..inference.baseline import fit_linear
 from ..models.families import evaluating
 from ..text.core import as_tokens
 
@@ -46,31 +46,6 @@ def output_inputs(learn:Learner, dl)->tuple: # (inputs `(n, nf)`, targets `(n, .
     return torch.cat(xs).numpy(), torch.cat(ys).numpy()
 
 # %% ../../nbs/learner/05_probe.ipynb #ccd46196
-def _logistic(x, y, C):
-    model = LogisticRegression(C=C, max_iter=1000).fit(x, y)
-    return model.coef_, model.intercept_
-
-def _fit_classes(x, y, n, C):
-    "Fit logistic regression for one of `n` classes; classes without rows get the lowest bias"
-    there,(w,b) = np.unique(y),_logistic(x, y, C)
-    if len(there)==2: w,b = np.concatenate([-w/2, w/2]),np.concatenate([-b/2, b/2])
-    weight,bias = np.zeros((n, x.shape[1])),np.full(n, b.min()-2)
-    weight[there],bias[there] = w,b
-    return weight, bias
-
-def _fit_labels(x, y, C, prior):
-    "Fit logistic regression for each column of `y`; one of equal targets gets the bias `prior`"
-    weight,bias = np.zeros((len(prior), x.shape[1])),prior.numpy().copy()
-    for i,o in enumerate((y>.5).T):
-        if 0<o.sum()<len(o): (weight[i],),(bias[i],) = _logistic(x, o, C)
-    return weight, bias
-
-def _fit_numbers(x, y, mean, std):
-    "Fit ridge regression to `y` in units of `std` around `mean`"
-    y = (y.reshape(len(y), -1)-np.array(mean))/np.array(std)
-    model = RidgeCV(np.logspace(-3, 3, 13)).fit(x, y)
-    return model.coef_.reshape(y.shape[1], -1), np.zeros(y.shape[1])+model.intercept_
-
 @patch
 def fit_probe(self:Learner)->Learner:
     "Fit the output layer as a linear model on the states of the training rows, with all other weights as they are"
@@ -82,9 +57,8 @@ def fit_probe(self:Learner)->Learner:
     unit = np.allclose(np.linalg.norm(x, axis=1), 1, atol=1e-3)
     scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
     if scaler: x = scaler.transform(x)
-    if not task.classes: w,b = _fit_numbers(x, y, *task.target_scale)
-    elif task.multi_label: w,b = _fit_labels(x, y, C, task.prior_bias(self.dls))
-    else: w,b = _fit_classes(x, y, task.n_out, C)
+    if task.target_scale: y = (y.reshape(len(y), -1)-task.target_scale[0])/task.target_scale[1]
+    w,b = fit_linear(x, y, task, C)
     if scaler:
         w = w/scaler.scale_
         b = b-w@scaler.mean_
