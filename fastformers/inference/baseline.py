@@ -14,9 +14,8 @@ from copy import copy
 from pathlib import Path
 import numpy as np, torch
 from safetensors.numpy import load_file, save_file
-from ..files import atomic_dir, write_text
+from ..files import write_text
 from .answers import BasePredictor
-from .stage_json import write_stage
 from ..tasks.core import tasks
 
 # %% ../../nbs/inference/02_baseline.ipynb #c9e09538
@@ -120,16 +119,12 @@ class TextBaseline(BasePredictor):
         else: logits = self.counts.transform(texts)@self.tensors['weight'].T+bias
         return self.task.scores(torch.from_numpy(logits))
 
-    def save(self, path, **facts)->Path: # the directory; `facts` are for `stage.json`
-        "Write the directory `path` for `from_hf`: JSON and safetensors"
+    def write(self, path):
         about = dict(task=self.task.to_dict(), head={'class':'tfidf'}, format=1)
         if self.pairs is not None: about['pairs'] = self.pairs
-        with atomic_dir(path) as tmp:
-            write_text(tmp/'classifier.json', json.dumps(about, indent=1, ensure_ascii=False)+'\n')
-            write_text(tmp/'terms.json', json.dumps(self.terms, ensure_ascii=False))
-            save_file(self.tensors, tmp/'baseline.safetensors')
-            write_stage(tmp, **dict(stage='TF-IDF', labels=[*map(str, self.labels)]) | facts)
-        return Path(path)
+        write_text(path/'classifier.json', json.dumps(about, indent=1, ensure_ascii=False)+'\n')
+        write_text(path/'terms.json', json.dumps(self.terms, ensure_ascii=False))
+        save_file(self.tensors, path/'baseline.safetensors')
 
     @classmethod
     def load(cls, path, task, pairs=None):

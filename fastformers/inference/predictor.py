@@ -16,7 +16,8 @@ from torch.nn.functional import normalize
 from ..hub import resolve_arch
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
-from .bundle import Bundle, hf_classifier, read_bundle
+from ..files import write_text
+from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
 from ..models.families import max_length
@@ -85,6 +86,8 @@ class Predictor(BasePredictor):
         def mean(x): return normalize(mean_pool(self.model.states(x), x.predicted if word else x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
+    def write(self, path): write_bundle(path, self.model, self.tok, self.pairs)
+
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):
     "Make the `Bundle` of a model of another library, without a task if it is no classifier"
@@ -116,13 +119,14 @@ def from_hf(
     device=None, # Default: GPU if there is one
     head=None, # If the classifier has a head of your own: a module like it, or the class or function that made it
     revision='main' # Revision of a hub id
-) -> BasePredictor: # a `Predictor`, or the `TextBaseline` that was saved
+) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, in float32, without fastai"
     path = Path(resolve_arch(path, revision))
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier that can be reached")
     bundle = read_bundle(path) or _plain_bundle(path)
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
+    if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)
     model = _model(path, bundle, head)
     limit = min((o for o in (bundle.max_len, max_length(model.body)) if o), default=None)
     tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':limit})
@@ -153,3 +157,8 @@ class Ensemble(BasePredictor):
         scores = [o.scores(texts, bs) for o in self.members]
         if isinstance(scores[0], Tensor): return torch.stack(scores).mean(0)
         return [torch.stack(o).mean(0) for o in zip(*scores)] # texts have different numbers of outputs
+
+    def write(self, path):
+        for i,o in enumerate(self.members): o.save(path/f'member_{i:02}')
+        about = dict(task=self.task.to_dict(), head={'class':'ensemble'}, format=1)
+        write_text(path/'classifier.json', json.dumps(about, indent=1, ensure_ascii=False)+'\n')
