@@ -2185,6 +2185,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._plain': ('ulmfit/stage.html#_plain', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._refit': ('ulmfit/stage.html#_refit', 'fastformers/ulmfit/stage.py'),
+                                          'fastformers.ulmfit.stage._settings': ( 'ulmfit/stage.html#_settings',
+                                                                                  'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._sizes': ('ulmfit/stage.html#_sizes', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._start': ('ulmfit/stage.html#_start', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._tfidf': ('ulmfit/stage.html#_tfidf', 'fastformers/ulmfit/stage.py'),
