@@ -1780,6 +1780,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'fastformers.testing._fitting': ('testing.html#_fitting', 'fastformers/testing.py'),
                                      'fastformers.testing._gap': ('testing.html#_gap', 'fastformers/testing.py'),
                                      'fastformers.testing._hold': ('testing.html#_hold', 'fastformers/testing.py'),
+                                     'fastformers.testing._lines': ('testing.html#_lines', 'fastformers/testing.py'),
                                      'fastformers.testing._many': ('testing.html#_many', 'fastformers/testing.py'),
                                      'fastformers.testing._pieces': ('testing.html#_pieces', 'fastformers/testing.py'),
                                      'fastformers.testing._special': ('testing.html#_special', 'fastformers/testing.py'),
