@@ -16,6 +16,7 @@ from fastai.learner import Learner
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.preprocessing import StandardScaler
 from ..models.families import evaluating
+from ..models.heads import LinearHead
 from ..text.core import as_tokens
 
 # %% ../../nbs/learner/05_probe.ipynb #fcfe6e2f
@@ -79,7 +80,7 @@ def fit_probe(self:Learner)->Learner:
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
     task.temperature = None
     x,y = output_inputs(self, self.dls.train.new(shuffle=False, drop_last=False))
-    unit = np.allclose(np.linalg.norm(x, axis=1), 1, atol=1e-3)
+    unit = isinstance(getattr(self.model, 'head', None), LinearHead) # vectors of length 1, or means of such vectors
     scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
     if scaler: x = scaler.transform(x)
     if not task.classes: w,b = _fit_numbers(x, y, *task.target_scale)

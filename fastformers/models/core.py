@@ -25,6 +25,7 @@ from torch import nn, Tensor
 from ..text.core import TensorTokens, as_tokens
 from .adapters import load_adapters, plain_state, save_adapters
 from .families import evaluating, get_meta, is_decoder, max_length
+from .heads import window_places
 from .hidden_states import HiddenStateSelector, all_states, forget_states
 from .load import ADAPTERS, LoadReport, fit_vocab, quiet_hf
 
@@ -115,15 +116,11 @@ def split_sequences(
 ): # Sequences `(n, l)`, (row, column) there of each real token of `x`, and how many of its row follow each sequence `(n,)`
     "Split rows at `starts`"
     real = x.real
-    nth = x.starts.cumsum(1)                                          # (bs, sl): of which sequence of its row
-    count = nth.amax(1)+1
-    row = (nth+(count.cumsum(0)-count)[:,None])[real]                 # (real tokens,)
-    lens = row.bincount(minlength=int(count.sum()))
-    col = torch.arange(len(row), device=x.device)-(lens.cumsum(0)-lens)[row]
-    seqs = torch.full((len(lens), max(int(lens.max()), 1)), _PAD, device=x.device)
-    seqs[row,col] = x.replace(starts=False).as_subclass(Tensor)[real]
+    at,count = window_places(real, x.starts)
+    seqs = torch.full((int(count.sum()), int(at[1].max())+1 if len(at[1]) else 1), _PAD, device=x.device)
+    seqs[at] = x.replace(starts=False).as_subclass(Tensor)[real]
     after = torch.cat([torch.arange(n-1, -1, -1, device=x.device) for n in count.tolist()])
-    return seqs.as_subclass(TensorTokens), (row,col), after
+    return seqs.as_subclass(TensorTokens), at, after
 
 # %% ../../nbs/models/07_core.ipynb #a983a04d
 class HFModel(nn.Module):

@@ -84,6 +84,7 @@ class Spans(Task):
     def tokenizer(self, tok):
         self.tok = tok if isinstance(tok, SpanTokenizer) else SpanTokenizer(tok.tok, **reads(tok))
         return self.tok
+    def group_col(self, text_col): return listed(text_col)[-1]
     def texts(self, df, text_col): return [self.check_input(o) for o in super().texts(df, text_col)]
     def check_input(self, o, pairs=None):
         if is_pair(o) and all(map(str.strip, o)): return tuple(o)

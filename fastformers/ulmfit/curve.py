@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
 from ..hub import default_arch
-from ..data.labels import class_names, find_task, split_rows
+from ..data.labels import find_task, mark_valid
 from .recipe import as_recipe, split_columns
 from ..interpret.intervals import paired_bootstrap
 from .run import lm_texts
@@ -87,8 +87,8 @@ def label_curve(
     arch,seeds,task = arch or r.model.arch or default_arch,list(seeds),find_task(df, label_col)
     if task.multi_label or not task.classes:
         raise ValueError(f"`label_curve` is for one class a row; {label_col!r} holds {task}")
-    names = class_names(df, label_col)
-    train,valid = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, names)
+    df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct, r.data.group_col)
+    train,valid = np.flatnonzero(~df.is_valid),np.flatnonzero(df.is_valid)
     n_classes = df[label_col].iloc[train].nunique()
     if not n_classes<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {n_classes}, one a class, and {len(train):,}, the training rows; "
@@ -98,7 +98,7 @@ def label_curve(
     train,held,rows = df.iloc[train],df.iloc[valid].assign(is_valid=True),[]
     def hits(few, arm, start, seed):
         if arm==_tfidf: return tfidf_hits(few, held, text_col, label_col)
-        epochs = max(r.classifier.epochs, min_steps/math.ceil(len(few)/r.classifier.bs))
+        epochs = max(r.classifier.epochs or 3, min_steps/math.ceil(len(few)/r.classifier.bs))
         both = pd.concat([few.assign(is_valid=False), held], ignore_index=True)
         settings = vars(r.classifier) | {'epochs':epochs}
         return fit(both, start, seed=seed, name=f'{len(few)} labels, {arm}', **settings).score>.5
