@@ -41,7 +41,7 @@ from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, reads, texts_in
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
-from .recipe import GeneralConfig, LMConfig, TaskConfig, settings
+from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from .record import Stage, fmt_time
 from ..tasks.core import Task, listed, task_of
@@ -51,6 +51,11 @@ from .scores import measure, row_score, tfidf_hits
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
+def _settings(cls, kwargs):
+    "Divide `kwargs` into the settings `cls` of a stage, and those of `ModelConfig` for the learner"
+    how = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs}
+    return cls(**kwargs), how
+
 def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
@@ -190,6 +195,7 @@ def _new_tok(df, text_col, valid_col, c, resume):
     return train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at)
 
 @delegates(GeneralConfig)
+@delegates(ModelConfig, keep=True, but=['arch'])
 def pretrain_lm(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     path=None, # Directory to write; None: nothing is written
@@ -197,26 +203,23 @@ def pretrain_lm(
     config=None, # A `PretrainedConfig`; default: `small_config` by the settings
     text_col='text', # Column of the texts
     valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of the rows
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer
     seed=42, # Seed of weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
     cbs=None, # More callbacks
-    **kwargs # Settings of `GeneralConfig`; `objective` and `schedule` may also be objects
+    **kwargs # Settings of `ModelConfig` and `GeneralConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train a tokenizer, if none is given, and a language model from random weights (stage 1)"
-    c,resume = GeneralConfig(**kwargs),_checkpoints(resume)
+    (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = _new_tok(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
     if c.backwards: tok = HFTokenizer(tok, backwards=True).tok
     if config is None: config = small_config(tok, **vars(c))
-    return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs,
-                     precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
+    return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #e87b3820
 @delegates(LMConfig)
+@delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_lm(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
@@ -224,18 +227,14 @@ def fine_tune_lm(
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts
     valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of the rows
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer
     seed=42, # Seed of random weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
     cbs=None, # More callbacks
-    **kwargs # Settings of `LMConfig`; `objective` and `schedule` may also be objects
+    **kwargs # Settings of `ModelConfig` and `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train the language model of `arch` further on your own texts (stage 2)"
-    tok = arch if tok is None else tok
-    return _lm_stage(LMConfig(**kwargs), data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs,
-                     precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
+    (c,how),tok = _settings(LMConfig, kwargs),arch if tok is None else tok
+    return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
 def _start(c, task):
@@ -315,6 +314,7 @@ def _tfidf(df, text_col, label_col, most=5000):
     if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col).mean()
 
 @delegates(TaskConfig)
+@delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_classifier(
     df, # A DataFrame, one row per text or pair of texts
     arch, # Hub id, directory of a stage, or shipped name
@@ -325,17 +325,14 @@ def fine_tune_classifier(
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
     cbs=None, # More callbacks
-    **kwargs # Settings of `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
+    **kwargs # Settings of `ModelConfig` and `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
 ) -> Stage:
     "Train a head and the body of `arch` on your labels (stage 3)"
-    c,resume = TaskConfig(**kwargs),_checkpoints(resume)
+    (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
     start = time.time()
     set_seed(seed)
@@ -347,11 +344,10 @@ def fine_tune_classifier(
     dls = task_dls(df, tok, c, text_col, label_col, task, seed)
     test_dl = None if test is None else labelled_dl(dls, test)
     tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
-    opts = dict(precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **opts)
+    learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     if not c.refit: return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
     stage = _train(learn, c, name, seed, None, resume, start, None, tfidf, test_sets=sets)
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
     every = task_dls(df.assign(is_valid=one), tok, c, text_col, label_col, task_of(dls), seed)
-    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **opts), path, test_dl)
+    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
     return stage
