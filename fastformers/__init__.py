@@ -13,6 +13,7 @@ Modules:
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
 - `fastformers.compare.entries`: Ways from labelled rows to a classifier, each a small function `fit(rows)`: `entry`, `Rows`
+- `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length

@@ -17,18 +17,17 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
-from ..data.block import classifier_dls, reads_pairs, tokenizer_of
+from ..data.block import reads_pairs, tokenizer_of
 from ..data.labels import read_labels
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
 from ..inference.predictor import Predictor
-from ..learner import probe # `fit_probe`
 from ..models.families import evaluating
 from ..models.load import load_config
 from ..tasks.core import Task
-from ..text.encode import reads, texts_in
+from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_learner
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner
 
 # %% ../../nbs/compare/00_entries.ipynb #150bba5e
 @dataclass
@@ -68,11 +67,12 @@ class Entry:
     # What there must be: 'arch' (a checkpoint), 'unlabelled' (texts), or the name of an entry that has finished
     needs:tuple = ()
     recipe:dict = field(default_factory=dict) # Settings, as sections of a recipe
+    prepare:object = None # `prepare(rows)` is called once, before the fits
     of:tuple = () # Instead of `fit`: entries whose scores are averaged; 'network' is the best of those that need 'arch'
 
-def entry(name, needs=(), **recipe):
+def entry(name, needs=(), prepare=None, **recipe):
     "Add the decorated function `fit(rows)` as the entry `name`, which needs what `needs` names"
-    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe), name).fit
+    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare), name).fit
     return add
 
 # %% ../../nbs/compare/00_entries.ipynb #6abb84de
@@ -129,7 +129,7 @@ def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     c = rows.recipe.classifier
     set_seed(rows.seed)
-    dls = classifier_dls(rows.frame, rows.arch, **rows.columns, bs=c.bs, task=rows.task, **reads(c))
+    dls = task_dls(rows.frame, rows.arch, c, rows.text_col, rows.label_col, rows.task, rows.seed)
     learn = task_learner(dls, rows.arch, c)
     check_pass(learn, rows.minutes)
     return as_predictor(learn.fit_probe())
@@ -152,7 +152,7 @@ def all_layers(rows, start=None, tok=None):
 
 entries['mean'] = Entry('mean', of=('network','TF-IDF'))
 
-@entry('stage 2, all layers', ('arch','frozen probe','unlabelled'))
+@entry('stage 2, all layers', ('arch','frozen probe','unlabelled'), prepare=adapted)
 def stage2(rows):
     "Train the language model on the unlabelled texts (stage 2), then all layers on the labels"
     return all_layers(rows, adapted(rows))
