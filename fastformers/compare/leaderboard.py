@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.model_selection import StratifiedGroupKFold
-from ..callback.progress import terminal_progress
 from ..callback.resume import differences
-from .entries import Entry, NoTime, Rows, entries as every_entry
+from .entries import NoTime, Rows, plan, quiet
 from ..data.labels import as_frame, read_labels, split_rows, warn_leak
 from ..files import atomic_file, check_dir, content_hash, to_json, write_text
 from ..hub import default_arch
@@ -76,16 +75,6 @@ def measured(facts):
     yield
     facts |= dict(seconds=time.time()-start, cpu_seconds=time.process_time()-cpu, memory_mb=_peak())
 
-@contextmanager
-def _quiet():
-    "Silence the log and the progress of single fits"
-    log = logging.getLogger('fastformers')
-    old = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with terminal_progress(): yield
-    finally: log.setLevel(old)
-
 def _size_mb(predictor):
     "Return the size of the saved `predictor`, None if it cannot be saved"
     with tempfile.TemporaryDirectory() as d:
@@ -121,7 +110,7 @@ class Leaderboard:
         info=None # Dict of facts about the rows
     ):
         self.plan,self.task,self.y,self.parts,self.seeds,self.info = {o.name:o for o in plan},task,y,parts,[*seeds],dict(info or {})
-        self.fits,self.notes,self.best,self._rows = {},{},None,{} # fits: (entry, seed) -> (scores, facts)
+        self.fits,self.notes,self.best,self._rows,self._gains = {},{},None,{},{} # fits: (entry, seed) -> (scores, facts)
 
     def members(self, name):
         "List the entries whose scores `name` averages, [] if it is trained itself"
@@ -157,13 +146,15 @@ class Leaderboard:
     def words(self, name): "Name an entry in a sentence"; return f"the mean of {' and '.join(self.members(name))}" if self.plan[name].of else name
     def gain(self, a, b=None)->tuple: # (difference, low, high)
         "Compare the entry `a` with `b`, by default with 0, on the rows that both were scored on"
-        a,b = self.rows(a),0. if b is None else self.rows(b)
-        both = ~np.isnan(a-b)
-        return paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b)+0*both, both)
+        key = a,b,len(self.fits)
+        if key not in self._gains:
+            a,b = self.rows(a),0. if b is None else self.rows(b)
+            self._gains[key] = paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), ~np.isnan(a-b))
+        return self._gains[key]
 
     def against(self, a, b): # '' if there is nothing to compare
         "Describe the difference of the entry `a` to `b` in words, with its interval"
-        if a==b or b is None or np.isnan(self.rows(a)-self.rows(b)).all(): return ''
+        if a==b or b not in self.plan or np.isnan(self.rows(a)-self.rows(b)).all(): return ''
         d,low,high = self.gain(a, b)
         ends = sorted(map(abs, (low,high))) if low>0 or high<0 else []
         return verdict(d, low, high) + (f" ({' to '.join(map(fmt, ends))})" if ends else '')
@@ -189,14 +180,15 @@ class Leaderboard:
             rows.append(dict(entry=name, score=score, low=low, high=high, against_tfidf=self.against(name, 'TF-IDF'),
                 against_cheaper=self.against(name, self.cheaper(name)), minutes=self.price(name)/60,
                 **{k:self.price(name, k) for k in _prices[1:]}, fits=sum(bool(self.fit(name, o)) for o in self.seeds), note=note))
-        rows.sort(key=lambda o: (-o['fits'], -o['score'], o['minutes']))
+        rows.sort(key=lambda o: (-o['fits'], -o['score']))
         rows += [dict(entry=k, fits=0, note=v) for k,v in self.notes.items() if k not in self.scored]
         columns = ['entry','score','low','high','against_tfidf','against_cheaper',*_prices,'fits','note']
         return pd.DataFrame(rows, columns=columns).set_index('entry')
 
     def shown(self):
         "Format the table as text"
-        t,words = self.table,self.table[['against_tfidf','against_cheaper','note']].fillna('')
+        t = self.table
+        words = t[['against_tfidf','against_cheaper','note']].fillna('')
         def cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
         res = pd.DataFrame({self.task.score_name:t.score.map(fmt), '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
@@ -214,7 +206,8 @@ class Leaderboard:
                f"on {n:,} rows that it was not trained on")
         if said := self.against(name, 'TF-IDF'): use += f"; against TF-IDF {said}"
         price,rival = f"A training takes {fmt_time(self.price(name))}",self.cheaper(name)
-        if rival:
+        if self.price(name)<1: price = "A training takes less than a second"
+        elif rival:
             d,low,_ = self.gain(name, rival)
             more = self.price(name)-self.price(rival)
             price += f"; {self.words(rival)} takes {fmt_time(self.price(rival))} and scores {fmt(d)} less, " + (
@@ -235,18 +228,24 @@ class Leaderboard:
 
     def plot(self, ax=None):
         "Plot error, or the score of numbers, against training time, with the entries that nothing cheaper beats joined by a line"
-        if ax is None: ax = Figure(figsize=(7,4.2), layout='constrained').subplots()
-        t,shares = self.table.dropna(subset='score'),self.task.classes
-        at = pd.DataFrame(dict(x=t.minutes, y=1-t.score if shares else -t.score, low=t.score-t.low, high=t.high-t.score))
-        front = at.sort_values(['x','y'])
-        front = front[front.y<front.y.shift().cummin().fillna(np.inf)]
-        ax.errorbar(at.x, at.y, [at.high,at.low], fmt='o', color='C7', capsize=3, lw=1)
-        ax.step(front.x, front.y, 'o-', where='post', color='C0')
-        ax.set(xscale='log', xlabel='minutes of one training', ylabel='error' if shares else self.task.score_name[1:],
+        if ax is None: ax = Figure(figsize=(7.5,4.5), layout='constrained').subplots()
+        t,classes = self.table,self.task.classes
+        t = t[t.fits==len(self.seeds)].sort_values('minutes')
+        x,y = 60*t.minutes,1-t.score if classes else -t.score
+        front = y<y.cummin().shift(fill_value=np.inf)
+        ax.errorbar(x, y, [t.high-t.score,t.score-t.low], fmt='o', color='C7', capsize=3, lw=1)
+        ax.step(x[front], y[front], 'o-', where='post', color='C0', zorder=3)
+        for i,name in enumerate(t.index):
+            weight,at = 'bold' if name==self.winner else None,(7,5 if i%2 else -13)
+            ax.annotate(name, (x[name],y[name]), at, textcoords='offset points', fontsize='small', weight=weight)
+        ax.set(xscale='log', xlabel='time of one training', ylabel='error' if classes else self.task.score_name[1:],
                title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
-        for name,o in at.iterrows():
-            ax.annotate(name, (o.x,o.y), (6,4), textcoords='offset points', fontsize='small', weight='bold' if name==self.winner else None)
-        ax.margins(x=.2)
+        ax.margins(x=.15, y=.15)
+        low,high = ax.get_xlim()
+        marks = {1e-3:'1 ms', .01:'10 ms', .1:'0.1 s', 1:'1 s', 10:'10 s', 60:'1 min', 600:'10 min', 3600:'1 h', 36000:'10 h'}
+        marks = {k:v for k,v in marks.items() if low<k<high}
+        ax.set_xticks([*marks], marks.values())
+        ax.minorticks_off()
         return ax
 
     def to_markdown(self, picture=None): # `picture`: path relative to the Markdown file
@@ -282,19 +281,6 @@ class Leaderboard:
         if self.recipe: write_text(path/'settings.ini', self.recipe.to_ini())
 
 # %% ../../nbs/compare/01_leaderboard.ipynb #25ee7f28
-def _plan(names, archs, unlabelled, cols):
-    "List the entries to run, those that need a checkpoint for each of `archs`"
-    table,res = every_entry,[]
-    for e in (every_entry[o] if isinstance(o, str) else o for o in (names or every_entry)):
-        data = dict(zip(('text_col','label_col'), (','.join(L(o)) for o in cols)))
-        for a in archs if 'arch' in e.needs else [None]:
-            end = f', {Path(a).name}' if a and len(archs)>1 else ''
-            model = dict(model=dict(arch=str(a))) if a else {}
-            needs = tuple(o+end if o in table else o for o in e.needs)
-            res.append(replace(e, name=e.name+end, needs=needs, recipe={**e.recipe, **model, 'data':data}))
-    if len({o.name for o in res})<len(res): raise ValueError(f"entries have different names; got {', '.join(o.name for o in res)}")
-    return res
-
 def _check(df, task, labels, text_col, minutes):
     "Raise if the rows cannot be compared"
     if not minutes>0: raise ValueError(f"`minutes` is above 0, got {minutes}")
@@ -371,13 +357,13 @@ class _Run:
         b,(train,at),facts = self.board,self.board.parts[i],{}
         df = self.all.df.iloc[train].reset_index(drop=True)
         rows = replace(self.all, df=df, recipe=Recipe().replace(**e.recipe), seed=seed, minutes=minutes)
-        with _quiet(), measured(facts):
+        with quiet(), measured(facts):
             if e.prepare: e.prepare(rows)
         facts = dict(prepare_seconds=facts['seconds'], prepare_cpu_seconds=facts['cpu_seconds'])
-        with _quiet(), measured(facts): predictor = e.fit(rows)
+        with quiet(), measured(facts): predictor = e.fit(rows)
         texts = texts_in(self.scored.iloc[at], rows.text_col)
         start = time.time()
-        with _quiet(): scores = torch.as_tensor(predictor.scores(texts))
+        with quiet(): scores = torch.as_tensor(predictor.scores(texts))
         facts |= dict(texts_a_second=len(texts)/max(time.time()-start, 1e-6), size_mb=None if i else _size_mb(predictor))
         if scores.shape!=(len(texts),b.task.n_out):
             raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of `rows.task.labels`, got {tuple(scores.shape)}")
@@ -388,9 +374,10 @@ class _Run:
     def run(self):
         "Run all entries"
         todo = [e for e in self.board.plan.values() if not e.of]
+        def n(e): return (len(self.board.seeds)+bool(e.prepare))*(bool(self.all.unlabelled) or 'unlabelled' not in e.needs)
         for i,e in enumerate(todo):
             if why := self.missing(e): self.board.notes[e.name] = why
-            else: self.entry(e, sum(len(self.board.seeds)+bool(o.prepare) for o in todo[i+1:])/2+1)
+            else: self.entry(e, sum(map(n, todo[i+1:]))/2+1)
             after = f"next: {todo[i+1].name}" if todo[i+1:] else 'next: the best, on all rows'
             _log.info(f"{e.name} {self.board.notes.get(e.name) or 'finished'}; {after}; {fmt_time(max(self.left, 0))} left\n{self.board.shown().to_string()}")
 
@@ -402,7 +389,7 @@ class _Run:
             e = b.plan[name]
             rows = replace(self.all, recipe=Recipe().replace(**e.recipe), seed=b.seeds[0], minutes=max(2*b.price(name), 60)/60)
             return e.fit(rows)
-        with _quiet():
+        with quiet():
             members = [*map(fit, b.members(b.winner) or [b.winner])]
             res = members[0] if len(members)==1 else Ensemble(members)
             try: return res.save(at, entry=b.winner) and res if at else res
@@ -444,7 +431,7 @@ def leaderboard(
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(Path(o).name for o in archs),
             'unlabelled texts':f"{len(texts):,}"+f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped), 'minutes':f'{minutes:g}'}
-    board = Leaderboard(_plan(entries, archs, texts, (text_col,label_col)), task, y, parts, seeds, info)
+    board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info)
     if dropped: _log.warning(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]
     facts = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
