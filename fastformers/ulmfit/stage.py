@@ -41,7 +41,8 @@ from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, reads, texts_in
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
-from .recipe import GeneralConfig, LMConfig, TaskConfig, settings
+from ..inference.baseline import TextBaseline
+from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from .record import Stage, fmt_time
 from ..tasks.core import Task, listed, task_of
@@ -51,6 +52,11 @@ from .scores import measure, row_score, tfidf_hits
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
+def _settings(cls, kwargs):
+    "Divide `kwargs` into the settings `cls` of a stage, and those of `ModelConfig` for the learner"
+    how = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs}
+    return cls(**kwargs), how
+
 def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
@@ -73,9 +79,9 @@ def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class, the probe that it began with and TF-IDF, and say why it may be worse"
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
-    rivals = {'largest class':stage.majority, 'TF-IDF':tfidf}
+    rivals = {'largest class':stage.majority}
+    if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['probe'] = stage.score_before.mean()
-    rivals = {k:v for k,v in rivals.items() if v is not None}
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     if len(preds.unique())==1<len(targs.unique()):
         faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}")
@@ -83,6 +89,7 @@ def _verdict(learn, stage, tfidf):
     if faults and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     if faults and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
+    if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
     else: _log.info(f"{stage.name}: accuracy {score:.2f}, beside {beside} on the same {len(targs)} rows")
 
@@ -104,16 +111,23 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     if is_lm or probe:
         began = time.time()
         stage.before,stage.score_before,_ = measure(learn)
-        reserved = time.time()-start + 2*(time.time()-began) # validation at the end of the fit, evaluation after it
+        took = time.time()-began
+        reserved = time.time()-start + 2*took # validation at the end of the fit, evaluation after it
+    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<10*learn.model.task.n_out
+    if few: stage.cross_validated = learn.cross_validate_probe().mean()
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
     usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
     schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
     steps = 300 if any(isinstance(o, SampleWindow) for o in learn.cbs) else 150
-    epochs = max(3, steps/len(learn.dls.train)) if c.epochs is None and not is_lm else c.epochs
-    stage.schedule = table if epochs is None else table.rescale(epochs)
+    usual = 1.5e6/stage.data['training tokens'] if is_lm else steps/len(learn.dls.train)
+    low,high = (1, 10) if is_lm else (3, math.inf)
+    stage.schedule = table.rescale(min(max(low, usual), high) if c.epochs is None else c.epochs)
     title = f"{name}, seed {seed}"
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
+    if is_lm and not c.minutes: # a training step costs about three forward passes
+        pass_time = took*stage.data['training tokens']/stage.data['validation tokens']
+        length += f", about {fmt_time(3*pass_time*stage.schedule.total)}"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
@@ -190,6 +204,7 @@ def _new_tok(df, text_col, valid_col, c, resume):
     return train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at)
 
 @delegates(GeneralConfig)
+@delegates(ModelConfig, keep=True, but=['arch'])
 def pretrain_lm(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     path=None, # Directory to write; None: nothing is written
@@ -197,26 +212,23 @@ def pretrain_lm(
     config=None, # A `PretrainedConfig`; default: `small_config` by the settings
     text_col='text', # Column of the texts
     valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of the rows
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer
     seed=42, # Seed of weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
     cbs=None, # More callbacks
-    **kwargs # Settings of `GeneralConfig`; `objective` and `schedule` may also be objects
+    **kwargs # Settings of `ModelConfig` and `GeneralConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train a tokenizer, if none is given, and a language model from random weights (stage 1)"
-    c,resume = GeneralConfig(**kwargs),_checkpoints(resume)
+    (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = _new_tok(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
     if c.backwards: tok = HFTokenizer(tok, backwards=True).tok
     if config is None: config = small_config(tok, **vars(c))
-    return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs,
-                     precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
+    return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #e87b3820
 @delegates(LMConfig)
+@delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_lm(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
@@ -224,18 +236,14 @@ def fine_tune_lm(
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts
     valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of the rows
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer
     seed=42, # Seed of random weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
     cbs=None, # More callbacks
-    **kwargs # Settings of `LMConfig`; `objective` and `schedule` may also be objects
+    **kwargs # Settings of `ModelConfig` and `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train the language model of `arch` further on your own texts (stage 2)"
-    tok = arch if tok is None else tok
-    return _lm_stage(LMConfig(**kwargs), data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs,
-                     precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
+    (c,how),tok = _settings(LMConfig, kwargs),arch if tok is None else tok
+    return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
 def _start(c, task):
@@ -310,11 +318,12 @@ def labelled_dl(dls, df)->DataLoader:
     return dl
 
 def _tfidf(df, text_col, label_col, most=5000):
-    "Measure the accuracy of TF-IDF on the validation rows, None with more than `most` training rows"
+    "Score TF-IDF on the validation rows, None with more than `most` training rows"
     train,valid = df[~df.is_valid],df[df.is_valid]
-    if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col).mean()
+    if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col)
 
 @delegates(TaskConfig)
+@delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_classifier(
     df, # A DataFrame, one row per text or pair of texts
     arch, # Hub id, directory of a stage, or shipped name
@@ -325,17 +334,14 @@ def fine_tune_classifier(
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
-    precision='auto', # 'bf16', 'fp16', 'fp32'; 'auto': the fastest on this machine
-    gradient_checkpointing=False, # Less memory, a third more time
-    compile_blocks=False, # Compile each layer
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
     cbs=None, # More callbacks
-    **kwargs # Settings of `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
+    **kwargs # Settings of `ModelConfig` and `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
 ) -> Stage:
     "Train a head and the body of `arch` on your labels (stage 3)"
-    c,resume = TaskConfig(**kwargs),_checkpoints(resume)
+    (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
     start = time.time()
     set_seed(seed)
@@ -347,11 +353,15 @@ def fine_tune_classifier(
     dls = task_dls(df, tok, c, text_col, label_col, task, seed)
     test_dl = None if test is None else labelled_dl(dls, test)
     tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
-    opts = dict(precision=precision, gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
-    learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **opts)
-    if not c.refit: return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
-    stage = _train(learn, c, name, seed, None, resume, start, None, tfidf, test_sets=sets)
+    learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
+    once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
+    stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
+    if path is not None and tfidf is not None and _worse(stage.score, tfidf*1.):
+        rows = df if c.refit else df[~df.is_valid]
+        best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col]).save(Path(path).with_name(Path(path).name+'_tfidf'))
+        _log.warning(f"{name}: TF-IDF is better and is in {best}")
+    if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
     every = task_dls(df.assign(is_valid=one), tok, c, text_col, label_col, task_of(dls), seed)
-    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **opts), path, test_dl)
+    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
     return stage
