@@ -906,6 +906,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fastformers/models/core.py'),
                                          'fastformers.models.core.at_positions': ( 'models/core.html#at_positions',
                                                                                    'fastformers/models/core.py'),
+                                         'fastformers.models.core.join_rows': ('models/core.html#join_rows', 'fastformers/models/core.py'),
                                          'fastformers.models.core.padding_safe': ( 'models/core.html#padding_safe',
                                                                                    'fastformers/models/core.py'),
                                          'fastformers.models.core.predicted_at': ( 'models/core.html#predicted_at',

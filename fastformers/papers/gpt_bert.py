@@ -17,7 +17,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from ..text.core import as_tokens
-from ..models.core import LanguageModel
+from ..models.core import LanguageModel, join_rows
 from ..models.families import is_causal
 from ..objectives.clm import CLM
 from ..objectives.core import hash_to_unit, splitmix64
@@ -40,12 +40,9 @@ class HybridLM(LanguageModel):
     def forward(self, x):
         x = as_tokens(x)
         both = (x.ids==self.mask_id).any(1)
-        kinds = [(rows,c) for rows,c in ((both,False), (~both,True)) if bool(rows.any())]
-        outs = [self.in_parts(partial(self.logits, is_causal=c), x[rows]) for rows,c in kinds]
-        if len(outs)==1: return outs[0]
-        res = outs[0].new_zeros(len(x), max(o.shape[1] for o in outs), outs[0].shape[-1])
-        for (rows,_),o in zip(kinds, outs): res[rows,:o.shape[1]] = o
-        return res
+        kinds = [(rows.nonzero().flatten(), c) for rows,c in ((both,False), (~both,True))]
+        def run(rows, causal): return rows, self.in_parts(partial(self.logits, is_causal=causal), x[rows])
+        return join_rows([run(*o) for o in kinds if len(o[0])], len(x))
 
 # %% ../../nbs/papers/05_gpt_bert.ipynb #0fd33a40
 class Hybrid(MLM, CLM):
