@@ -109,20 +109,19 @@ class Predictor(BasePredictor):
         bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 on the CPU: `(n, n_out)`, or a list of tensors for tags, spans and choice
         "Compute probabilities, or values of a regression, for each of the `texts`"
-        task,ids = self.task,self.tok.encode_batch(self.as_list(texts), progress=False)
+        task,ids = self.task,self.tok.encode_batch(self.as_list(texts))
         return task.scores(task.gather(self._each(self.model, ids, bs), ids))
 
     def vectors(self,
         texts, # A text or a list of texts
-        bs:int=64, # Most texts in a batch
-        word:str|None=None # A word that is in each text: its vector there, instead of that of the text
+        bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
-        "Average the last hidden states of each text (Reimers and Gurevych 2019), or of a `word` in it"
+        "Average the last hidden states of each text (Reimers and Gurevych 2019)"
         texts = as_texts(texts)
         if any(map(is_pair, texts)):
             raise TypeError("`vectors` reads single texts; of pairs pass first the one column, then the other")
-        rows = [self.tok.find_word(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
-        def mean(x): return normalize(mean_pool(self.model.states(x), x.predicted if word else x.real))
+        rows = self.tok.encode_batch(texts)
+        def mean(x): return normalize(mean_pool(self.model.states(x), x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045

@@ -26,7 +26,7 @@ class SpanTokenizer(HFTokenizer):
     # `predicted`: the first token, for no answer, and each token of the context once
     turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
-    def encode_batch(self, texts, progress=None): return [x for x,*_ in self.aligned(texts)]
+    def encode_batch(self, texts): return [x for x,*_ in self.aligned(texts)]
 
     def aligned(self, texts):
         "Yield the tokens of each pair, and the characters `(k, 2)` of its predicted and of its cut tokens"
