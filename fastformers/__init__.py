@@ -12,6 +12,7 @@ Modules:
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
+- `fastformers.compare.entries`: Ways from labelled rows to a classifier, each a small function `fit(rows)`: `entry`, `Rows`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
@@ -19,6 +20,7 @@ Modules:
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.files`: Write directories and files atomically, hash contents, suggest names for misspelt ones
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
+- `fastformers.inference.baseline`: Train and use a linear model on words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several

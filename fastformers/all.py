@@ -29,6 +29,7 @@ from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
+from .inference.baseline import TextBaseline
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights

@@ -15,7 +15,7 @@ import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-from .predictor import as_texts
+from .answers import as_texts
 from ..models.core import LanguageModel
 from ..models.families import evaluating, is_causal
 from ..models.load import load_config, load_hf, quiet_hf

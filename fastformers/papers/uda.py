@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fastai.callback.mixup import NoneReduce
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
-from ..inference.predictor import as_texts
+from ..inference.answers import as_texts
 from ..objectives.mlm import MLM
 
 # %% ../../nbs/papers/08_uda.ipynb #e1000008

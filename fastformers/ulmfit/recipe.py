@@ -116,6 +116,8 @@ class TrainConfig:
 class LMConfig(TrainConfig):
     "Section [lm]: stage 2, the language model of your own texts"
     section = 'lm'
+    # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
+    epochs:float|None = None
     # What is predicted: mlm (masked tokens), clm (the next token) or another objective;
     # blank: mlm, or clm if the tokenizer has no mask token; none: skip this stage
     objective:str|None = None
@@ -136,6 +138,7 @@ class LMConfig(TrainConfig):
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
     section = 'general'
+    epochs:float|None = 1. # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
     lr:float|None = 1e-3 # Highest learning rate
     bs:int = 64
     drop_mult:float = 0.

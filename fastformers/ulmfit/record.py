@@ -79,6 +79,7 @@ class Stage:
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
+    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, with fewer than ten a class
     path:Path|None = None # Its directory
     learner:Learner|None = None # The fastai `Learner`, trained
 

@@ -41,6 +41,7 @@ from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, reads, texts_in
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
+from ..inference.baseline import TextBaseline
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from .record import Stage, fmt_time
@@ -78,9 +79,9 @@ def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class, the probe that it began with and TF-IDF, and say why it may be worse"
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
-    rivals = {'largest class':stage.majority, 'TF-IDF':tfidf}
+    rivals = {'largest class':stage.majority}
+    if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['probe'] = stage.score_before.mean()
-    rivals = {k:v for k,v in rivals.items() if v is not None}
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     if len(preds.unique())==1<len(targs.unique()):
         faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}")
@@ -88,6 +89,7 @@ def _verdict(learn, stage, tfidf):
     if faults and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     if faults and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
+    if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
     else: _log.info(f"{stage.name}: accuracy {score:.2f}, beside {beside} on the same {len(targs)} rows")
 
@@ -109,16 +111,23 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     if is_lm or probe:
         began = time.time()
         stage.before,stage.score_before,_ = measure(learn)
-        reserved = time.time()-start + 2*(time.time()-began) # validation at the end of the fit, evaluation after it
+        took = time.time()-began
+        reserved = time.time()-start + 2*took # validation at the end of the fit, evaluation after it
+    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<10*learn.model.task.n_out
+    if few: stage.cross_validated = learn.cross_validate_probe().mean()
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
     usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
     schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
     steps = 300 if any(isinstance(o, SampleWindow) for o in learn.cbs) else 150
-    epochs = max(3, steps/len(learn.dls.train)) if c.epochs is None and not is_lm else c.epochs
-    stage.schedule = table if epochs is None else table.rescale(epochs)
+    usual = 1.5e6/stage.data['training tokens'] if is_lm else steps/len(learn.dls.train)
+    low,high = (1, 10) if is_lm else (3, math.inf)
+    stage.schedule = table.rescale(min(max(low, usual), high) if c.epochs is None else c.epochs)
     title = f"{name}, seed {seed}"
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
+    if is_lm and not c.minutes: # a training step costs about three forward passes
+        pass_time = took*stage.data['training tokens']/stage.data['validation tokens']
+        length += f", about {fmt_time(3*pass_time*stage.schedule.total)}"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
@@ -309,9 +318,9 @@ def labelled_dl(dls, df)->DataLoader:
     return dl
 
 def _tfidf(df, text_col, label_col, most=5000):
-    "Measure the accuracy of TF-IDF on the validation rows, None with more than `most` training rows"
+    "Score TF-IDF on the validation rows, None with more than `most` training rows"
     train,valid = df[~df.is_valid],df[df.is_valid]
-    if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col).mean()
+    if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col)
 
 @delegates(TaskConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
@@ -345,8 +354,13 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
-    if not c.refit: return _train(learn, c, name, seed, path, resume, start, test_dl, tfidf, test_sets=sets)
-    stage = _train(learn, c, name, seed, None, resume, start, None, tfidf, test_sets=sets)
+    once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
+    stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
+    if path is not None and tfidf is not None and _worse(stage.score, tfidf*1.):
+        rows = df if c.refit else df[~df.is_valid]
+        best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col]).save(Path(path).with_name(Path(path).name+'_tfidf'))
+        _log.warning(f"{name}: TF-IDF is better and is in {best}")
+    if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
     every = task_dls(df.assign(is_valid=one), tok, c, text_col, label_col, task_of(dls), seed)
     _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
