@@ -47,7 +47,7 @@ def count_vectors(
 
 # %% ../../nbs/learner/03_counts.ipynb #9ba874d4
 def _mixed(vecs, old, n):
-    "Mean of `old` and of `vecs` rotated to `old` (Procrustes), by `n/(n+100)` for `n` counts, with the old lengths"
+    "Mean of `old` and of `vecs` rotated to it (Procrustes), by `n/(n+100)` for `n` counts, in old lengths"
     w = n[:,None]**.5
     u,_,vt = np.linalg.svd((vecs*w).T@(old*w))
     new = old+(vecs@u@vt*(old.std()/vecs.std())-old)*(n/(n+100)/2)[:,None]

@@ -67,7 +67,7 @@ class ModelInputs:
 
 # %% ../../nbs/models/07_core.ipynb #7374fdc6
 def _try_padding(body):
-    "Check that seven tokens of padding do not change the states of five tokens. False if these are NaN or constant"
+    "Check that seven tokens of padding do not change five states. False if these are NaN or constant"
     inputs,p = ModelInputs(body),next(body.parameters())
     ids = torch.tensor([[11,29,13,47,17,23,59,37,61,41,67,43]], device=p.device)%inputs.vocab_sz
     def states(n, **kwargs):
@@ -96,7 +96,7 @@ def safe_parts(
     x:TensorTokens, # `(bs, sl)`
     safe, # Is padding on the right safe?
     min_len=1 # Shorter parts are padded to this number of tokens
-)->list: # Of (rows, part): indices of rows of `x`, ascending, and their tokens; rows is None for the whole of `x`
+)->list: # Of (rows, part): ascending row numbers of `x`, and their tokens; rows is None for all of `x`
     "Split `x` into as few parts as possible, with safe padding only"
     real = x.real
     ready = x.shape[1]>=min_len and bool(real[:,0].all())
@@ -113,7 +113,7 @@ def safe_parts(
 # %% ../../nbs/models/07_core.ipynb #66e80f9f
 def split_sequences(
     x:TensorTokens # `(bs, sl)`
-): # Sequences `(n, l)`, (row, column) there of each real token of `x`, and how many of its row follow each sequence `(n,)`
+): # Sequences `(n, l)`, (row, column) there of each real token, how many of its row follow each `(n,)`
     "Split rows at `starts`"
     real = x.real
     at,count = window_places(real, x.starts)
@@ -135,7 +135,7 @@ def join_rows(
     return res
 
 class HFModel(nn.Module):
-    "Wrap a Hugging Face model as a module: `TensorTokens` `(bs, sl)` -> hidden states of its body `(bs, sl, nf)`"
+    "Wrap a Hugging Face model as a module: `TensorTokens` `(bs, sl)` -> hidden states `(bs, sl, nf)`"
     is_lm = False # Does it predict tokens?
     new_head = False # Is the head random and the body loaded?
     new_tokens = 0 # Number of embeddings that `fit_vocab` added
@@ -143,7 +143,7 @@ class HFModel(nn.Module):
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
-    task = None # The `Task` that the outputs answer, with labels, scale and temperature; None for a body or a language model
+    task = None # The `Task` of the outputs, with labels, scale and temperature; None: a body or language model
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new
@@ -286,7 +286,7 @@ class TextClassifier(HFModel):
     def __init__(self,
         body, # A Hugging Face base model from `load_body`
         report, # Its `LoadReport`
-        head, # Module called with hidden states and mask of real tokens, or a function of `nf` that returns it
+        head, # Module called with hidden states and mask of real tokens, or a function of `nf` returning it
         hidden_states=-1 # Layers that feed the head: an index, several, or 'mix', see `HiddenStateSelector`
     ):
         super().__init__(body, report)
@@ -314,7 +314,7 @@ class TextClassifier(HFModel):
             if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.starts)
             return self.outputs(self.head(*args), x)
     def outputs(self, o, x):
-        "Divide by the temperature, select the predicted positions, and turn numbers into the scale of the targets"
+        "Divide by the temperature, select predicted positions, and rescale numbers as the targets"
         o = super().outputs(o, x)
         if not (self.task and self.task.target_scale): return o
         mean,std = (torch.tensor(v, device=o.device) for v in self.task.target_scale)
@@ -344,7 +344,7 @@ class TextClassifier(HFModel):
 
 # %% ../../nbs/models/07_core.ipynb #189bfd57
 class HFClassifier(HFModel):
-    "Run Hugging Face's own head: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at the predicted positions"
+    "Run Hugging Face's own head: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at predicted positions"
     def __init__(self,
         hf, # A Hugging Face model with a head for sequences, tokens, question answering or multiple choice
         report=None # Its `LoadReport`

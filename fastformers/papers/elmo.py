@@ -36,7 +36,7 @@ def reversed_positions(ids, mask, special):
     return torch.where(ok, first.gather(1, rank), torch.arange(ids.shape[1], device=ids.device))
 
 class BiLMModel(PreTrainedModel):
-    "Token ids `(bs, sl)` -> states `(bs, sl, hidden_size)` of a forward and a backward AWD-LSTM, side by side"
+    "Token ids `(bs, sl)` -> states `(bs, sl, hidden_size)` of two AWD-LSTMs, side by side"
     config_class,base_model_prefix = BiLMConfig,'model'
     def __init__(self, config):
         super().__init__(config)
@@ -50,11 +50,11 @@ class BiLMModel(PreTrainedModel):
         at = reversed_positions(input_ids, mask, self.config.special_ids)
         f = self.forwards(input_ids, output_hidden_states=True).hidden_states
         b = self.backwards(input_ids.gather(1, at), output_hidden_states=True).hidden_states
-        hs = [torch.cat([x, y.gather(1, at[...,None].expand_as(y))], -1) for x,y in zip(f, b)] # reversed twice: the old order
+        hs = [torch.cat([x, y.gather(1, at[...,None].expand_as(y))], -1) for x,y in zip(f, b)] # in the old order
         return BaseModelOutput(last_hidden_state=hs[-1], hidden_states=tuple(hs) if output_hidden_states else None)
 
 def join_directions(
-    forwards, backwards, # Directories of AWD-LSTM language models of one tokenizer; the second reads backwards
+    forwards, backwards, # Directories of AWD-LSTMs of one tokenizer; the second reads backwards
     path # Directory to write: a body for classifiers
 ): # `path`
     "Write the network of two language models, one for each direction (Peters et al. 2018)"

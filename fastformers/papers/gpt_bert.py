@@ -49,7 +49,7 @@ class Hybrid(MLM, CLM):
     "Causal and masked next-token prediction in one network (Charpentier and Samuel 2024)"
     auto_cls = CLM.auto_cls
     def __init__(self,
-        tok, # A fast tokenizer with a mask token (see `extend_vocab`), an `HFTokenizer`, or a name or directory of one
+        tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide in a masked row, or a pair, as in `MLM`
         causal=.5, # Share of causal rows
         seed=42 # Seed of the masks, and of the choice of rows
@@ -69,7 +69,7 @@ class Hybrid(MLM, CLM):
     def encodes(self, b):
         x,(hidden,_) = b[0],super().encodes(b)
         c = self.causal_rows(x)
-        asked = F.pad(torch.where(c, x.real, hidden.predicted)[:,1:] & x.real[:,:-1], (0,1)) # at the position before
+        asked = F.pad(torch.where(c, x.real, hidden.predicted)[:,1:] & x.real[:,:-1], (0,1)) # one before
         target = torch.where(asked, F.pad(x.ids[:,1:], (0,1)), -100)
         return x.replace(ids=torch.where(c, x.ids, hidden.ids), predicted=asked), target
     def decodes(self, b): return CLM.decodes(self, b) # answers where they belong

@@ -25,13 +25,13 @@ from ..objectives.mlm import lowest
 def permutation_mask(
     x # `TensorTokens` `(bs, sl)` with the predicted tokens
 ): # Bool `(bs, sl, sl)`: True where token i must not see token j
-    "Make XLNet's `perm_mask`: predicted tokens come after all others, in an order by hash, and only later ones see them"
+    "Make XLNet's `perm_mask`: predicted tokens come last, in an order by hash, and only later ones see them"
     h = token_hash(x.replace(ids=2*x.ids+x.predicted), 0)
     order = torch.where(x.predicted, h, torch.iinfo(torch.int64).min)
     return x.predicted[:,None] & (order[...,None]<=order[:,None])
 
 class XLNetLM(LanguageModel):
-    "A `LanguageModel` of XLNet: each predicted token is predicted from those before it in a random order of the row"
+    "A `LanguageModel` of XLNet: each token is predicted from those before it in a random order of the row"
     def logits(self, x):
         target = F.one_hot(predicted_at(x.predicted), x.shape[1]) # (bs, k, sl): where predictions are made
         masks = dict(perm_mask=permutation_mask(x), target_mapping=target)

@@ -109,7 +109,7 @@ class Tags(Task):
         "Read the words of `df`, as many in each row as its tags"
         rows = [_words(o) for o in df[text_col]]
         for at,words,n in zip(df.index, rows, map(len, map(_words, df[self.target]))):
-            if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words and {n} tags; they must be as many")
+            if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words, but {n} tags")
         return rows
     def check_input(self, o, pairs=None): return o
     def read_row(self, r, label_col): return _words(r[label_col])

@@ -35,16 +35,16 @@ def _with_config(tok, **facts):
 
 class HFTokenizer(Transform):
     "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
-    input_types = (str, list, tuple, np.ndarray, Tensor) # `predict('a text')` works although the items are ids
+    input_types = (str, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
     turns = True # May texts be read backwards? Not if labels have an order of their own
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes
         max_len:int=None, # Maximum number of tokens, special tokens included; None: no limit
         truncation:str='head', # Which part of a long text is kept: 'head', 'tail' or 'head_tail'
-        windows:int=1, # Maximum number of windows of `max_len` tokens for a longer text, or second text of a pair
+        windows:int=1, # Maximum number of windows of `max_len` tokens for a longer (second) text
         overlap:int=0, # Number of tokens that a window shares with the window before it
         pairing:str='together', # How a pair is read: 'together', 'siamese' or 'both_orders', see `pairings`
-        backwards:bool=None # Read each text from the last token to the first? None: as in the tokenizer's files
+        backwards:bool=None # Read each text from last to first token? None: as in the tokenizer's files
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
@@ -79,9 +79,9 @@ class HFTokenizer(Transform):
         "Return the maximum number of tokens of an item, None without a limit"
         return self.max_len and self.max_len*self.windows
     @property
-    def splits(self): "Return True if a row may hold several sequences"; return self.windows>1 or self.pairing!='together'
+    def splits(self): "Check if rows hold many sequences"; return self.windows>1 or self.pairing!='together'
     @cached_property
-    def rust(self): "Return the Rust tokenizer that finds no special tokens in texts"; return _encoder(self.tok)
+    def rust(self): "Return the Rust tokenizer, without special tokens in texts"; return _encoder(self.tok)
     @cached_property
     def _typed(self): return any(self.rust.encode('a').type_ids) # does a single text have segments (XLNet)?
     def __getstate__(self): return {k:v for k,v in self.__dict__.items() if k!='rust'} # a copy of `tok`
@@ -175,7 +175,7 @@ class HFTokenizer(Transform):
         e, # Encoding by `rust`
         marks # Positions in `e`
     ): # `TensorTokens`, and the positions in `e` that are predicted
-        "Convert `e` to tokens and mark each position of `marks` as predicted once, where more marks are around it"
+        "Convert `e` to tokens and mark each of `marks` as predicted once, where more marks are around it"
         if not e.ids: return TensorTokens([self.blank]), np.array([], int)
         parts = [*map(np.array, self._kept(e))]
         hit = [np.isin(o, marks) for o in parts]
