@@ -131,8 +131,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'fastformers/callback/regularize.py'),
                                                  'fastformers.callback.regularize.RDrop.penalty': ( 'callback/regularize.html#rdrop.penalty',
                                                                                                     'fastformers/callback/regularize.py'),
-                                                 'fastformers.callback.regularize.RDrop.setup': ( 'callback/regularize.html#rdrop.setup',
-                                                                                                  'fastformers/callback/regularize.py'),
                                                  'fastformers.callback.regularize.Regularizer': ( 'callback/regularize.html#regularizer',
                                                                                                   'fastformers/callback/regularize.py'),
                                                  'fastformers.callback.regularize.Regularizer.after_loss': ( 'callback/regularize.html#regularizer.after_loss',

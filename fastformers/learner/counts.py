@@ -60,8 +60,6 @@ def start_from_counts(self:Learner,
 ):
     "Start the token embeddings of a language model from counts of neighbours in its training rows"
     model = self.model
-    if not model.is_lm:
-        raise TypeError(f"`start_from_counts` needs a language model, got a {type(model).__name__}")
     emb = model.hf.get_input_embeddings().weight
     vecs,n = count_vectors((o['ids'].ids.numpy() for o in self.dls.train.items), *emb.shape, window)
     vecs[tokenizer_of(self.dls).tok.all_special_ids] = 0

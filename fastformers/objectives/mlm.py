@@ -41,7 +41,6 @@ class MLM(Objective):
         seed=42 # Seed of the masks
     ):
         super().__init__(tok, seed)
-        if not all(0<o<=1 for o in L(p)): raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
         if self.tok.mask_token_id is None:
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
