@@ -37,7 +37,7 @@ def _help(o):
     return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
 
 def add_flags(parser, section, only=None):
-    "Add a flag to `parser` for each setting of a `section` of the recipe, or for those named in `only`, separated by blanks"
+    "Add a flag to `parser` for each setting of a `section`, or for those named in `only`, separated by blanks"
     group,known = parser.add_argument_group(f'[{section}]'),settings(section_types[section])
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
@@ -71,7 +71,7 @@ def check_begun(args, kept, finished)->bool: # are there checkpoints to continue
     if stopped and not args.resume:
         raise FileExistsError(f"{args.output} was begun and stopped; add --resume or, to begin anew, --force")
     if finished and not stopped:
-        raise FileExistsError(f"{args.output} is finished; choose another --output, or replace it with --force")
+        raise FileExistsError(f"{args.output} is finished; choose another --output, or add --force")
     return stopped
 
 def check_arch(arch=None, max_len=None, seq_len=None, **_):
@@ -80,7 +80,7 @@ def check_arch(arch=None, max_len=None, seq_len=None, **_):
     file,limit = Path(resolve_arch(arch) or '', 'config.json'),-1
     if arch and file.is_file(): limit = json.loads(file.read_text('utf-8')).get('max_position_embeddings', -1)
     for k,v in dict(max_len=max_len, seq_len=seq_len).items():
-        if 0<limit<(v or 0): raise ValueError(f"`{k}` {v} is more than {arch} reads; expected {limit} or less")
+        if 0<limit<(v or 0): raise ValueError(f"`{k}` {v} is more than {arch} reads; at most {limit}")
 
 def train(args, stage, data, section, **kwargs):
     "Call the function `stage` of `ulmfit.stage` with the flags of a `section`, and print its record"
@@ -259,14 +259,14 @@ def make_parser():
         p.add_argument('--resume', action='store_true', help='Continue a stopped command, inside an epoch')
     def data(p, section, names):
         output(p, required=True, help='Directory of the trained network')
-        p.add_argument('--seed', type=int, default=42, help='Random seed of weights, order and masks (default: 42)')
+        p.add_argument('--seed', type=int, default=42, help='Seed of weights, order and masks (default: 42)')
         p.add_argument('--recipe', metavar='FILE',
                        help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
         add_flags(p, 'data', names+' valid_col sep encoding')
         add_flags(p, 'model', 'precision gradient_checkpointing compile_blocks'+' arch'*(section!='general'))
         add_flags(p, section)
     p = command(run, 'settings.ini')
-    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini from the project or a run')
+    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or a run')
     for p in (p, command(demo)):
         p.add_argument('--seeds', type=_typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
@@ -274,11 +274,11 @@ def make_parser():
     for f,section in ((pretrain,'general'), (adapt,'lm')):
         p = command(f, 'TEXTS ... --output DIR')
         p.add_argument('texts', metavar='TEXTS', nargs='+',
-                       help='csv, tsv or jsonl file (.gz or not), a folder of .txt files, or a file with a text a line')
+                       help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
         data(p, section, 'text_col')
     p = command(classify, 'LABELLED --output DIR')
     p.add_argument('table', metavar='LABELLED',
-                   help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
+                   help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
     p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
     data(p, 'classifier', 'text_col label_col')
     p = command(compare, 'LABELLED --output DIR')
@@ -294,9 +294,9 @@ def make_parser():
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or a file with a text a line')
+    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a line')
     p.add_argument('--out', metavar='FILE',
-                   help='csv or tsv file to write: the columns of --csv, label and score (default: standard output)')
+                   help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
     for name,kind,says in (('bs', int, 'Largest number of texts in a batch'),
                            ('top-k', int, 'Labels for each text, best first'),

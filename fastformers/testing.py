@@ -57,7 +57,7 @@ def tiny_spans(): # Columns question, context, answer_text (blank without an ans
             rows.append((question, ' '.join(words), ' '.join(words[a:b]), len(' '.join([*words[:a],''])), valid))
     return pd.DataFrame(rows, columns='question context answer_text answer_start is_valid'.split())
 
-def tiny_choice(): # Columns text, candidates (two or three sentences), label (number of the one that follows), is_valid
+def tiny_choice(): # Columns text, candidates (two or three), label (number of the one that follows), is_valid
     "Return twelve texts with candidates for the next sentence"
     rows = []
     for i,(text,*c) in enumerate(o.split('|') for o in _lines('pairs')):
@@ -263,7 +263,7 @@ def _check_masks(hold, obj, rows, apart):
 @torch.no_grad()
 def _check_losses(hold, obj, model, x, ys):
     pred,parts = model(x),[(model(x[i:i+1]), *(o[i:i+1] for o in ys)) for i in range(len(x))]
-    hold(all(len(o)==len(x) for o in _many(pred)), "a prediction does not have one row for each row of the batch")
+    hold(all(len(o)==len(x) for o in _many(pred)), "a prediction has not one row for each row of the batch")
     pairs = [(o[i], q[0]) for i,(p,*_) in enumerate(parts) for o,q in zip(_many(pred), _many(p))]
     gap = max(_gap(o[tuple(map(slice, q.shape))], q) for o,q in pairs) # a row alone may be narrower
     hold(gap<1e-4, "the prediction for a row depends on its place in the batch")

@@ -166,8 +166,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     for o in learn.cbs:
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
-            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal))
-            res.update(restart=o.restart, minutes=o.minutes)
+            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), minutes=o.minutes)
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])

@@ -62,9 +62,9 @@ packings |= {'doc-sentences':(1, doc_spans), 'full-sentences':(1, _joined_spans)
 class PackedRows:
     "Build rows of documents for language modelling, each a `TensorTokens`, when they are read"
     def __init__(self,
-        docs, # A `TokenStore`, or tokenized documents with special tokens, the result of `HFTokenizer.encode_batch`
+        docs, # A `TokenStore`, or the result of `HFTokenizer.encode_batch`
         tok, # The `HFTokenizer` that tokenized them
-        parts, # Lists of document numbers, such as training and validation; no row holds documents of two parts
+        parts, # Lists of document numbers, such as training and validation; no row mixes them
         seq_len=128, # Most tokens in a row, special ones included
         packing='doc-sentences' # One of `packings`
     ):

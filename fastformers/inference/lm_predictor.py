@@ -41,7 +41,7 @@ class LMPredictor:
             raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):
-        "Choose the tokens of `x` `(sl,)` to hide in each of n rows `(n, sl)`: one, or all but the first if causal"
+        "Choose the tokens of `x` `(sl,)` to hide in n rows `(n, sl)`: one each, or all but the first if causal"
         o = torch.isin(x.ids, self.ordinary) & (torch.arange(len(x))>=self.causal)
         return o[None] if self.causal else torch.diag(o)[o]
 
@@ -62,8 +62,8 @@ class LMPredictor:
     def score(self,
         texts, # A text, or several
         by_token=False # A row for each token instead: number of the text, token, log-probability
-    ): # DataFrame: `total` in nats, number of `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
-        "Compute the log-likelihood of texts, or by a masked LM the pseudo-log-likelihood (Salazar et al. 2020)"
+    ): # DataFrame: `total` in nats, `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
+        "Compute the log-likelihood of texts, pseudo-log-likelihood by a masked LM (Salazar et al. 2020)"
         ts = as_texts(texts)
         xs,ps = self.tok.encode_batch(ts),[]
         for i in range(0, len(xs), 64): # few texts at a time: a masked LM needs a row for each token

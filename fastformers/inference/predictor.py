@@ -39,7 +39,7 @@ class Predictor(BasePredictor):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
         self._task = task
-        model.config.use_cache = False # a decoder caches keys and values for generation, which is not needed here
+        model.config.use_cache = False # keys and values are for generation
 
     def __repr__(self):
         what = f"{self.task}: {', '.join(map(str, self.task.labels))}" if self._task else 'vectors'
@@ -70,20 +70,19 @@ class Predictor(BasePredictor):
         bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 on the CPU: `(n, n_out)`, or a list of tensors for tags, spans and choice
         "Compute probabilities, or values of a regression, for each of the `texts`"
-        task,ids = self.task,self.tok.encode_batch(self.as_list(texts), progress=False)
+        task,ids = self.task,self.tok.encode_batch(self.as_list(texts))
         return task.scores(task.gather(self._each(self.model, ids, bs), ids))
 
     def vectors(self,
         texts, # A text or a list of texts
-        bs:int=64, # Most texts in a batch
-        word:str|None=None # A word that is in each text: its vector there, instead of that of the text
+        bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
-        "Average the last hidden states of each text (Reimers and Gurevych 2019), or of a `word` in it"
+        "Average the last hidden states of each text (Reimers and Gurevych 2019)"
         texts = as_texts(texts)
         if any(map(is_pair, texts)):
-            raise TypeError("`vectors` reads single texts; of pairs pass first the one column, then the other")
-        rows = [self.tok.find_word(o, word) for o in texts] if word else self.tok.encode_batch(texts, progress=False)
-        def mean(x): return normalize(mean_pool(self.model.states(x), x.predicted if word else x.real))
+            raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
+        rows = self.tok.encode_batch(texts)
+        def mean(x): return normalize(mean_pool(self.model.states(x), x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
     def write(self, path): write_bundle(path, self.model, self.tok, self.pairs)
@@ -115,15 +114,15 @@ def _model(path, bundle, head):
     return model
 
 def from_hf(
-    path, # Directory of `learn.to_hf` or of a classifier's `save_encoder`, its hub id, or any Hugging Face model
+    path, # Directory of `to_hf` or of a classifier's `save_encoder`, hub id, or any Hugging Face model
     device=None, # Default: GPU if there is one
-    head=None, # If the classifier has a head of your own: a module like it, or the class or function that made it
+    head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main' # Revision of a hub id
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, in float32, without fastai"
     path = Path(resolve_arch(path, revision))
     if not path.is_dir():
-        raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier that can be reached")
+        raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier in reach")
     bundle = read_bundle(path) or _plain_bundle(path)
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
     if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)

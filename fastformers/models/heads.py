@@ -93,13 +93,13 @@ def _spec(head, **args):
     return {'class':type(head).__name__, **args} if known and plain else None
 
 def _get_pool(pool, at, nf):
-    "Return `pool` (a name, a function, a module, or a module class for `nf` features) as a function `f(h, mask)`"
+    "Return `pool` (a name, a function, a module, or a class for `nf` features) as a function `f(h, mask)`"
     pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools.find(pool)
     return pool(nf) if isinstance(pool, type) else pool
 
 @heads.add
 class PoolingHead(nn.Module):
-    "Pool hidden states of width `nf`, then norm, dropout and linear layers down to `n_out` (ULMFiT, section 3.3)"
+    "Pool hidden states of width `nf`, then norm, dropout and linear layers to `n_out` (ULMFiT, section 3.3)"
     def __init__(self,
         nf:int, # width of the hidden states
         n_out:int, # width of the prediction
@@ -108,7 +108,7 @@ class PoolingHead(nn.Module):
         lin_ftrs:tuple=(50,), # widths between the pooled features and `n_out`; `()` for a single linear layer
         ps:tuple=(0.2,0.1), # dropout before each linear layer
         norm=nn.LayerNorm, # normalisation before each linear layer, called with its width; None for none
-        pairing=None, # a name in `joins`: pool the two sequences of a row apart and join them; None: pool the whole row
+        pairing=None, # a name in `joins`: pool the two sequences of a row apart and join them; None: no pairs
     ):
         super().__init__()
         self.pool = _get_pool(pool, at, nf)

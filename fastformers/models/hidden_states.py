@@ -27,7 +27,7 @@ class ScalarMix(nn.Module):
         return self.gamma.float() * sum(w*h.float() for w,h in zip(self.weights, hs, strict=True))
 
 # %% ../../nbs/models/04_hidden_states.ipynb #653384ee
-def all_states(body, inputs:dict)->tuple: # Of `(bs, sl, nf)`: embeddings, blocks, the last is the output of `body`
+def all_states(body, inputs:dict)->tuple: # Of `(bs, sl, nf)`: embeddings, blocks, the last is the output
     "Compute the hidden states of all layers of `body`, low to high"
     hs = body(**inputs, output_hidden_states=True).hidden_states
     if any(h.shape!=(*inputs['input_ids'].shape, hs[-1].shape[-1]) for h in hs):

@@ -70,11 +70,11 @@ class NSP(Objective):
         return text & (x.segment_ids==0), text & (x.segment_ids==1)
 
     def join(self, x, first, y, second):
-        "Join the tokens `first` of `x` and the tokens `second` of `y` to rows of two parts, with the special tokens of `x`"
+        "Join the tokens `first` of `x` and `second` of `y` to rows of two parts, with the special tokens of `x`"
         a,b = self.parts(x)
         frame = x.real & ~(a|b)
         room = x.shape[1]-frame.sum(1, keepdim=True)-first.sum(1, keepdim=True)
-        between = 2*(a.int().cummax(1).values + b.int().cummax(1).values) # 0 before, 2 between, 4 after the parts
+        between = 2*(a.int().cummax(1).values + b.int().cummax(1).values) # 0 before, 2 between, 4 after
         place = torch.cat([torch.where(frame, between, torch.where(first, 1, 8)),
                            torch.where(second & (second.cumsum(1)<=room), 3, 8)], 1)
         place,at = (o[:,:x.shape[1]] for o in place.sort(dim=1, stable=True))
@@ -95,7 +95,7 @@ class NSP(Objective):
         return as_tokens(torch.where(y[:,None], new.as_subclass(Tensor), x.as_subclass(Tensor))), y[:,None].long()
 
     def decodes(self, b):
-        "Return two batches of tokens to show, the second part `predicted` in the other where the answer is that it was changed"
+        "Return two batches to show, in the other the second part `predicted` where it was changed"
         return b[0], b[0].replace(predicted=self.parts(b[0])[1] & (b[1].as_subclass(Tensor)==1))
 
 # %% ../../nbs/papers/06_sentence_pairs.ipynb #a2e02b34

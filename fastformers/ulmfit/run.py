@@ -41,7 +41,7 @@ def ulmfit(
     path=None, # Directory of the run; None: only the report and the last learner are kept
     seeds=None, # One classifier per seed; the first seed is also the language model's; default: the recipe's
     text_col=None, label_col=None, valid_col=None, group_col=None, # Default: the recipe's
-    general=None, # Texts for stage 1, if the recipe has a section [general]; default: the language model's texts
+    general=None, # Texts for stage 1, if the recipe has a section [general]; default: those of stage 2
     resume=False # Continue the stopped run in `path`?
 ) -> Report:
     "Train a language model on your texts and a classifier from it, and report what each stage gained"
@@ -194,7 +194,7 @@ def _begin(path, facts, resume):
         if diff := differences(json.loads(f.read_text('utf-8')), facts):
             raise ValueError(f"{path} holds another run: {diff}; use the same settings, or another `path`")
     elif any(checkpoints.rglob(checkpoints_mark)) or checkpoints.is_dir() and not (path/'report.json').is_file():
-        raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, another `path`, or delete {checkpoints}")
+        raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, or delete {checkpoints}")
     else:
         stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
         for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # of an earlier run

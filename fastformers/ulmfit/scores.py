@@ -50,7 +50,7 @@ def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays
     return dict(zip(names, values)), score, weight
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
-def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one for their mean; None without classes
+def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their mean; None without classes
     "Compute precision, recall, F1 and number of validation rows of each class"
     task = learn.model.task
     if not task.classes: return
@@ -61,7 +61,7 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one 
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
-def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # for each row of `valid`, is it right?
+def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # is each row of `valid` right?
     "Score a `TextBaseline` that is trained on `train`"
     model = TextBaseline.fit(texts_in(train, text_col), train[label_col].astype(str))
     found = [o['label'] for o in model(texts_in(valid, text_col))]
