@@ -157,6 +157,8 @@ def demo(args):
 def compare(args):
     "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
     d,path = args.data,check_dir(args.output, 'compare.json')
+    if (path/'compare.json').exists() and not (args.resume or args.force):
+        raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
     cols = dict(text_col=d.text_col, label_col=d.label_col, group_col=d.group_col)
     df = read_table(args.table, d, **cols, valid_col=d.valid_col)
     if d.valid_col: df = df.rename(columns={d.valid_col:'is_valid'})
@@ -164,7 +166,8 @@ def compare(args):
     more = texts_of([args.unlabelled], d).text.tolist() if args.unlabelled else None
     if args.force: shutil.rmtree(path, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
-    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, **cols)
+    log = logging.getLogger('fastformers').info
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log, **cols)
     if board.recipe:
         data = dict(source=args.table, unlabelled=args.unlabelled, test=args.test, valid_col=d.valid_col, sep=d.sep, encoding=d.encoding)
         recipe = board.recipe.replace(data=data, run=dict(output=f'{args.output}/run')).resolved()
