@@ -194,14 +194,12 @@ class _EncodeOnce(HFTokenizer):
         return super().__call__(list(o) if isinstance(o, L) else o, **kwargs)
     def __getstate__(self): return {k:v for k,v in super().__getstate__().items() if k!='seen'}
 
+@delegates(HFTokenizer.__init__)
 def HFTextBlock(
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-    # As in `HFTokenizer`, with the defaults of `classifier_dls`
-    max_len=None, truncation=None, windows=None, overlap=None, pairing=None,
-    **kwargs # Arguments of `TokensDL`, such as `max_tokens` and `seed`
+    **kwargs # As in `HFTokenizer`, with the defaults of `classifier_dls`
 ) -> TransformBlock:
     "Make a fastai block for texts, or pairs of texts, tokenized by `tok`"
-    tfm = _as_tokenizer(tok, _EncodeOnce, max_len=max_len, truncation=truncation, windows=windows,
-                        overlap=overlap, pairing=pairing)
-    dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0, **kwargs}
+    tfm = _as_tokenizer(tok, _EncodeOnce, **kwargs)
+    dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0}
     return TransformBlock(type_tfms=tfm, dl_type=TokensDL, dls_kwargs=dls_kwargs)

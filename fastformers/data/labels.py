@@ -71,11 +71,10 @@ def split_rows(df,
     group_col=None # Column of groups that stay in one part; default: equal texts
 )->tuple: # lists of row numbers
     "Split the rows of `df` into training and validation"
-    check_columns(df, text_col=text_col)
+    check_columns(df, text_col=text_col, valid_col=valid_col, group_col=group_col)
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None: v = _flags(df, valid_col)
     else:
-        if group_col is not None: check_columns(df, group_col=group_col)
         texts = map(_joined, df[listed(group_col or text_col)].itertuples(index=False))
         at = np.array([text_key(o)/2**64 for o in texts])
         v = held_out(at, valid_pct) if names is None else _stratified(at, names, valid_pct)
@@ -87,7 +86,6 @@ def split_rows(df,
 def _joined(row): return ' '.join(' '.join(o) if isinstance(o, (list,np.ndarray)) else str(o) for o in row)
 
 def _flags(df, c):
-    check_columns(df, valid_col=c)
     if (odd := ~df[c].isin([0,1])).any():
         raise ValueError(f"column {c!r} must be True for validation and False for training, got {df[c][odd].iloc[0]!r}")
     return df[c].astype(bool).to_numpy()
