@@ -3,7 +3,9 @@
     FASTFORMERS_DATA=... python benchmarks/few_labels.py rates            # accuracy on 500 training rows that are not trained on
     FASTFORMERS_DATA=... python benchmarks/few_labels.py defaults --final # the same call for five sets and three sizes, beside TF-IDF and the frozen probe
     FASTFORMERS_DATA=... python benchmarks/few_labels.py stage2 --final   # from MiniLM, and from MiniLM after stage 2 on the unlabelled texts
+    FASTFORMERS_DATA=... python benchmarks/few_labels.py tfidf --final    # TF-IDF with more labels, up to the whole training file
     python benchmarks/few_labels.py table                                 # what the rows say
+    python benchmarks/few_labels.py picture                               # results/few_labels.png, also nbs/images/few_labels.png
 
 Labelled rows are drawn as they come. Without `--final` other rows of the training file, or the development file, take the place of the test set. Finished rows are in results/few_labels/rows.jsonl, and a second call goes on."""
 import torch
@@ -113,6 +115,43 @@ def rates(args, rows):
                 for data in labels:
                     rows.get(lambda: {'validation':accuracy(args.arch, data, seed, start, lr)}, part='rates', arch=args.arch, start=start, lr=lr, seed=seed, data=data)
 
+def tfidf(args, rows):
+    from fastformers.ulmfit.scores import tfidf_hits
+    for seed in args.seeds:
+        for name in args.sets:
+            train,dev,test = sets[name]()
+            for n in [o for o in args.sizes or (50,100,200,300,500,1000,2000,5000) if o<len(train)]+[len(train)]:
+                rows.get(lambda: {'TF-IDF':float(tfidf_hits(train.sample(n, random_state=seed), test if args.final else dev).mean())},
+                         'TF-IDF', part='tfidf', set=name, n=n, seed=seed, test=args.final)
+
+def picture(args, rows):
+    "Accuracy by number of labels: TF-IDF, ours before and after stage 2, and how many labels TF-IDF needs for the same"
+    import matplotlib.pyplot as plt
+    o = pd.DataFrame(rows.all).query('test==True').assign(stage=lambda x: x.get('epochs', pd.Series(0, x.index)).fillna(0)>0)
+    names = [k for k in ('trec','clinc150') if {'tfidf','defaults'} <= {*o[o.set==k].part}]
+    fig,axs = plt.subplots(1, len(names), figsize=(5*len(names),3.6), sharey=True, squeeze=False, layout='constrained')
+    for ax,name in zip(axs[0], names):
+        d = o[(o.set==name) & (o.arch.isna() | (o.arch==args.arch))]
+        base = d[d.part=='tfidf'].groupby('n')['TF-IDF'].mean()
+        ax.plot(base.index, base, 'o-', color='grey', label='TF-IDF, logistic regression')
+        for stage,color,label in ((False,'C0','ours, as typed'), (True,'C1','ours, after stage 2')):
+            e = d[d.part.isin(('defaults','stage2')) & (d.stage==stage)].groupby('n').default.mean()
+            if len(e): ax.plot(e.index, e, 'o-', color=color, label=label)
+            if stage or not len(e): continue
+            n,y,most = (n := 100 if name=='trec' else 300), e[n], base.index[-1]
+            enough = base.max()>=y
+            to = np.exp(np.interp(y, base.cummax(), np.log(base.index))) if enough else most
+            ax.annotate('', (to,y), (n,y), arrowprops=dict(arrowstyle='<->', color='black', shrinkA=4))
+            ax.text(np.sqrt(n*to), y+.015, f"{'' if enough else 'over '}{to/n:.0f} times fewer labels", ha='center', fontsize=9)
+        title = {'trec':'TREC-6: what does a question ask for?', 'clinc150':'CLINC150: ten domains of utterances'}[name]
+        ax.set(xscale='log', xlabel='labelled texts', title=title, ylim=(.4,1))
+        ax.set_xticks([50,100,300,1000,5000], [50,100,300,'1,000','5,000'])
+        ax.minorticks_off()
+        ax.grid(alpha=.3)
+    axs[0,0].set_ylabel('accuracy on test texts')
+    axs[0,-1].legend(loc='lower right', fontsize=9)
+    for to in (results, results.parent.parent/'nbs/images'): fig.savefig(to/'few_labels.png', dpi=80)
+
 def table(args, rows):
     o = pd.DataFrame(rows.all)
     d = o[(o.part=='defaults') & (o.test==True)]
@@ -124,7 +163,7 @@ def table(args, rows):
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    p.add_argument('part', choices=['rates','defaults','stage2','table'])
+    p.add_argument('part', choices=['rates','defaults','stage2','tfidf','table','picture'])
     p.add_argument('--arch', default='minilm')
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
     p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])
@@ -140,5 +179,5 @@ if __name__=='__main__':
     torch.set_num_threads(1)
     quiet()
     rows = Rows(results/'few_labels')
-    rows.settings = {} if args.part=='table' else {'commit':commit, 'precision':os.environ.get('FASTFORMERS_PRECISION','auto')}
+    rows.settings = {} if args.part in ('table','picture') else {'commit':commit, 'precision':os.environ.get('FASTFORMERS_PRECISION','auto')}
     globals()[args.part](args, rows)

@@ -1,6 +1,6 @@
-"""The command `fastformers`: `run demo pretrain adapt classify predict`
+"""The command `fastformers`: `run demo compare pretrain adapt classify predict`
 
-Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
+Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
 second. An error is one line and the exit code 2; `--debug` shows the traceback. Tables go to standard output, progress to standard error. `--resume` continues a stopped training command."""
 
@@ -8,11 +8,11 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'check_arch', 'train', 'pretrain', 'adapt',
-           'classify', 'run', 'demo', 'answer_table', 'read_chunks', 'predict_file', 'predict', 'make_parser',
-           'parse_args', 'main']
+           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
+           'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
-import argparse, json, logging, os, re, shlex, sys, warnings
+import argparse, json, logging, os, re, shlex, shutil, sys, warnings
 from functools import partial
 from pathlib import Path
 from fastcore.foundation import L
@@ -119,9 +119,9 @@ def classify(args):
     "Train a classifier on your labels"
     d = args.data
     cols = dict(text_col=d.text_col, label_col=d.label_col)
-    df = read_table(args.table, d, **cols, valid_col=d.valid_col, group_col=d.group_col)
+    df = read_table(args.table, d, **cols, valid_col=d.valid_col)
     test = read_table(args.test, d, **cols) if args.test else None
-    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, valid_col=d.valid_col, group_col=d.group_col,
+    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, valid_col=d.valid_col,
                   text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col))
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
@@ -151,6 +151,24 @@ def demo(args):
     "Run the built-in recipe in three minutes: wiki-mini, and 300 questions to an assistant with ten domains"
     args.recipe = None
     run(args)
+
+# %% ../nbs/10_cli.ipynb #d33a0b64
+def compare(args):
+    "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
+    d,path = args.data,check_dir(args.output, 'compare.json')
+    cols = dict(text_col=d.text_col, label_col=d.label_col, group_col=d.group_col)
+    df = read_table(args.table, d, **cols, valid_col=d.valid_col)
+    if d.valid_col: df = df.rename(columns={d.valid_col:'is_valid'})
+    test = read_table(args.test, d, **cols) if args.test else None
+    more = texts_of([args.unlabelled], d).text.tolist() if args.unlabelled else None
+    if args.force: shutil.rmtree(path, ignore_errors=True)
+    from fastformers.compare.leaderboard import leaderboard
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, **cols)
+    if board.recipe:
+        data = dict(source=args.table, unlabelled=args.unlabelled, test=args.test, valid_col=d.valid_col, sep=d.sep, encoding=d.encoding)
+        recipe = board.recipe.replace(data=data, run=dict(output=f'{args.output}/run')).resolved()
+        write_text(path/'settings.ini', recipe.to_ini())
+    print(f"{board}\n\nThe report is {path/'report.html'}.\nNext: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def answer_table(answers):
@@ -259,7 +277,17 @@ def make_parser():
     p.add_argument('table', metavar='LABELLED',
                    help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
     p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
-    data(p, 'classifier', 'text_col label_col group_col')
+    data(p, 'classifier', 'text_col label_col')
+    p = command(compare, 'LABELLED --output DIR')
+    p.add_argument('table', metavar='LABELLED', help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
+    p.add_argument('--unlabelled', metavar='FILE', help='More texts of the same kind, for stage 2')
+    p.add_argument('--test', metavar='FILE', help='Labelled texts that are scored (default: parts of LABELLED)')
+    p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')
+    p.add_argument('--archs', type=_typed(tuple[str,...]), help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
+    p.add_argument('--entries', type=_typed(tuple[str,...]), help='Names of the ways to compare, separated by commas (default: all)')
+    p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3), help='Each trains every entry once (default: 1,2,3)')
+    output(p, required=True, help='Directory of the results')
+    add_flags(p, 'data', 'text_col label_col valid_col group_col sep encoding')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')

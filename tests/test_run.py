@@ -167,7 +167,7 @@ def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     assert 'is below that of the TF-IDF' in few and 'the loss has hardly moved' in few and '40 steps are few' in few
     assert 'all validation rows are predicted as' in said(caplog, asked, 'wiki-mini', start='random', epochs=1, lr=1.)
     assert 'so the probe is kept' in said(caplog, asked, 'wiki-mini', epochs=1, lr=.5)
-    with pytest.raises(ValueError, match='`lr` is 1000'): said(caplog, asked, 'wiki-mini', lr=1e3)
+    with pytest.raises(ValueError, match='`lr` 1000 is out of range'): said(caplog, asked, 'wiki-mini', lr=1e3)
     blank = asked.assign(text=asked.text.where(asked.index%3>0, ' '))
     assert '80 of 240 texts are blank' in said(caplog, blank, 'wiki-mini', epochs=1)
 

@@ -86,8 +86,9 @@ def _verdict(learn, stage, tfidf):
     if len(preds.unique())==1<len(targs.unique()):
         faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}")
     if score<rivals[best]-.01: faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}")
-    if faults and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
-    if faults and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
+    trained = faults and not stage.probe_kept
+    if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
+    if trained and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
     if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
