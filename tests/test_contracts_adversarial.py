@@ -1,7 +1,6 @@
 "Whatever text comes, training goes on; what is no text or no label is refused in words that say what to do"
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.data.packing import pack_tokens
 from fastformers.text.encode import HFTokenizer
 from safetensors import SafetensorError
 from test_contracts_common import *
