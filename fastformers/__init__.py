@@ -11,7 +11,9 @@ Modules:
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
-- `fastformers.cli`: The command `fastformers`: `run demo pretrain adapt classify predict`
+- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict`
+- `fastformers.compare.entries`: Ways from labelled rows to a classifier, each a small function `fit(rows)`: `entry`, `Rows`
+- `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
@@ -19,6 +21,7 @@ Modules:
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.files`: Write directories and files atomically, hash contents, suggest names for misspelt ones
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
+- `fastformers.inference.baseline`: Train and use a linear model on words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
@@ -67,7 +70,6 @@ Modules:
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
 - `fastformers.text.tokenizer`: Load any fast Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
-- `fastformers.ulmfit.curve`: Accuracy over the number of labels, with and without stage 2, beside TF-IDF: `label_curve`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval

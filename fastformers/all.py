@@ -29,6 +29,7 @@ from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
 from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
+from .inference.baseline import TextBaseline
 from .inference.predictor import from_hf, Predictor, Ensemble
 from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights
@@ -53,7 +54,8 @@ from .ulmfit.record import Stage
 from .ulmfit.report import Report
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
-from .ulmfit.curve import label_curve
+from .compare.leaderboard import leaderboard
+from .compare.curve import label_curve
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]

@@ -1,6 +1,6 @@
-"""The command `fastformers`: `run demo pretrain adapt classify predict`
+"""The command `fastformers`: `run demo compare pretrain adapt classify predict`
 
-Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
+Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
 second. An error is one line and the exit code 2; `--debug` shows the traceback. Tables go to standard output, progress to standard error. `--resume` continues a stopped training command."""
 
@@ -8,11 +8,11 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'check_arch', 'train', 'pretrain', 'adapt',
-           'classify', 'run', 'demo', 'answer_table', 'read_chunks', 'predict_file', 'predict', 'make_parser',
-           'parse_args', 'main']
+           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
+           'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
-import argparse, json, logging, os, re, shlex, sys, warnings
+import argparse, json, logging, os, re, shlex, shutil, sys, warnings
 from functools import partial
 from pathlib import Path
 from fastcore.foundation import L
@@ -37,7 +37,7 @@ def _help(o):
     return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
 
 def add_flags(parser, section, only=None):
-    "Add a flag to `parser` for each setting of a `section` of the recipe, or for those named in `only`, separated by blanks"
+    "Add a flag to `parser` for each setting of a `section`, or for those named in `only`, separated by blanks"
     group,known = parser.add_argument_group(f'[{section}]'),settings(section_types[section])
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
@@ -71,7 +71,7 @@ def check_begun(args, kept, finished)->bool: # are there checkpoints to continue
     if stopped and not args.resume:
         raise FileExistsError(f"{args.output} was begun and stopped; add --resume or, to begin anew, --force")
     if finished and not stopped:
-        raise FileExistsError(f"{args.output} is finished; choose another --output, or replace it with --force")
+        raise FileExistsError(f"{args.output} is finished; choose another --output, or add --force")
     return stopped
 
 def check_arch(arch=None, max_len=None, seq_len=None, **_):
@@ -80,7 +80,7 @@ def check_arch(arch=None, max_len=None, seq_len=None, **_):
     file,limit = Path(resolve_arch(arch) or '', 'config.json'),-1
     if arch and file.is_file(): limit = json.loads(file.read_text('utf-8')).get('max_position_embeddings', -1)
     for k,v in dict(max_len=max_len, seq_len=seq_len).items():
-        if 0<limit<(v or 0): raise ValueError(f"`{k}` {v} is more than {arch} reads; expected {limit} or less")
+        if 0<limit<(v or 0): raise ValueError(f"`{k}` {v} is more than {arch} reads; at most {limit}")
 
 def train(args, stage, data, section, **kwargs):
     "Call the function `stage` of `ulmfit.stage` with the flags of a `section`, and print its record"
@@ -151,6 +151,24 @@ def demo(args):
     "Run the built-in recipe in three minutes: wiki-mini, and 300 questions to an assistant with ten domains"
     args.recipe = None
     run(args)
+
+# %% ../nbs/10_cli.ipynb #d33a0b64
+def compare(args):
+    "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
+    d,path = args.data,check_dir(args.output, 'compare.json')
+    cols = dict(text_col=d.text_col, label_col=d.label_col, group_col=d.group_col)
+    df = read_table(args.table, d, **cols, valid_col=d.valid_col)
+    if d.valid_col: df = df.rename(columns={d.valid_col:'is_valid'})
+    test = read_table(args.test, d, **cols) if args.test else None
+    more = texts_of([args.unlabelled], d).text.tolist() if args.unlabelled else None
+    if args.force: shutil.rmtree(path, ignore_errors=True)
+    from fastformers.compare.leaderboard import leaderboard
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, **cols)
+    if board.recipe:
+        data = dict(source=args.table, unlabelled=args.unlabelled, test=args.test, valid_col=d.valid_col, sep=d.sep, encoding=d.encoding)
+        recipe = board.recipe.replace(data=data, run=dict(output=f'{args.output}/run')).resolved()
+        write_text(path/'settings.ini', recipe.to_ini())
+    print(f"{board}\n\nThe report is {path/'report.html'}.\nNext: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def answer_table(answers):
@@ -238,14 +256,14 @@ def make_parser():
         p.add_argument('--resume', action='store_true', help='Continue a stopped command, inside an epoch')
     def data(p, section, names):
         output(p, required=True, help='Directory of the trained network')
-        p.add_argument('--seed', type=int, default=42, help='Random seed of weights, order and masks (default: 42)')
+        p.add_argument('--seed', type=int, default=42, help='Seed of weights, order and masks (default: 42)')
         p.add_argument('--recipe', metavar='FILE',
                        help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
         add_flags(p, 'data', names+' valid_col sep encoding')
         add_flags(p, 'model', 'precision gradient_checkpointing compile_blocks'+' arch'*(section!='general'))
         add_flags(p, section)
     p = command(run, 'settings.ini')
-    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini from the project or a run')
+    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or a run')
     for p in (p, command(demo)):
         p.add_argument('--seeds', type=_typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
@@ -253,19 +271,29 @@ def make_parser():
     for f,section in ((pretrain,'general'), (adapt,'lm')):
         p = command(f, 'TEXTS ... --output DIR')
         p.add_argument('texts', metavar='TEXTS', nargs='+',
-                       help='csv, tsv or jsonl file (.gz or not), a folder of .txt files, or a file with a text a line')
+                       help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
         data(p, section, 'text_col')
     p = command(classify, 'LABELLED --output DIR')
     p.add_argument('table', metavar='LABELLED',
-                   help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
+                   help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
     p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
     data(p, 'classifier', 'text_col label_col')
+    p = command(compare, 'LABELLED --output DIR')
+    p.add_argument('table', metavar='LABELLED', help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
+    p.add_argument('--unlabelled', metavar='FILE', help='More texts of the same kind, for stage 2')
+    p.add_argument('--test', metavar='FILE', help='Labelled texts that are scored (default: parts of LABELLED)')
+    p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')
+    p.add_argument('--archs', type=_typed(tuple[str,...]), help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
+    p.add_argument('--entries', type=_typed(tuple[str,...]), help='Names of the ways to compare, separated by commas (default: all)')
+    p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3), help='Each trains every entry once (default: 1,2,3)')
+    output(p, required=True, help='Directory of the results')
+    add_flags(p, 'data', 'text_col label_col valid_col group_col sep encoding')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or a file with a text a line')
+    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a line')
     p.add_argument('--out', metavar='FILE',
-                   help='csv or tsv file to write: the columns of --csv, label and score (default: standard output)')
+                   help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
     for name,kind,says in (('bs', int, 'Largest number of texts in a batch'),
                            ('top-k', int, 'Labels for each text, best first'),

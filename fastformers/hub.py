@@ -40,7 +40,7 @@ def not_found(
     if os.path.isdir(arch):
         where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else:
-        where = f"not a directory, not a shipped name ({', '.join(shipped)}), not found in the local cache or on the hub"
+        where = f"not a directory, not a shipped name ({', '.join(shipped)}), not in the cache or on the hub"
     beside = Path(arch).parent
     dirs = [o for o in beside.iterdir() if o.is_dir()] if beside.is_dir() else []
     near = did_you_mean(Path(arch), [*shipped, *dirs])

@@ -14,121 +14,35 @@ import json, math, tempfile, torch
 import torch.nn.functional as F
 from collections import Counter
 from functools import cache, partial
+from importlib import resources
 import pandas as pd
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 # %% ../nbs/12_testing.ipynb #fbd2b354
-_negative = """Awful.
-I want my money back.
-The zip broke on the second day, and nobody answers my e-mails.
-Terrible coffee, cold soup and a bill of 48 dollars for two. Never again!
-The plot makes no sense and the jokes fall flat.
-Two hours of my life that I will not get back 😡
-Cheap plastic, loud fan, useless manual.
-It stopped charging after 3 weeks; the seller blames me.
-A boring sequel that nobody asked for.
-The room smelled of smoke, the shower was broken and the bed was hard as a board.
-Do not buy this phone: the screen cracked when I put it down on the table.
-Worst pizza in town. Burnt on top, raw below, and an hour late.
-The acting is wooden and the ending is so silly that half of the audience laughed out loud at the wrong moment.
-Disappointed. The picture shows leather, what came is thin plastic.
-I expected a thriller and got a sleeping pill.
-Rude staff, dirty tables, tiny portions.
-The update made my laptop slower, and the support team told me to wait for the next one.
-Not worth the price, not even at half of it.
-The author repeats the same three ideas for 400 pages and then stops without a conclusion.
-My daughter cried because the toy fell apart in her hands :(""".splitlines()
-_neutral = """It is a blue cup.
-Arrived on Tuesday, in the usual box.
-The film is 96 minutes long and set in Norway.
-The hotel has 120 rooms, a gym and a small garage.
-Does what it says, nothing more and nothing less.
-The book has twelve chapters and an index.
-Average food at an average price.
-I have used it for a week; too early to say anything.
-The second season starts where the first one ended.
-Comes with a cable, a manual and two spare batteries.
-The café opens at 8 and closes at 6, except on Sundays.
-Some scenes are good, others are slow; in the end it evens out.
-Weighs about 2.5 kg according to the label.
-It is neither better nor worse than the model that I had before, which lasted for about five years.
-The play runs until the end of June at the City Theatre.
-I bought it as a present, so I cannot say how it works.
-Same size as the old one, other colour.
-The menu has four soups, three salads and the usual kinds of pasta.
-OK.
-The tour takes three hours, covers the old town and the harbour, and ends at the railway station.""".splitlines()
-_positive = """Loved it!
-Great sound, light, and the battery lasts for two days.
-The best soup I have had in years, and the waiter was a joy.
-A wonderful film: funny, warm and beautifully shot.
-Works perfectly, 10/10 would buy again 😀
-Fast delivery and a very friendly seller. Thank you!
-I could not put the book down and finished it in one night.
-My kids play with it every single day.
-The view from the room is amazing, and breakfast is served until 11.
-Brilliant acting, a clever story and an ending that nobody in our row saw coming.
-Finally a phone that fits my hand, takes sharp pictures and does not die at noon.
-Excellent value for 20 dollars.
-The staff went out of their way to help us when we missed our train.
-Superb!!! Even better than the first part.
-Soft, warm and just the right size; I ordered a second one for my sister.
-We laughed, we cried, we want to see it again.
-The new update is so much faster, and everything is easy to find.
-Fresh fish, crisp salad, fair prices: our new favourite place by the sea.
-This course explained in 3 weeks what my old textbook never managed to explain in a year. I recommend it to everybody who starts.
-A perfect gift, she was delighted ❤""".splitlines()
+@cache
+def _lines(name):
+    "Read the lines of the file `name` of tiny texts"
+    return (resources.files('fastformers')/f'tiny/{name}.txt').read_text('utf-8').splitlines()
 
 def tiny_df(): # Columns text, label (negative, neutral, positive), is_valid (a quarter of each class)
     "Return sixty short reviews"
-    kinds = dict(negative=_negative, neutral=_neutral, positive=_positive)
-    rows = zip(*[[(t,l,i%4==3) for i,t in enumerate(ts)] for l,ts in kinds.items()])
-    return pd.DataFrame([o for r in rows for o in r], columns=['text','label','is_valid'])
+    rows = [(text, label, i//3%4==3) for i,(label,_,text) in enumerate(o.partition(' ') for o in _lines('reviews'))]
+    return pd.DataFrame(rows, columns=['text','label','is_valid'])
 
 # %% ../nbs/12_testing.ipynb #c2fd1a09
-_pairs = """A man plays the guitar on a small stage.|Somebody makes music.|A woman is asleep in the park.
-Two dogs run along the beach.|There are animals outdoors.|The dogs sleep on the sofa.
-The train to the harbour leaves at 9.|A train leaves in the morning.|There is no train to the harbour.
-She reads a long book in the garden.|A woman reads.|She is watching a film at the cinema.
-Three children build a castle of sand.|Children play.|The beach is empty.
-The shop closes at 6 on Sundays.|On Sundays the shop closes in the evening.|The shop never opens on Sundays.
-He puts the soup on the table and calls his sister.|The soup is on the table.|He forgets to cook.
-A cyclist in a red jacket waits at the light.|A person waits.|The cyclist wears a green coat.
-The old phone fell and its screen cracked.|The phone is damaged.|The phone looks like new.
-An orchestra of forty rehearses in the old theatre.|Musicians practise together.|The theatre burned down years ago.
-It has rained for three days, and the river is high.|The weather is wet.|It has been dry all week.
-The boy gives his last apple to a friend.|A boy shares his food.|The boy eats the apple alone.""".splitlines()
-
 def tiny_pairs(): # Columns text_a, text_b, label (yes, no: does b follow from a?), is_valid
     "Return twenty-four pairs of sentences"
     rows = []
-    for i,o in enumerate(_pairs):
+    for i,o in enumerate(_lines('pairs')):
         a,yes,no = o.split('|')
         rows += [(a,yes,'yes',i%4==3), (a,no,'no',i%4==3)]
     return pd.DataFrame(rows, columns=['text_a','text_b','label','is_valid'])
 
 # %% ../nbs/12_testing.ipynb #ea972504
-_tagged = """Anna|B-PER Berg|I-PER lives in Oslo|B-LOC .
-The train from Paris|B-LOC to Rome|B-LOC was late .
-Mr. Tom|B-PER Hill|I-PER wrote the book in Lima|B-LOC .
-Nobody came to the meeting .
-We met Maria|B-PER at the lake near Bern|B-LOC .
-John|B-PER and Anna|B-PER play the guitar .
-New|B-LOC York|I-LOC is larger than Oslo|B-LOC .
-The soup in Rome|B-LOC was cold , said Mrs. Ada|B-PER King|I-PER .
-Tom|B-PER moved from New|B-LOC York|I-LOC to Paris|B-LOC .
-It has rained for three days .
-Mrs. Berg|B-PER reads in the garden .
-In Lima|B-LOC , John|B-PER Hill|I-PER opened a shop .
-Maria|B-PER King|I-PER and Tom|B-PER went to Bern|B-LOC by train .
-The river is high in Paris|B-LOC .
-Ada|B-PER answered at once .
-Two dogs run along the beach in Rio|B-LOC de|I-LOC Janeiro|I-LOC .""".splitlines()
-
 def tiny_tags(): # Columns text (a list of words), label (a tag for each word), is_valid
     "Return sixteen sentences with a tag for each word"
-    rows = [[o.partition('|')[::2] for o in s.split()] for s in _tagged]
+    rows = [[o.partition('|')[::2] for o in s.split()] for s in _lines('tags')]
     words,tags = [[w for w,_ in r] for r in rows],[[t or 'O' for _,t in r] for r in rows]
     return pd.DataFrame(dict(text=words, label=tags, is_valid=[i%4==3 for i in range(len(rows))]))
 
@@ -143,28 +57,14 @@ def tiny_spans(): # Columns question, context, answer_text (blank without an ans
             rows.append((question, ' '.join(words), ' '.join(words[a:b]), len(' '.join([*words[:a],''])), valid))
     return pd.DataFrame(rows, columns='question context answer_text answer_start is_valid'.split())
 
-def tiny_choice(): # Columns text, candidates (two or three sentences), label (number of the one that follows), is_valid
+def tiny_choice(): # Columns text, candidates (two or three), label (number of the one that follows), is_valid
     "Return twelve texts with candidates for the next sentence"
     rows = []
-    for i,(text,*c) in enumerate(o.split('|') for o in _pairs):
+    for i,(text,*c) in enumerate(o.split('|') for o in _lines('pairs')):
         c += [o[1][0] for o in rows[-1:]*(i%2)] # the first candidate of the row before
         at = i%len(c)
         rows.append((text, c[-at:]+c[:-at], at, i%4==3))
     return pd.DataFrame(rows, columns='text candidates label is_valid'.split())
-
-# %% ../nbs/12_testing.ipynb #3ba19afb
-_english = """The quick brown fox jumps over the lazy dog while the other animals watch from the edge of the wood.
-There was once a king who had three daughters, and the youngest of them could read the stars.
-In the beginning of the year the prices go up, and at the end of the year the people go home.
-Water boils at 100 degrees at the level of the sea, and at less than 90 on a high mountain.
-A good teacher says what will be said, says it, and then asks who has understood what was said.
-We are what we do; they were where we had been; you have seen what she has made of it.
-If something can go wrong it will, which is why engineers write tests before they go to sleep.
-On 14 July 1789, or 12/31/1999, or at 23:59 (UTC+1), about 67 % of the readers were under 35.
-The question is not whether it should, could or would be done, but by whom, when and for how much money.
-"Nothing is so simple," he wrote, "that it cannot be misunderstood" - and he underlined it twice.
-Use <b> and </b>, [PAD], {x: y}, a_b, #tag, @name, 5*6=30, ~7, ^2, `code`, $9, A&B, 1|0, back\\slash; and why not?
-walk walks walked walking, play plays played playing, slow slower slowest slowly, kind kinder unkind kindness"""
 
 # %% ../nbs/12_testing.ipynb #9b8c1575
 def _words(t, texts):
@@ -232,7 +132,7 @@ def _trained(style):
     "The tokenizer of `style` as JSON, trained once in a process"
     s,pairs = tiny_styles[style],tiny_pairs()
     special,after = s.get('special','').split(),s.get('after','').split()
-    t = s['algo']([*tiny_df().text, *pairs.text_a.unique(), *pairs.text_b, *_english.splitlines()], special)
+    t = s['algo']([*tiny_df().text, *pairs.text_a.unique(), *pairs.text_b, *_lines('english')], special)
     t.add_special_tokens([*map(_special, special+after)])
     ids = [(o,t.token_to_id(o)) for o in special+after]
     if 'one' in s:
@@ -363,7 +263,7 @@ def _check_masks(hold, obj, rows, apart):
 @torch.no_grad()
 def _check_losses(hold, obj, model, x, ys):
     pred,parts = model(x),[(model(x[i:i+1]), *(o[i:i+1] for o in ys)) for i in range(len(x))]
-    hold(all(len(o)==len(x) for o in _many(pred)), "a prediction does not have one row for each row of the batch")
+    hold(all(len(o)==len(x) for o in _many(pred)), "a prediction has not one row for each row of the batch")
     pairs = [(o[i], q[0]) for i,(p,*_) in enumerate(parts) for o,q in zip(_many(pred), _many(p))]
     gap = max(_gap(o[tuple(map(slice, q.shape))], q) for o,q in pairs) # a row alone may be narrower
     hold(gap<1e-4, "the prediction for a row depends on its place in the batch")

@@ -1,10 +1,8 @@
 "A tokenizer that reads backwards: each door reads it right, or refuses it in a sentence"
 import pytest, torch
-from torch.nn.functional import normalize
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.data.packing import pack_tokens
 import fastformers.papers.sentence_pairs # rows of two segments
-from fastformers.inference.predictor import Predictor
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_spans, tiny_tags, tiny_tok
 from fastformers.text.store import TokenStore
@@ -57,16 +55,6 @@ def test_candidates_of_a_mask_are_the_hidden_tokens():
         want.append(p.gather(1, torch.tensor(word)[:,None]).sum())
     got = learn.choose('[MASK] was the soup today', words).to_numpy()[0]
     assert gap(torch.tensor(got), torch.stack(want).softmax(0))<1e-5
-
-def test_the_vector_of_a_word_is_that_of_its_tokens():
-    torch.manual_seed(0)
-    tok,learn = back(),classifier_learner(classifier_dls(tiny_df(), back(), bs=4, device='cpu'), tiny_arch('bert'))
-    text = 'The book was long, and the good soup was cold.'
-    x,model = tok(text),learn.model.eval()
-    word = tok.tok('soup', add_special_tokens=False).input_ids[::-1]
-    at = next(i for i in range(len(x)) if x.ids[i:i+len(word)].tolist()==word)
-    with torch.no_grad(): want = normalize(model.states(x[None])[0,at:at+len(word)].mean(0), dim=0)
-    assert gap(Predictor(model, tok, device='cpu').vectors(text, word='soup')[0], want)<1e-5
 
 def test_a_store_holds_turned_documents(tmp_path):
     tok,texts = back(),tiny_df().text.tolist()

@@ -5,7 +5,7 @@ import pytest, torch
 from fastai.learner import load_learner
 from fastformers.models.adapters import add_lora
 from fastformers.inference.predictor import from_hf
-from fastformers.models.hidden_states import ScalarMix, plot_scalar_mix
+from fastformers.models.hidden_states import ScalarMix
 from fastformers.models.heads import LSTMHead, pools
 from fastformers.models.hidden_states import all_states
 from fastformers.learner.core import classifier_learner

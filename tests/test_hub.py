@@ -106,7 +106,7 @@ def test_a_learner_from_a_hub_id_has_head_adapters_and_lineage(uploaded):
 
 def test_other_repositories_are_as_they_were(uploaded):
     _,got,_ = uploaded
-    assert got['plain']>10 and 'nor the hub id of a classifier' in got['no stage'] and 'not found in the local cache' in got['nobody']
+    assert got['plain']>10 and 'nor the hub id of a classifier' in got['no stage'] and 'not in the cache' in got['nobody']
 
 def test_the_tokenizer_is_of_the_revision_that_is_asked_for(monkeypatch):
     asked = []

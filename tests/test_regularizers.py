@@ -405,10 +405,6 @@ def test_validation_and_prediction_before_within_and_after_a_fit(stages, tmp_pat
 
 # --- at the door
 
-@pytest.mark.parametrize('cb', [lambda f: L2SP(), lambda f: Mixout(), lambda f: EWC(f, 1.)])
-def test_nothing_pretrained(stages, cb):
-    with pytest.raises(ValueError, match='were loaded'): quiet(classifier(tiny_arch('bert', num_hidden_layers=2), cb(stages['fisher'])), 1)
-
 def test_ewc_for_the_second_language_model(stages):
     "From general text to the target's: names in the body are the same"
     set_seed(0)

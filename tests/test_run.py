@@ -9,6 +9,7 @@ from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_stage
 from fastformers.learner.core import classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.text.corpora import intents
 from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
 from fastformers.interpret.intervals import paired_bootstrap
@@ -152,3 +153,28 @@ def test_one_answer_for_all_rows_is_warned_of(run, caplog):
 def test_trec_with_minilm(data_dir):
     df = pd.read_csv(data_dir/'trec'/'train.csv', keep_default_na=False)[:900]
     assert fine_tune_classifier(df, 'minilm', epochs=2, lr=3e-4, max_len=32).metrics['accuracy']>.75 # the largest class is 0.23
+
+def said(caplog, df, *args, **kwargs):
+    "The warnings of a training"
+    caplog.clear()
+    with caplog.at_level('WARNING', 'fastformers'): fine_tune_classifier(df, *args, max_len=32, **kwargs)
+    return ' '.join(o.getMessage() for o in caplog.records)
+
+def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
+    asked = intents(240)
+    assert not said(caplog, asked, 'minilm')
+    few = said(caplog, asked, 'wiki-mini', start='random', epochs=40/12, lr=1e-5)
+    assert 'is below that of the TF-IDF' in few and 'the loss has hardly moved' in few and '40 steps are few' in few
+    assert 'all validation rows are predicted as' in said(caplog, asked, 'wiki-mini', start='random', epochs=1, lr=1.)
+    assert 'so the probe is kept' in said(caplog, asked, 'wiki-mini', epochs=1, lr=.5)
+    with pytest.raises(ValueError, match='`lr` 1000 is out of range'): said(caplog, asked, 'wiki-mini', lr=1e3)
+    blank = asked.assign(text=asked.text.where(asked.index%3>0, ' '))
+    assert '80 of 240 texts are blank' in said(caplog, blank, 'wiki-mini', epochs=1)
+
+def test_classes_that_only_test_rows_have_count_as_errors(caplog):
+    asked = intents(240)
+    rare = asked.label.unique()[0]
+    with caplog.at_level('WARNING', 'fastformers'):
+        stage = fine_tune_classifier(asked[asked.label!=rare], 'wiki-mini', test=asked, epochs=.2, max_len=32)
+    assert f'training has no row of {rare}' in caplog.text
+    assert stage.test_score.shape==(240,) and not stage.test_score[(asked.label==rare).to_numpy()].any()

@@ -14,7 +14,7 @@ from nbdev.showdoc import show_doc
 from readme import directives, fence
 
 root = Path(__file__).resolve().parent.parent
-rooms = 'text models objectives tasks inference data callback learner interpret ulmfit papers'.split()     # folders of modules, in the order of imports
+rooms = 'text models objectives tasks inference data callback learner interpret ulmfit compare papers'.split()     # folders of modules, in the order of imports
 others = {'benchmarks/README.md':'results.md', 'CHANGELOG.md':'changelog.md', 'CONTRIBUTING.md':'contributing.md'} # pages that are no notebooks
 kinds = {'note':'note', 'tip':'tip', 'warning':'warning', 'important':'info', 'caution':'danger'}    # Quarto's callouts, as MkDocs calls them
 

@@ -62,7 +62,7 @@ class StateCache:
     def clear(self): "Remove all states"; self.rows,self.nbytes = {},0 # key of a text -> its states
 
     def _key(self):
-        "Precision and versions of all weights below the head, None if one trains or the body is in train mode"
+        "Precision and versions of all weights below the head, None if one trains or in train mode"
         weights = [o for m in self.model.state_modules for o in (*m.parameters(), *m.buffers())]
         if any(o.requires_grad for o in weights): return None
         if any(m.training for m in self.model.body.modules()): return None

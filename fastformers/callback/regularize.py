@@ -47,8 +47,6 @@ def loaded_weights(model):
 def reference_weights(cb, params):
     "Copy `params` at the first fit of `cb` and after `load_encoder`, and return the copies by parameter"
     params,report = list(params),cb.model.loaded
-    if not params:
-        raise ValueError(f"`{type(cb).__name__}` needs pretrained weights, but none were loaded")
     if cb.report is not report or any(p not in cb.reference for p in params):
         cb.report,cb.reference = report,{p:p.detach().clone() for p in params}
     return cb.reference
@@ -104,9 +102,6 @@ class RDrop(Regularizer):
     def __init__(self,
         alpha:float=1., # weight of the divergence relative to the sum of both losses, as in the paper
     ): self.alpha = alpha
-
-    def setup(self):
-        if self.model.is_lm: raise TypeError("`RDrop` is for classifiers, not for language models")
 
     def penalty(self):
         a,b,y = self.pred,self.model(*self.xb).to(self.pred.dtype),self.yb[0]

@@ -166,8 +166,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     for o in learn.cbs:
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
-            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal))
-            res.update(restart=o.restart, minutes=o.minutes)
+            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), minutes=o.minutes)
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
@@ -200,7 +199,7 @@ class Resume(Callback):
     _fits = WeakKeyDictionary() # learner -> number of finished fits for each path
     def __init__(self,
         path, # directory for the checkpoints of one learner
-        minutes:float=10, # minutes between checkpoints; None: no time limit
+        minutes:float=10, # Minutes between checkpoints, the first after one; None: no time limit
         every:int=None, # batches between checkpoints
         keep:int=2, # number of checkpoints of the running fit to keep
     ):
@@ -257,7 +256,8 @@ class Resume(Callback):
         if not self._active: return
         self._since += 1
         due = self.every and self._since>=self.every
-        due = due or self.minutes and time.monotonic()-self._saved>=60*self.minutes
+        wait = self.minutes and (self.minutes if self._saved>self._began else min(self.minutes, 1))
+        due = due or wait and time.monotonic()-self._saved>=60*wait
         if due or self._stop: self._save(self.iter+1)
         if self._stop: raise KeyboardInterrupt
 

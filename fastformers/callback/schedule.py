@@ -55,7 +55,7 @@ class Schedule:
         i = min(np.searchsorted(ends, pos+_eps, side='right').item(), len(ends)-1)
         return i, np.clip(1-(ends[i]-pos)/self.epochs[i], 0, 1).item()
 
-    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0 over the run; the last is the number of batches
+    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0; the last is the number of batches
         "Find the batch at which each step begins, in epochs of `n_iter` batches"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 
@@ -178,17 +178,16 @@ def table_for(schedule, n_groups:int)->Schedule:
                          "pass a function of n_groups, such as `gradual_unfreeze`")
     return schedule
 
-def _lrs_at(schedule, pos, lr, anneal, restart):
+def _lrs_at(schedule, pos, lr, anneal):
     "Index of the step and learning rates `(groups,)` at `pos` epochs"
     i,frac = schedule.at(pos)
-    return i, lr*schedule.factors[i]*anneal(frac if restart else min(pos/schedule.total, 1.))
+    return i, lr*schedule.factors[i]*anneal(frac)
 
 def plot_schedule(
     schedule, # a `Schedule`, or a function `n_groups -> Schedule`
     n_groups:int=5, # number of groups, if `schedule` is a function
     lr=1., # learning rate for a factor of 1
     anneal=one_cycle, # learning rate inside a step: fraction -> multiplier
-    restart:bool=True, # a new curve at each step, or one over the whole run
     names=None, # names of the groups, low to high
     ax=None,
 ):
@@ -196,7 +195,7 @@ def plot_schedule(
     if callable(schedule): schedule = schedule(n_groups)
     n,edges = schedule.n_groups,np.linspace(0, schedule.total, 301)
     middles = (edges[1:]+edges[:-1])/2
-    lrs = np.stack([_lrs_at(schedule, o, lr, anneal, restart)[1] for o in middles], 1)  # (groups, 300)
+    lrs = np.stack([_lrs_at(schedule, o, lr, anneal)[1] for o in middles], 1)  # (groups, 300)
     if ax is None: ax = plt.subplots(figsize=(6, 1.2+0.25*n))[1]
     ax.set_facecolor('lightgrey')
     norm = LogNorm(lrs.max()/1000, lrs.max())
@@ -228,9 +227,9 @@ def in_fit(cb):
 class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates at each batch, with the arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, restart:bool=True, minutes=None, reserved=0.):
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, minutes=None, reserved=0.):
         self.schedule,self.lrs = schedule,np.asarray(lrs)
-        self.anneal,self.restart,self.minutes = anneal,restart,minutes
+        self.anneal,self.minutes = anneal,minutes
         self.seconds = minutes and max(60*minutes-reserved, 30*minutes)  # of the fit
 
     def before_fit(self):
@@ -250,7 +249,7 @@ class ScheduleRunner(Callback):
 
     def before_batch(self):
         self.tick()
-        step,lrs = _lrs_at(self.schedule, self.pos(), self.lrs, self.anneal, self.restart)
+        step,lrs = _lrs_at(self.schedule, self.pos(), self.lrs, self.anneal)
         if step!=self.step: self.start_step(step)
         self.hps['lr'].append(lrs.tolist())
         self.opt.set_hyper('lr', lrs.tolist())
@@ -304,7 +303,6 @@ def fit_schedule(self:Learner,
     epochs:float=None, # rescale the schedule to this many epochs, fractions allowed; default: its own
     discr=None, # discriminative rates: a factor such as 2.6 or 0.95, or a share of `lr` for each group
     anneal=one_cycle, # learning rate inside a step: fraction -> multiplier
-    restart:bool=True, # a new curve at each step, or one over the whole run
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
@@ -320,6 +318,6 @@ def fit_schedule(self:Learner,
     if not minutes: check_batches(schedule, len(self.dls.train))
     self.opt.set_hyper('lr', self.lr if lr is None else lr)
     lrs = [h['lr'] for h in self.opt.hypers]
-    runner = ScheduleRunner(schedule, lrs, anneal, restart, minutes, reserved)
+    runner = ScheduleRunner(schedule, lrs, anneal, minutes, reserved)
     n_epoch = 10**6 if minutes else math.ceil(schedule.total-_eps)  # more than fit: the clock ends the fit
     self.fit(n_epoch, lr=lrs, wd=wd, cbs=[runner, *L(cbs)])

@@ -78,7 +78,8 @@ def classifier_dls(
     text_col='text', # Column of the texts, or two: text and text, question and context, or text and candidates
     label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, whose names become the labels
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
-    valid_pct=.2, # Share of texts held out by a hash of the texts, without `valid_col`
+    valid_pct=.2, # Share of each class that is held out, without `valid_col`
+    group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts, equal contexts of answers
     bs=64, # Rows in a batch
     max_tokens=None, # Instead of `bs`: most tokens in a batch
     seed=42, # Seed of the order
@@ -98,7 +99,8 @@ def classifier_dls(
     task = find_task(df, label_col, task)
     tok = task.tokenizer(tok)
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
-    splits = split_rows(df, valid_col, valid_pct, text_col, [*map(task.names, labels)] if task.classes else None)
+    names = [*map(task.names, labels)] if task.classes else [[]]*len(df)
+    splits = split_rows(df, valid_col, valid_pct, text_col, names, group_col or task.group_col(text_col))
     task.fit([labels[i] for i in splits[0]])
     if task.classes: check_classes(task, labels, splits)
     warn_blank(texts)

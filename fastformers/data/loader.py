@@ -53,7 +53,7 @@ class TokensDL(TfmdDL):
         max_tokens=None, # Instead of `bs`: most tokens in a batch, padding included
         seed=42, # Seed of the order
         passes=0, # Number of completed passes
-        in_order=False, # Keep the order of the rows when iterated? `get_preds` sorts rows and restores the order anyway
+        in_order=False, # Keep the order of the rows when iterated? `get_preds` restores the order anyway
         **kwargs
     ):
         super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
@@ -94,14 +94,14 @@ class TokensDL(TfmdDL):
         pools = [rows[i:i+pool] for i in range(0, self.n, pool)]
         pools = [self.cut(p[np.argsort(-self.lengths[p], kind='stable')]) for p in pools]
         full,short = [b for p in pools for b in p[:-1]],[p[-1] for p in pools if p]
-        if self.max_tokens is None: full,short = full+short[:-1],short[-1:] # only the last batch of all may be short
+        if self.max_tokens is None: full,short = full+short[:-1],short[-1:] # only the last may be short
         return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
 
     def _batches(self, idxs):
         if not isinstance(idxs, np.ndarray):
             idxs = np.array([*islice(idxs, self.n)], int) # endless with fastai's `unique=True`
         idxs = idxs[:self.n]
-        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # not an order set from outside
+        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # no order from outside
         return self.cut(idxs)
     def __len__(self): return len(self._batches(self.get_idxs()))
     def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
@@ -139,7 +139,7 @@ class TokensDL(TfmdDL):
     def to_detach(self, b, cpu=True, gather=True):
         "Pad tokens to the longest row, so that `get_preds` can join batches"
         pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
-        if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # once a pass: `len` sorts
+        if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # `len` sorts
         def widen(o):
             if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
             return pad.widen(o, self._widest, pad.value if isinstance(o, TensorTokens) else -100).as_subclass(type(o))
@@ -147,7 +147,7 @@ class TokensDL(TfmdDL):
         return to_detach(b, cpu, gather)
 
     def new(self, dataset=None, cls=None, **kwargs):
-        in_order = self.in_order or dataset is not None and not self.shuffle # `test_dl` copies the validation loader
+        in_order = self.in_order or dataset is not None and not self.shuffle # as for `test_dl`
         own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, in_order=in_order,
                    lengths=self._lengths if dataset is None else None)
         return super().new(dataset, cls, **{**own, **kwargs})

@@ -116,12 +116,12 @@ def write_bundle(path, model,
     pairs=None, # Was it trained on pairs of texts? None: not known
     **facts # `base`, `rows` and `scores` of the `Bundle`
 )->Bundle:
-    "Write a classifier to the directory `path`: checkpoint, tokenizer, `classifier.json` and `head.safetensors`"
+    "Write a classifier to the directory `path`: checkpoint, tokenizer, `classifier.json`, `head.safetensors`"
     path,head = Path(path),model.head_spec()
     own = head['class']!='hf'
-    if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # without labels: defaults are not written
+    if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # defaults are not written
     pad = tok.tok.eos_token_id if tok.tok.pad_token_id is None else tok.tok.pad_token_id
-    if not own and pad is not None: model.hf.config.pad_token_id = pad # a decoder's head finds the last token by it
+    if not own and pad is not None: model.hf.config.pad_token_id = pad # finds the last token
     model.save(path)
     save_tokenizer(tok, path)
     adapters = None

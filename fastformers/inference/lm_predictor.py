@@ -14,8 +14,8 @@ import numpy as np, pandas as pd
 import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, TextStreamer
-from .predictor import as_texts
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from .answers import as_texts
 from ..models.core import LanguageModel
 from ..models.families import evaluating, is_causal
 from ..models.load import load_config, load_hf, quiet_hf
@@ -41,7 +41,7 @@ class LMPredictor:
             raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):
-        "Choose the tokens of `x` `(sl,)` to hide in each of n rows `(n, sl)`: one, or all but the first if causal"
+        "Choose the tokens of `x` `(sl,)` to hide in n rows `(n, sl)`: one each, or all but the first if causal"
         o = torch.isin(x.ids, self.ordinary) & (torch.arange(len(x))>=self.causal)
         return o[None] if self.causal else torch.diag(o)[o]
 
@@ -62,8 +62,8 @@ class LMPredictor:
     def score(self,
         texts, # A text, or several
         by_token=False # A row for each token instead: number of the text, token, log-probability
-    ): # DataFrame: `total` in nats, number of `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
-        "Compute the log-likelihood of texts, or by a masked LM the pseudo-log-likelihood (Salazar et al. 2020)"
+    ): # DataFrame: `total` in nats, `tokens`, `mean` over tokens, `bits_per_byte`, `word_perplexity`
+        "Compute the log-likelihood of texts, pseudo-log-likelihood by a masked LM (Salazar et al. 2020)"
         ts = as_texts(texts)
         xs,ps = self.tok.encode_batch(ts),[]
         for i in range(0, len(xs), 64): # few texts at a time: a masked LM needs a row for each token
@@ -117,28 +117,26 @@ def choose(self:LMPredictor,
 # %% ../../nbs/inference/05_lm_predictor.ipynb #50953b6b
 @patch
 def generate(self:LMPredictor,
-    text, # One or several beginnings, or several pairs of a text and the beginning of the reply
+    text, # One or several beginnings
     max_new_tokens=30, # Most tokens to add
-    stream=False, # Print the text while it grows? For a single text
     bs=64, # Most texts in a batch
-    **kwargs # Go to the model's own `generate`
-): # `text` and its continuation, or the reply to a pair; of several a list
+    **kwargs # Go to the model's own `generate`, such as `do_sample` or `streamer`
+): # `text` and its continuation; of several a list
     "Continue a text, or each of several, with a causal language model"
     self.check('generate', causal=True)
     xs,eos,device = self.tok.encode_batch(as_texts(text)),self.tok.tok.eos_token_id,self.model.hf.device
-    end,pairs = self.tok('a').ids[-1].item(),bool(xs) and not isinstance(as_texts(text)[0], str)
+    end = self.tok('a').ids[-1].item()
     ends = {eos, end}-{*self.ordinary.tolist(), None} # a template that ends a text would end it here
     for i,x in enumerate(xs):
         while len(x)>1 and x.ids[-1].item() in ends: x = xs[i] = x[:-1]
     if end in ends: kwargs.setdefault('eos_token_id', [*ends])
-    if stream: kwargs['streamer'] = TextStreamer(self.tok.tok, skip_special_tokens=True)
     res,blank = [None]*len(xs),self.tok.blank
     for at,x in self.tok.batches(xs, bs):
         x = x.gather(1, x.real.int().argsort(dim=1, stable=True)).to(device) # padding first
         with evaluating(self.model), quiet_hf():
             out = self.model.hf.generate(x.ids.masked_fill(~x.real, blank), attention_mask=x.attention_mask,
                                          pad_token_id=blank, max_new_tokens=max_new_tokens, **kwargs)
-        out = self.tok.tok.batch_decode(out[:,x.shape[1]*pairs:], skip_special_tokens=True)
+        out = self.tok.tok.batch_decode(out, skip_special_tokens=True)
         n = len(out)//len(at)
         for j,i in enumerate(at): res[i] = out[j] if n==1 else out[j*n:(j+1)*n]
     return res[0] if isinstance(text, str) else res

@@ -68,8 +68,6 @@ def forgetting(
 )->pd.DataFrame: # a row a stage; a change above 0: forgotten
     "Compute the LM loss of each stage on `texts`, and its change since the first with a 95 % interval"
     if isinstance(stages, Learner):
-        if not stages.model.loaded.loaded:
-            raise ValueError("this learner began with random weights; pass a dictionary")
         stages = {'before':stages.model.loaded, 'now':stages}
     texts = [texts] if isinstance(texts, str) else list(texts)
     def tok_of(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o))

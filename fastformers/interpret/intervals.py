@@ -17,7 +17,7 @@ def paired_bootstrap(
     weight=None, # Weight of each row in the mean, of the shape of `a` or `(rows,)`; default: all equal
     n:int=2000, # Samples, the same in each call
 )->tuple: # mean of `a-b`, and the lower and upper end of its 95 % interval
-    "Compute the mean of `a-b` and its 95 % bootstrap interval over rows (Efron & Tibshirani 1993, chapter 13)"
+    "Compute the mean of `a-b` and its 95 % bootstrap interval over rows (Efron & Tibshirani 1993, ch. 13)"
     a,b = (np.atleast_2d(np.asarray(o, dtype=float)) for o in (a,b))
     w = np.broadcast_to(1. if weight is None else np.asarray(weight, dtype=float), a.shape)
     d = np.where(w>0, w*(a-b), 0).sum(0)                    # (rows,); a row of weight 0 may have any score

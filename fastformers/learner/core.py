@@ -54,7 +54,7 @@ class Lineage(Callback):
         self.stage = None if isinstance(arch, PretrainedConfig) else read_stage(resolve_arch(arch, revision))
 
 def _check_tok(tok, model, arch):
-    "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or weights are random and it fits"
+    "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
     vocab,report = model.config.get_text_config().vocab_size,model.loaded
     path = resolve_arch(arch, report.revision)
     if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(path)): return
@@ -254,7 +254,7 @@ def _write(learn, path, readme=False, **facts):
 
 @patch
 def save_encoder(self:Learner, path, **facts)->Path:
-    "Write model, tokenizer and `stage.json` with `facts` to the directory `path`, for the next stage and `from_hf`"
+    "Write model, tokenizer and `stage.json` to the directory `path`, for the next stage and `from_hf`"
     return _write(self, path, **facts)
 
 @patch

@@ -47,7 +47,7 @@ def count_vectors(
 
 # %% ../../nbs/learner/03_counts.ipynb #9ba874d4
 def _mixed(vecs, old, n):
-    "Mean of `old` and of `vecs` rotated to `old` (Procrustes), by `n/(n+100)` for `n` counts, with the old lengths"
+    "Mean of `old` and of `vecs` rotated to it (Procrustes), by `n/(n+100)` for `n` counts, in old lengths"
     w = n[:,None]**.5
     u,_,vt = np.linalg.svd((vecs*w).T@(old*w))
     new = old+(vecs@u@vt*(old.std()/vecs.std())-old)*(n/(n+100)/2)[:,None]
@@ -60,8 +60,6 @@ def start_from_counts(self:Learner,
 ):
     "Start the token embeddings of a language model from counts of neighbours in its training rows"
     model = self.model
-    if not model.is_lm:
-        raise TypeError(f"`start_from_counts` needs a language model, got a {type(model).__name__}")
     emb = model.hf.get_input_embeddings().weight
     vecs,n = count_vectors((o['ids'].ids.numpy() for o in self.dls.train.items), *emb.shape, window)
     vecs[tokenizer_of(self.dls).tok.all_special_ids] = 0

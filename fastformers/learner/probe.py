@@ -9,13 +9,16 @@ With few labels a random output layer spends most of the training on finding its
 __all__ = ['output_layer', 'output_inputs', 'fine_tuning_lr']
 
 # %% ../../nbs/learner/05_probe.ipynb #e19e1267
+import warnings
 import numpy as np, torch
 from torch import nn, Tensor
 from fastcore.basics import patch
 from fastai.learner import Learner
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
+from ..inference.baseline import fit_linear
 from ..models.families import evaluating
+from ..models.heads import LinearHead
 from ..text.core import as_tokens
 
 # %% ../../nbs/learner/05_probe.ipynb #fcfe6e2f
@@ -46,31 +49,6 @@ def output_inputs(learn:Learner, dl)->tuple: # (inputs `(n, nf)`, targets `(n, .
     return torch.cat(xs).numpy(), torch.cat(ys).numpy()
 
 # %% ../../nbs/learner/05_probe.ipynb #ccd46196
-def _logistic(x, y, C):
-    model = LogisticRegression(C=C, max_iter=1000).fit(x, y)
-    return model.coef_, model.intercept_
-
-def _fit_classes(x, y, n, C):
-    "Fit logistic regression for one of `n` classes; classes without rows get the lowest bias"
-    there,(w,b) = np.unique(y),_logistic(x, y, C)
-    if len(there)==2: w,b = np.concatenate([-w/2, w/2]),np.concatenate([-b/2, b/2])
-    weight,bias = np.zeros((n, x.shape[1])),np.full(n, b.min()-2)
-    weight[there],bias[there] = w,b
-    return weight, bias
-
-def _fit_labels(x, y, C, prior):
-    "Fit logistic regression for each column of `y`; one of equal targets gets the bias `prior`"
-    weight,bias = np.zeros((len(prior), x.shape[1])),prior.numpy().copy()
-    for i,o in enumerate((y>.5).T):
-        if 0<o.sum()<len(o): (weight[i],),(bias[i],) = _logistic(x, o, C)
-    return weight, bias
-
-def _fit_numbers(x, y, mean, std):
-    "Fit ridge regression to `y` in units of `std` around `mean`"
-    y = (y.reshape(len(y), -1)-np.array(mean))/np.array(std)
-    model = RidgeCV(np.logspace(-3, 3, 13)).fit(x, y)
-    return model.coef_.reshape(y.shape[1], -1), np.zeros(y.shape[1])+model.intercept_
-
 @patch
 def fit_probe(self:Learner)->Learner:
     "Fit the output layer as a linear model on the states of the training rows, with all other weights as they are"
@@ -78,21 +56,39 @@ def fit_probe(self:Learner)->Learner:
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
     task.temperature = None
-    x,y = output_inputs(self, self.dls.train.new(shuffle=False, drop_last=False))
-    unit = np.allclose(np.linalg.norm(x, axis=1), 1, atol=1e-3)
-    scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
-    if scaler: x = scaler.transform(x)
-    if not task.classes: w,b = _fit_numbers(x, y, *task.target_scale)
-    elif task.multi_label: w,b = _fit_labels(x, y, C, task.prior_bias(self.dls))
-    else: w,b = _fit_classes(x, y, task.n_out, C)
-    if scaler:
-        w = w/scaler.scale_
-        b = b-w@scaler.mean_
-    layer = output_layer(self.model)
+    layer,(w,b) = output_layer(self.model),_fit(self.model, *output_inputs(self, _in_order(self.dls.train)))
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(w))
         layer.bias.copy_(torch.from_numpy(b))
     return self
+
+def _in_order(dl): return dl.new(shuffle=False, drop_last=False)
+
+def _fit(model, x, y):
+    "Fit the output layer of `model` to its inputs `x` and targets `y`"
+    unit = isinstance(getattr(model, 'head', None), LinearHead) # vectors of length 1, or means of such vectors
+    scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
+    if scaler: x = scaler.transform(x)
+    if scale := model.task.target_scale: y = (y.reshape(len(y), -1)-scale[0])/scale[1]
+    w,b = fit_linear(x, y, model.task, C)
+    if not scaler: return w, b
+    w = w/scaler.scale_
+    return w, b-w@scaler.mean_
+
+@patch
+def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
+    "Answer each labelled row, training and validation, by a probe that is fitted to other rows; one class a text"
+    xs,ys = zip(*(output_inputs(self, _in_order(dl)) for dl in (self.dls.train, self.dls.valid)))
+    x,y = np.concatenate(xs),np.concatenate(ys)
+    right = np.zeros(len(y))
+    split = StratifiedKFold(min(folds, np.bincount(y).max()), shuffle=True, random_state=0).split
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # classes with fewer rows than folds
+        parts = [o for o in split(x, y) if len(np.unique(y[o[0]]))>1]
+    for train,valid in parts:
+        w,b = _fit(self.model, x[train], y[train])
+        right[valid] = (x[valid]@w.T+b).argmax(1)==y[valid]
+    return right
 
 # %% ../../nbs/learner/05_probe.ipynb #6bb77968
 def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384, 2e-5 from 575 on, and 1e-3 for random weights

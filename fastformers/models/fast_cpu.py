@@ -56,12 +56,12 @@ def _pays(query, key, dropout):
 
 def attention(
     module, query, key, value, # The last three `(bs, heads, sl, nf)`
-    attention_mask, # `(bs, 1, sl, sl)`, True for visible keys, or numbers to add; None: all keys, or earlier ones if causal
+    attention_mask, # `(bs, 1, sl, sl)`, True for visible keys, or numbers to add; None: all, or earlier keys
     dropout=0., scaling=None,
     is_causal=None, # None: as in `module`
     **kwargs
 ): # States `(bs, sl, heads, nf)`, and None for the weights
-    "Compute attention for Hugging Face's `AttentionInterface`, by the formula where it is faster, otherwise by 'sdpa'"
+    "Compute attention for Hugging Face's `AttentionInterface`: by the formula where faster, else by 'sdpa'"
     special = any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
     if special or key.shape[1]!=query.shape[1] or not _pays(query, key, dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,

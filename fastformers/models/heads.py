@@ -8,7 +8,7 @@ which `build_head` builds them again. Your own head is any such module, passed a
 
 # %% auto #0
 __all__ = ['pools', 'joins', 'heads', 'cls_pool', 'last_pool', 'mean_pool', 'max_pool', 'attn_pool', 'concat_pool', 'PoolingHead',
-           'TokenLSTM', 'LSTMHead', 'TokenHead', 'LinearHead', 'build_head', 'as_head']
+           'TokenLSTM', 'LSTMHead', 'TokenHead', 'window_places', 'LinearHead', 'build_head', 'as_head']
 
 # %% ../../nbs/models/05_heads.ipynb #be690c41
 import torch
@@ -93,13 +93,13 @@ def _spec(head, **args):
     return {'class':type(head).__name__, **args} if known and plain else None
 
 def _get_pool(pool, at, nf):
-    "Return `pool` (a name, a function, a module, or a module class for `nf` features) as a function `f(h, mask)`"
+    "Return `pool` (a name, a function, a module, or a class for `nf` features) as a function `f(h, mask)`"
     pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools.find(pool)
     return pool(nf) if isinstance(pool, type) else pool
 
 @heads.add
 class PoolingHead(nn.Module):
-    "Pool hidden states of width `nf`, then norm, dropout and linear layers down to `n_out` (ULMFiT, section 3.3)"
+    "Pool hidden states of width `nf`, then norm, dropout and linear layers to `n_out` (ULMFiT, section 3.3)"
     def __init__(self,
         nf:int, # width of the hidden states
         n_out:int, # width of the prediction
@@ -108,7 +108,7 @@ class PoolingHead(nn.Module):
         lin_ftrs:tuple=(50,), # widths between the pooled features and `n_out`; `()` for a single linear layer
         ps:tuple=(0.2,0.1), # dropout before each linear layer
         norm=nn.LayerNorm, # normalisation before each linear layer, called with its width; None for none
-        pairing=None, # a name in `joins`: pool the two sequences of a row apart and join them; None: pool the whole row
+        pairing=None, # a name in `joins`: pool the two sequences of a row apart and join them; None: no pairs
     ):
         super().__init__()
         self.pool = _get_pool(pool, at, nf)
@@ -183,6 +183,18 @@ class TokenHead(nn.Module):
         return self.lin(self.drop(h).to(self.lin.weight.dtype)).float()
 
 # %% ../../nbs/models/05_heads.ipynb #9f7c6d96
+def window_places(
+    mask, # Real tokens `(bs, sl)`
+    starts # Where a row's second, third, ... window begins `(bs, sl)`
+)->tuple: # ((window, place in it) of each real token, number of windows of each row `(bs,)`)
+    "Find the window and the place in it of each real token"
+    nth = starts.cumsum(1)                                            # (bs, sl): of which window of its row
+    count = nth.amax(1)+1
+    window = (nth+(count.cumsum(0)-count)[:,None])[mask]              # (real tokens,)
+    lens = window.bincount(minlength=int(count.sum()))
+    place = torch.arange(len(window), device=mask.device)-(lens.cumsum(0)-lens)[window]
+    return (window,place), count
+
 @heads.add
 class LinearHead(PoolingHead):
     "Scale pooled states to length 1 and classify them with one linear layer"
@@ -196,8 +208,15 @@ class LinearHead(PoolingHead):
         super().__init__(nf, n_out, pool, at, (), (0.,), None, pairing)
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, **{'pair':pairing} if pairing else {})
     def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
-        "Pool the states `h` and scale the result to length 1"
-        return normalize(super().features(h, mask, starts), dim=1)
+        "Pool the states `h` and scale the result to length 1, or average that over the windows of a row"
+        if self.pairing or starts is None or not bool(starts.any()): return normalize(super().features(h, mask, starts), dim=1)
+        at,count = window_places(mask, starts)
+        shape = int(count.sum()),int(at[1].max())+1
+        windows = h.new_zeros(*shape, h.shape[-1]).index_put(at, h[mask])
+        real = mask.new_zeros(shape).index_put(at, mask.new_ones(1))
+        rows = torch.arange(len(h), device=h.device).repeat_interleave(count)
+        v = normalize(self.pool(windows, real), dim=1)
+        return v.new_zeros(len(h), v.shape[1]).index_add(0, rows, v)/count[:,None]
 
 # %% ../../nbs/models/05_heads.ipynb #daa3d8e9
 def build_head(spec)->nn.Module:

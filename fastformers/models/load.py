@@ -74,7 +74,7 @@ def load_hf(
     drop_mult=1., # Multiplies every dropout probability
     revision='main', # Of a hub id
     dtype=torch.float32, # Of the weights; use float32 for training and autocast for speed
-    gradient_checkpointing=False, # Keep only the input of each block and recompute the rest: less memory, more time
+    gradient_checkpointing=False, # Keep the input of each block and recompute the rest: less memory, more time
     compile_blocks=False, # Compile each block with `torch.compile`; True, or the name of a backend
     **kwargs # For `from_pretrained`, such as `attn_implementation`
 )->tuple: # (model, `LoadReport`)
@@ -98,7 +98,7 @@ def load_hf(
         hf.base_model.disable_input_require_grads() # otherwise the backward pass includes frozen blocks
     if compile_blocks:
         config = torch._dynamo.config
-        config.recompile_limit = max(64, config.recompile_limit) # torch's limit of 8 is for all blocks and models
+        config.recompile_limit = max(64, config.recompile_limit) # torch's 8 is for all models
         backend = 'inductor' if compile_blocks is True else compile_blocks
         for block in block_modules(hf.base_model):
             for m in block: m.compile(backend=backend, dynamic=True)

@@ -16,29 +16,17 @@ from .core import Objective
 from .metrics import token_metrics
 from .mlm import MLM
 from ..text.encode import HFTokenizer
-from ..text.tokenizer import separates_pairs
 
 # %% ../../nbs/objectives/03_clm.ipynb #c37c41a7
 class CLM(Objective):
     "Predict each next token from the tokens before it"
     auto_cls,metrics = AutoModelForCausalLM,property(token_metrics)
-    def __init__(self,
-        tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-        seed=42, # Not used: nothing is drawn
-        only=None # 'reply': of a pair of texts predict the second alone, to its end
-    ):
-        super().__init__(tok, seed)
-        if only not in (None,'reply'): raise ValueError(f"`only` is 'reply' or None, got {only!r}")
-        if only and not separates_pairs(self.tok):
-            raise ValueError("`only='reply'` needs a separator between two texts; use `pair_tokens(tok)`")
-        self.only = only
     @classmethod
     def fits(cls, config): return is_causal(config) # another network sees the token that it is to predict
 
     def encodes(self, b):
         x = b[0]
         m = F.pad(x.real[:,1:] & x.real[:,:-1], (0,1))
-        if self.only: m &= F.pad(x.segment_ids[:,1:]==1, (0,1))
         return x.replace(predicted=m), torch.where(m, F.pad(x.ids[:,1:], (0,1)), -100)
 
     def decodes(self, b):

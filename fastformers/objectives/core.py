@@ -45,7 +45,7 @@ def token_hash(x, seed, pass_=0):
     ids,real = x.ids, x.attention_mask
     pos = real.cumsum(1)*_GOLD
     key = (seed*1_000_003 + pass_ + 1)*0x9E3779B1
-    key = splitmix64(torch.tensor((key + (1<<63)) % (1<<64) - (1<<63), device=ids.device)) # wraps as int64 does
+    key = splitmix64(torch.tensor((key + (1<<63)) % (1<<64) - (1<<63), device=ids.device)) # wraps
     row = (splitmix64(splitmix64(ids+pos) + key)*real).sum(1, keepdim=True)
     return splitmix64(row + pos)
 
@@ -81,7 +81,7 @@ class TokenLoss:
         return reduce_rows(loss.sum(1)/n.clamp(min=1), n, ifnone(reduction, self.reduction))
 
     def activation(self, o): return o.map(self.activation) if isinstance(o, L) else o.float().softmax(-1)
-    def decodes(self, o): # rows of several batches differ in k: one tensor of ids, -100 where a row has no more
+    def decodes(self, o): # rows of several batches differ in k: -100 where a row has no more
         if not isinstance(o, L): return o.argmax(-1)
         return pad_sequence([*o.map(self.decodes)], batch_first=True, padding_value=-100)
 
@@ -89,7 +89,7 @@ class TokenLoss:
 objectives = Registry('objective', 'fastformers.objectives', 'fastformers.papers') # name -> class
 
 def _begin_head(hf, new):
-    "Begin the square layers among the `new` weights as the identity, so that an LM head reads the states as they are"
+    "Begin the square layers among the `new` weights as the identity: an LM head reads the states as they are"
     for k,m in hf.named_modules():
         if isinstance(m, nn.Linear) and m.in_features==m.out_features and {f'{k}.weight',f'{k}.bias'} <= {*new}:
             nn.init.eye_(m.weight)

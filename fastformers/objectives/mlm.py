@@ -36,12 +36,11 @@ class MLM(Objective):
     auto_cls,metrics = AutoModelForMaskedLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
-        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from the first to the second, linearly over a fit
-        replace=(.8,.1), # Shares of hidden tokens that become the mask token or a random token; the rest stays
+        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from first to second, linearly over a fit
+        replace=(.8,.1), # Shares of hidden tokens that become mask or random tokens; the rest stays
         seed=42 # Seed of the masks
     ):
         super().__init__(tok, seed)
-        if not all(0<o<=1 for o in L(p)): raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
         if self.tok.mask_token_id is None:
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
@@ -82,7 +81,7 @@ def word_marks(
     for o,i in vocab.items():
         if inside: begins[i] = not o.startswith(inside)
         elif end: ends[i] = o.endswith(end)
-        elif spaces: begins[i],ends[i] = o[:1] in _spaces, o[-1:] in _lines # a lone space begins the word behind it
+        elif spaces: begins[i],ends[i] = o[:1] in _spaces, o[-1:] in _lines # a lone space begins a word
         else: begins[i] = True
     return begins,ends
 

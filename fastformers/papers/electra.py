@@ -84,7 +84,7 @@ class Electra(HFModel):
         self.share_embeddings()
 
     def save(self, path):
-        "Write the discriminator as a checkpoint into the directory `path`, the generator into `path/generator`"
+        "Write the discriminator as a checkpoint to the directory `path`, the generator to `path/generator`"
         super().save(path)
         self.generator.save(Path(path)/'generator')
 
@@ -122,7 +122,7 @@ class RTDLoss:
         probs = o[2].map(torch.sigmoid) if isinstance(o[2], L) else o[2].float().sigmoid()
         return self.mlm.activation(o[0]), o[1], probs
     def decodes(self, o):
-        "Return the tokens that the discriminator saw, `predicted` where its probability of replacement is above 0.5"
+        "Return the tokens that the discriminator saw, `predicted` where it found a replacement"
         if isinstance(o[2], L): return L(self.decodes((None, s[:len(p)], p)) for s,p in zip(o[1], o[2]))
         seen = as_tokens(o[1])
         return seen.replace(predicted=(o[2]>.5) & seen.real)
@@ -137,13 +137,13 @@ class RTDAccuracy(TokenMean):
 
 # %% ../../nbs/papers/03_electra.ipynb #caedc15b
 class RTD(MLM):
-    "Replaced token detection: a generator fills hidden tokens, a discriminator finds those that are not the original"
+    "Replaced token detection: a generator fills hidden tokens, a discriminator finds the replaced ones"
     auto_cls,model_cls = AutoModelForPreTraining,Electra
     metrics = property(lambda self: [RTDAccuracy()])
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide, in (0, 1]
-        generator=.25, # A checkpoint, a config, or a share of the discriminator's width; a directory of `RTD` has its own
+        generator=.25, # A checkpoint, a config, or a share of the width; a directory of `RTD` has its own
         rtd_weight=50., # Weight of the discriminator's loss
         seed=42, # Seed of masks and replacements
         detect='all' # Which tokens the discriminator classifies: 'all' real ones or 'hidden'

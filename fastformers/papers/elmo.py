@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..files import atomic_dir
 from ..models.awd_lstm import AWDLSTMConfig, AWDLSTMModel
 from ..models.families import FamilyMeta, family_meta
-from ..text.tokenizer import load_tokenizer, same_ids
+from ..text.tokenizer import load_tokenizer
 
 # %% ../../nbs/papers/01_elmo.ipynb #aa000017
 class BiLMConfig(AWDLSTMConfig):
@@ -36,7 +36,7 @@ def reversed_positions(ids, mask, special):
     return torch.where(ok, first.gather(1, rank), torch.arange(ids.shape[1], device=ids.device))
 
 class BiLMModel(PreTrainedModel):
-    "Token ids `(bs, sl)` -> states `(bs, sl, hidden_size)` of a forward and a backward AWD-LSTM, side by side"
+    "Token ids `(bs, sl)` -> states `(bs, sl, hidden_size)` of two AWD-LSTMs, side by side"
     config_class,base_model_prefix = BiLMConfig,'model'
     def __init__(self, config):
         super().__init__(config)
@@ -50,19 +50,15 @@ class BiLMModel(PreTrainedModel):
         at = reversed_positions(input_ids, mask, self.config.special_ids)
         f = self.forwards(input_ids, output_hidden_states=True).hidden_states
         b = self.backwards(input_ids.gather(1, at), output_hidden_states=True).hidden_states
-        hs = [torch.cat([x, y.gather(1, at[...,None].expand_as(y))], -1) for x,y in zip(f, b)] # reversed twice: the old order
+        hs = [torch.cat([x, y.gather(1, at[...,None].expand_as(y))], -1) for x,y in zip(f, b)] # in the old order
         return BaseModelOutput(last_hidden_state=hs[-1], hidden_states=tuple(hs) if output_hidden_states else None)
 
 def join_directions(
-    forwards, backwards, # Directories of AWD-LSTM language models of one tokenizer; the second reads backwards
+    forwards, backwards, # Directories of AWD-LSTMs of one tokenizer; the second reads backwards
     path # Directory to write: a body for classifiers
 ): # `path`
     "Write the network of two language models, one for each direction (Peters et al. 2018)"
-    tok,back = load_tokenizer(forwards),load_tokenizer(backwards)
-    if tok.init_kwargs.get('backwards', False) or not back.init_kwargs.get('backwards', False):
-        raise ValueError("the second model, and it alone, is trained with `HFTokenizer(tok, backwards=True)`")
-    if len(tok)!=len(back) or same_ids(back, tok)<1:
-        raise ValueError(f"{forwards} and {backwards} have different tokenizers")
+    tok = load_tokenizer(forwards)
     parts = [AWDLSTMModel.from_pretrained(o) for o in (forwards, backwards)]
     config = parts[0].config.to_dict()
     config |= {'hidden_size':2*config['hidden_size'], 'special_ids':sorted(tok.all_special_ids)}

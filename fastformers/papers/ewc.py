@@ -27,7 +27,7 @@ def _differentiable(model):
         for p in frozen: p.requires_grad_(False)
 
 def score_gradient(model, x, ps, gen): # gradients, None for an unused parameter
-    "Compute the gradient by `ps` of the log-probability of answers that `gen` draws for the row `x` `(1, sl)`"
+    "Compute the gradient by `ps` of the log-probability of answers drawn by `gen` for the row `x` `(1, sl)`"
     logp = model(x)[0].float().log_softmax(-1)                           # (k, V)
     y = torch.multinomial(logp.detach().exp().cpu(), 1, generator=gen).to(logp.device)
     return torch.autograd.grad(logp.gather(1, y).sum(), ps, allow_unused=True)
@@ -54,7 +54,7 @@ def fisher_diagonal(
 
 # %% ../../nbs/papers/11_ewc.ipynb #3f5d0700
 class EWC(Regularizer):
-    "Pull the body's weights to their start in proportion to their importance (Kirkpatrick et al. 2017, eq. 3)"
+    "Pull the body's weights to their start by their importance (Kirkpatrick et al. 2017, eq. 3)"
     report,reference,by_weight = None,{},{}
     def __init__(self,
         fisher, # from `fisher_diagonal`

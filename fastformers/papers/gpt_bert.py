@@ -17,7 +17,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from ..text.core import as_tokens
-from ..models.core import LanguageModel
+from ..models.core import LanguageModel, join_rows
 from ..models.families import is_causal
 from ..objectives.clm import CLM
 from ..objectives.core import hash_to_unit, splitmix64
@@ -40,19 +40,16 @@ class HybridLM(LanguageModel):
     def forward(self, x):
         x = as_tokens(x)
         both = (x.ids==self.mask_id).any(1)
-        kinds = [(rows,c) for rows,c in ((both,False), (~both,True)) if bool(rows.any())]
-        outs = [self.in_parts(partial(self.logits, is_causal=c), x[rows]) for rows,c in kinds]
-        if len(outs)==1: return outs[0]
-        res = outs[0].new_zeros(len(x), max(o.shape[1] for o in outs), outs[0].shape[-1])
-        for (rows,_),o in zip(kinds, outs): res[rows,:o.shape[1]] = o
-        return res
+        kinds = [(rows.nonzero().flatten(), c) for rows,c in ((both,False), (~both,True))]
+        def run(rows, causal): return rows, self.in_parts(partial(self.logits, is_causal=causal), x[rows])
+        return join_rows([run(*o) for o in kinds if len(o[0])], len(x))
 
 # %% ../../nbs/papers/05_gpt_bert.ipynb #0fd33a40
 class Hybrid(MLM, CLM):
     "Causal and masked next-token prediction in one network (Charpentier and Samuel 2024)"
     auto_cls = CLM.auto_cls
     def __init__(self,
-        tok, # A fast tokenizer with a mask token (see `extend_vocab`), an `HFTokenizer`, or a name or directory of one
+        tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
         p=.15, # Share of ordinary tokens to hide in a masked row, or a pair, as in `MLM`
         causal=.5, # Share of causal rows
         seed=42 # Seed of the masks, and of the choice of rows
@@ -72,7 +69,7 @@ class Hybrid(MLM, CLM):
     def encodes(self, b):
         x,(hidden,_) = b[0],super().encodes(b)
         c = self.causal_rows(x)
-        asked = F.pad(torch.where(c, x.real, hidden.predicted)[:,1:] & x.real[:,:-1], (0,1)) # at the position before
+        asked = F.pad(torch.where(c, x.real, hidden.predicted)[:,1:] & x.real[:,:-1], (0,1)) # one before
         target = torch.where(asked, F.pad(x.ids[:,1:], (0,1)), -100)
         return x.replace(ids=torch.where(c, x.ids, hidden.ids), predicted=asked), target
     def decodes(self, b): return CLM.decodes(self, b) # answers where they belong

@@ -44,4 +44,4 @@ class SpanMLM(WholeWordMLM):
     def mask(self, x): return self.spans(x)>0
     def encodes(self, b):
         spans,h = self.spans(b[0]),self.hash(b[0])
-        return self.hide(b[0], spans>0, h.gather(1, (spans-1).clamp(min=0))) # a span has the draw of its first token
+        return self.hide(b[0], spans>0, h.gather(1, (spans-1).clamp(min=0))) # of its first token

@@ -21,12 +21,12 @@ from ..ulmfit.stage import fine_tune_classifier
 # %% ../../nbs/papers/10_stilts.ipynb #19ee776b
 @delegates(TaskConfig)
 def transfer_table(
-    sources, # Name -> labelled DataFrame; texts in `text`, or pairs in `text_a` and `text_b`; labels in `label`
+    sources, # Name -> DataFrame; texts in `text`, or pairs in `text_a` and `text_b`; labels in `label`
     target, # Labelled DataFrame of the same form, with `is_valid` or without
     arch=default_arch, # Hub id, directory of a stage, or shipped name
     seeds=(42,43,44), # Of the classifiers of the target; the first also of the sources
     **kwargs # Settings of `TaskConfig`, of all classifiers
-)->pd.DataFrame: # A row a source, and one for none: mean `score` on the target, its `gain` over none, 95 % interval
+)->pd.DataFrame: # A row a source, and one for none: mean `score` on the target, `gain`, 95 % interval
     "Compare scores of `target` after training on each of `sources` first, and without"
     def cols(df): return ('text_a','text_b') if 'text_a' in df else 'text'
     def train(df, start, seed, path=None):

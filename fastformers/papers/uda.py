@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fastai.callback.mixup import NoneReduce
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
-from ..inference.predictor import as_texts
+from ..inference.answers import as_texts
 from ..objectives.mlm import MLM
 
 # %% ../../nbs/papers/08_uda.ipynb #e1000008
@@ -40,8 +40,6 @@ class Consistency(Regularizer):
     def after_create(self):
         self.tok,task = tokenizer_of(self.dls),self.model.task
         if not task.one_class: raise ValueError(f"`Consistency` needs one label a text, got {task}")
-        if self.tok.tok.mask_token_id is None:
-            raise ValueError("`Consistency` hides tokens and needs a mask token: `extend_vocab(tok, mask_token='<mask>')`")
         self.mask,self.n = MLM(self.tok, self.p, (1.,0.), self.seed),self.dls.train.bs
         self.rows = sorted(self.tok.encode_batch(as_texts(self.texts)), key=len)
 

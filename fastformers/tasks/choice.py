@@ -31,10 +31,10 @@ class ChoiceTokenizer(HFTokenizer):
     "Convert a text and its candidates to `TensorTokens`, one sequence for each candidate, and back"
     limit,splits = None,True # a row has any number of tokens, a sequence at most `max_len`
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
-    def encode_batch(self, texts, progress=None):
+    def encode_batch(self, texts):
         "Encode many rows, on all cores"
         rows = [choice_row(o) for o in texts]
-        seqs = iter(super().encode_batch([(t,c) for t,*cs in rows for c in cs], progress))
+        seqs = iter(super().encode_batch([(t,c) for t,*cs in rows for c in cs]))
         def joined(x, *others): return torch.cat([x, *(o.replace(starts=torch.arange(len(o))==0) for o in others)])
         return [joined(*islice(seqs, len(o)-1)).as_subclass(TensorTokens) for o in rows]
     def decodes(self, o:TensorTokens):

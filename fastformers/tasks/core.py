@@ -56,7 +56,7 @@ class Task:
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
-        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label is chosen
+        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label
     ):
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
@@ -81,6 +81,7 @@ class Task:
         "Read the inputs in the columns `text_col` of `df`"
         self.text_col = listed(text_col)
         return texts_in(df, text_col)
+    def group_col(self, text_col): "Return the column whose equal rows are held out together, None for equal texts"
     def check_input(self, o, pairs=None): # `pairs`: is each input a pair of texts? None: not known
         "Check an input of a `Predictor` and return it as the tokenizer takes it"
         if pairs is None or is_pair(o)==pairs: return o
@@ -100,7 +101,7 @@ class Task:
     def block(self): "Return the fastai block of the targets"; return _fastai().TransformBlock(type_tfms=Numbers)
     def loss_func(self): "Return the default loss"
     def metrics(self): "Return the default metrics"
-    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from the training targets, None for zero"
+    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from training targets, None: 0"
     def gather(self, rows, ids):
         "Gather the outputs `rows` of single texts with tokens `ids` into the argument of `scores`"
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
@@ -120,8 +121,8 @@ class Task:
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
-    def decoded(self, y, scores, item): "Return the label that `learn.predict(item)` shows for the target `y`"; return y
-    def row_score(self, pred, y, x=None): "Score each row `(bs,)` of predictions for tokens `x`, higher is better"
+    def decoded(self, y, scores, item): "Return the label that `learn.predict` shows for target `y`"; return y
+    def row_score(self, pred, y, x=None): "Score each row `(bs,)` of predictions for `x`, higher is better"
     def targets_and_classes(self, preds, y):
         "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
         return y, self.chosen(preds)
@@ -149,7 +150,7 @@ class Task:
         "Find the task of a Hugging Face model, None if it is not a classifier"
         fits = [o for o in tasks.load().values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
         new = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
-        if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression # as in transformers
+        if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression
         return new and new([cfg.id2label[i] for i in range(cfg.num_labels)])
 
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
@@ -202,7 +203,7 @@ class MultiLabel(Task):
     def accuracy_multi(self, pred, y): return self.row_score(pred, y).mean()
     def prior_bias(self, dls):
         ys = targets(dls)
-        return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # add half a row with and without each label: always finite
+        return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row more of each: always finite
     def scores(self, logits): return logits.float().sigmoid()
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         if top_k!=1: return super().answers(scores, texts, top_k)
@@ -315,7 +316,7 @@ class OwnLoss(nn.Module):
     def __init__(self, f, task):
         super().__init__()
         self.f,self.task,self.reduction = f,task,'mean' # fastai sets `reduction` to get the loss of each row
-        if isinstance(getattr(f, 'func', None), nn.Module): self.func = f.func # `to` moves the weights of a fastai loss
+        if isinstance(getattr(f, 'func', None), nn.Module): self.func = f.func # `to` moves it
         self.activation = getattr(task.loss_func(), 'activation', noop)
     @property
     def thresh(self): return self.task.threshold
@@ -331,5 +332,5 @@ class OwnLoss(nn.Module):
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
-    alike = getattr(loss_func, 'thresh', None)==task.threshold # the thresholds of fastai's loss and of the task
+    alike = getattr(loss_func, 'thresh', None)==task.threshold # of fastai's loss, of the task
     return loss_func if hasattr(loss_func,'decodes') and alike else OwnLoss(loss_func, task)

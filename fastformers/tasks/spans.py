@@ -26,7 +26,7 @@ class SpanTokenizer(HFTokenizer):
     # `predicted`: the first token, for no answer, and each token of the context once
     turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
-    def encode_batch(self, texts, progress=None): return [x for x,*_ in self.aligned(texts)]
+    def encode_batch(self, texts): return [x for x,*_ in self.aligned(texts)]
 
     def aligned(self, texts):
         "Yield the tokens of each pair, and the characters `(k, 2)` of its predicted and of its cut tokens"
@@ -80,10 +80,11 @@ class Spans(Task):
     def matches(cls, df, label_col):
         if len(cols := listed(label_col))!=2: return False
         text,start = (df[c] for c in cols)
-        return text.dtype.kind not in 'biuf' and start.dtype.kind in 'iuf' and start.max()>1 # 0 and 1 are flags
+        return text.dtype.kind not in 'biuf' and start.dtype.kind in 'iuf' and start.max()>1 # no flags
     def tokenizer(self, tok):
         self.tok = tok if isinstance(tok, SpanTokenizer) else SpanTokenizer(tok.tok, **reads(tok))
         return self.tok
+    def group_col(self, text_col): return listed(text_col)[-1]
     def texts(self, df, text_col): return [self.check_input(o) for o in super().texts(df, text_col)]
     def check_input(self, o, pairs=None):
         if is_pair(o) and all(map(str.strip, o)): return tuple(o)
@@ -110,7 +111,7 @@ class Spans(Task):
     def metrics(self):
         from fastformers.objectives.metrics import RowMean
         return [RowMean(self.exact_match), RowMean(self.f1)]
-    def exact_match(self, pred, y, x): "Compute the exact match of each row"; return self._scores(pred, y, x)[:,0]
+    def exact_match(self, pred, y, x): "Compute exact match by row"; return self._scores(pred, y, x)[:,0]
     def f1(self, pred, y, x): "Compute the F1 of each row"; return self._scores(pred, y, x)[:,1]
     row_score = f1
     def _scores(self, pred, y, x):
@@ -123,11 +124,11 @@ class Spans(Task):
     def spans(self, probs, n=1): # scores `(n,)`, first and last tokens `(n, 2)`
         "Find the `n` best spans for probabilities `(k, 2)` of the first and last token"
         m = self.longest
-        score = probs[:,:1]*F.pad(probs[:,1], (0,m-1), value=-1.).unfold(0, m, 1) # (k, m): first token, length-1
+        score = probs[:,:1]*F.pad(probs[:,1], (0,m-1), value=-1.).unfold(0, m, 1) # (k, m)
         if len(probs)>1: score[0,int(self.blanks):] = -1.
         vals,at = score.flatten().topk(max(min(n, int((score>0).sum())), 1))
         return vals, torch.stack([at//m, at//m+at%m], 1)
-    def best(self, probs): "Return the first and the last token of the best span"; return self.spans(probs)[1][0]
+    def best(self, probs): "Return first and last token of the best span"; return self.spans(probs)[1][0]
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
     def decoded(self, y, scores, item):
         if hasattr(item, 'keys'): item = tuple(item[c] for c in self.text_col) # a row

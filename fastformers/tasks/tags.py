@@ -32,7 +32,7 @@ class WordTokenizer(HFTokenizer):
     "Convert a text or words to `TensorTokens`, with the first token of each word `predicted`, and back"
     turns = False
     def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
-    def encode_batch(self, texts, progress=None):
+    def encode_batch(self, texts):
         "Encode many texts, or lists of words, on all cores"
         rows = [[*map(valid_text, words_of(o)[0])] for o in texts] # as `rust` counts characters
         parts = (rows[i:i+1000] for i in range(0, len(rows), 1000))
@@ -109,7 +109,7 @@ class Tags(Task):
         "Read the words of `df`, as many in each row as its tags"
         rows = [_words(o) for o in df[text_col]]
         for at,words,n in zip(df.index, rows, map(len, map(_words, df[self.target]))):
-            if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words and {n} tags; they must be as many")
+            if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words, but {n} tags")
         return rows
     def check_input(self, o, pairs=None): return o
     def read_row(self, r, label_col): return _words(r[label_col])

@@ -38,7 +38,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
 
 def read_texts(
     path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, or a folder of `.txt` files
-    text_col='text', # Column of the texts, or a pair of columns, read as strings; name for a file without columns
+    text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
     labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files
     sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'

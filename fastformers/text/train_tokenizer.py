@@ -125,7 +125,7 @@ def _train_wordpiece(texts, vocab_sz, lower=True):
     "Train WordPiece as in BERT (Devlin et al. 2019)"
     norm = normalizers.BertNormalizer(lowercase=lower)
     letters,rare = _letters(map(norm.normalize_str, texts))
-    plain = [o for o in map(chr, range(33,127)) if norm.normalize_str(o)==o] # ASCII, also what these texts hardly use
+    plain = [o for o in map(chr, range(33,127)) if norm.normalize_str(o)==o] # ASCII, used or not
     letters,rare = [*dict.fromkeys(letters+plain)],[o for o in rare if o not in plain]
     known = _special + letters + ['##'+o for o in letters if _in_word(o)]
     t,table = _bert(models.WordPiece(unk_token='[UNK]'), norm),str.maketrans(dict.fromkeys(rare, ' '))

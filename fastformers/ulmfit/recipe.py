@@ -53,6 +53,7 @@ class DataConfig:
     label_col:str = 'label'
     # Column that is true for validation rows; blank: is_valid if there is one, else 20 % are drawn
     valid_col:str|None = None
+    group_col:str|None = None # Column of groups, such as customers, whose rows are held out together
     # More texts for the language model: a file or folder as above, a txt file with one text per line, or intents
     unlabelled:str|None = None
     unlabelled_rows:int|None = None # Draw so many of them; blank: all
@@ -115,6 +116,8 @@ class TrainConfig:
 class LMConfig(TrainConfig):
     "Section [lm]: stage 2, the language model of your own texts"
     section = 'lm'
+    # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
+    epochs:float|None = None
     # What is predicted: mlm (masked tokens), clm (the next token) or another objective;
     # blank: mlm, or clm if the tokenizer has no mask token; none: skip this stage
     objective:str|None = None
@@ -135,6 +138,7 @@ class LMConfig(TrainConfig):
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
     section = 'general'
+    epochs:float|None = 1. # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
     lr:float|None = 1e-3 # Highest learning rate
     bs:int = 64
     drop_mult:float = 0.
@@ -171,7 +175,9 @@ class TaskConfig(TrainConfig):
     # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
     max_len:int|None = None
     truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
-    windows:int = 1 # A longer text is read in up to so many windows of max_len tokens
+    # A longer text is read in up to so many windows of max_len tokens; blank: 1, but if `max_len` is blank too and a tenth
+    # of the texts have more than 128 tokens: 16 windows of 128, of which each training step reads one
+    windows:int|None = None
     overlap:int = 0 # Tokens that a window shares with the one before
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not matter
     pairing:Literal['together','siamese','both_orders'] = 'together'
@@ -328,7 +334,7 @@ def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), Da
         df = table(path, split, **cols)
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
     if d.source is None: raise ValueError("[data] source is blank; expected a csv, tsv or jsonl file, a folder, or intents")
-    df = read(d.source, d.rows, **cols, valid_col=d.valid_col)
+    df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
     return df, read(d.unlabelled, d.unlabelled_rows, **text), read(d.general, **text), read(d.test, split='test', **cols)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9

@@ -51,7 +51,7 @@ def _row(stages):
     return row | {f'test {k}':values(test, k) for k in test[0]}
 
 def stage_table(named:dict)->pd.DataFrame: # of strings
-    "Tabulate data, settings, time and metrics (before → after, ± standard deviation) of lists of `Stage` by name"
+    "Tabulate data, settings, time and metrics (before → after, ± deviation) of lists of `Stage` by name"
     return pd.DataFrame([*map(_row, named.values())], index=pd.Index(named, name='stage')).fillna('')
 
 # %% ../../nbs/ulmfit/02_record.ipynb #3346e4ae
@@ -65,13 +65,13 @@ class Stage:
     before:dict = field(default_factory=dict) # Validation metrics before training
     metrics:dict = field(default_factory=dict) # Validation metrics after training
     test:dict = field(default_factory=dict) # Metrics on test rows, if there were any
-    curve:pd.DataFrame = field(default_factory=pd.DataFrame) # One row per epoch: epoch, train_loss, valid_loss, metrics
+    curve:pd.DataFrame = field(default_factory=pd.DataFrame) # By epoch: epoch, train_loss, valid_loss, metrics
     losses:list = field(default_factory=list) # Smoothed training loss of each step
     schedule:Schedule = field(default_factory=lambda: Schedule([1.])) # The schedule that was run
     lr:float = 0.
     seconds:float = 0.
     score:np.ndarray|None = None # One number per validation row, higher is better
-    weight:np.ndarray|None = None # Weight of each row: 1 for a classifier, number of predicted tokens for an LM
+    weight:np.ndarray|None = None # Weight of each row: 1, or its number of predicted tokens for an LM
     score_before:np.ndarray|None = None # `score` before training
     test_score:np.ndarray|None = None # `score` on test rows
     test_sets:list = field(default_factory=list) # The set of each test row, if there are several
@@ -79,6 +79,7 @@ class Stage:
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
+    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, with fewer than ten a class
     path:Path|None = None # Its directory
     learner:Learner|None = None # The fastai `Learner`, trained
 

@@ -34,7 +34,7 @@ def _sign(measure):
     return (-1,measure[1:]) if measure.startswith('-') else (1,measure)
 
 def _gain(what, on, measure, scores, before, weights, words):
-    "Yield the row of the table of gains, if there are `scores` and scores `before` of the same seeds (dicts by seed)"
+    "Yield a row of the table of gains, if there are `scores` and scores `before` of the same seeds (dicts)"
     seeds = [s for s in scores if s in before]
     if not seeds: return
     weights = weights or {s:np.ones_like(scores[s]) for s in seeds}
@@ -117,15 +117,15 @@ class Report:
         "Return the records of the last classifier, one for each seed"
         return self.named.get(_final) or self.named[self.stages[-1].name]
     @property
-    def learner(self): "Return the `Learner` of the last classifier and the first seed"; return self.final[0].learner
+    def learner(self): "Return the last classifier's `Learner`, of the first seed"; return self.final[0].learner
     @property
     def metrics(self):
-        "Return the metrics of the last classifier, averaged over seeds, with `test_` before those of test rows"
+        "Return the metrics of the last classifier, means over seeds, with `test_` before those of test rows"
         valid,test = ([getattr(o,k) for o in self.final] for k in ('metrics','test'))
         return {**{k:mean_std(valid,k)[0] for k in valid[0]}, **{f'test_{k}':mean_std(test,k)[0] for k in test[0]}}
 
     def table(self):
-        "Tabulate data, settings, time and metrics (before → after, ± standard deviation over seeds) of each stage"
+        "Tabulate data, settings, time and metrics (before → after, ± deviation over seeds) of each stage"
         return stage_table(self.named)
 
     def scores(self, name, attr):

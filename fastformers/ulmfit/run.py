@@ -15,22 +15,21 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..callback.resume import differences
-from ..data.block import classifier_dls
-from ..data.labels import as_frame, class_names, find_task, split_rows
+from ..data.labels import as_frame, mark_valid
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, content_hash, delete_checkpoints, to_json, write_text
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
 from ..text.readers import check_columns
-from ..text.encode import reads, texts_in
+from ..text.encode import texts_in
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
 from .report import Report
 from .scores import tfidf_hits
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
-from .stage import small_config, task_learner, test_rows
+from .stage import named_task, small_config, task_dls, task_learner, test_rows
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
 def ulmfit(
@@ -41,8 +40,8 @@ def ulmfit(
     recipe=None, # A `Recipe`, a dict of sections, or the path of an INI file
     path=None, # Directory of the run; None: only the report and the last learner are kept
     seeds=None, # One classifier per seed; the first seed is also the language model's; default: the recipe's
-    text_col=None, label_col=None, valid_col=None, # Default: the recipe's
-    general=None, # Texts for stage 1, if the recipe has a section [general]; default: the language model's texts
+    text_col=None, label_col=None, valid_col=None, group_col=None, # Default: the recipe's
+    general=None, # Texts for stage 1, if the recipe has a section [general]; default: those of stage 2
     resume=False # Continue the stopped run in `path`?
 ) -> Report:
     "Train a language model on your texts and a classifier from it, and report what each stage gained"
@@ -55,18 +54,18 @@ def ulmfit(
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     seeds = list(seeds or r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
-    task = find_task(df, label_col, r.classifier.task)
-    names = class_names(df, label_col, task)
-    train,valid = split_rows(df, valid_col or r.data.valid_col, r.classifier.valid_pct, text_col, names)
-    df = df.assign(is_valid=np.isin(np.arange(len(df)), valid))
+    task = named_task(df, label_col, r.classifier.task, every)
+    df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct,
+                    group_col or r.data.group_col)
+    train = np.flatnonzero(~df.is_valid)
     texts,dropped = lm_texts(df, train, unlabelled, every, text_col)
     if r.general: general = texts if general is None else lm_texts(df, [], general, every, text_col)[0]
     cols = [*L(text_col), *L(label_col), 'is_valid']
     tested = None if test is None else every[cols[:-1]].values
     facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts, test=tested)
     with tempfile.TemporaryDirectory() as tmp:
-        names = dict(text_col=text_col, label_col=label_col, valid_col='is_valid')
-        run = _Run(r, df, test, arch, Path(path or tmp), seeds, names)
+        names = dict(text_col=text_col, label_col=label_col)
+        run = _Run(r, df, test, arch, Path(path or tmp), seeds, names, task)
         run.check()
         _begin(run.root, facts, resume)
         run.classifiers(run.lm_stages(texts, general))
@@ -82,15 +81,15 @@ def ulmfit(
 
 class _Run:
     "Hold the data, settings and directory of one call of `ulmfit`"
-    def __init__(self, r, df, test, arch, root, seeds, cols):
+    def __init__(self, r, df, test, arch, root, seeds, cols, task):
         self.r,self.df,self.test,self.arch,self.root,self.seeds,self.cols = r,df,test,arch,root,seeds,cols
+        self.task = task
         self.tested,self.sets = test_rows(test)
         self.stages = []
 
     def dls(self, arch):
         "Build the data of the classifier"
-        c = self.r.classifier
-        return classifier_dls(self.df, arch, **self.cols, task=c.task, **reads(c))
+        return task_dls(self.df, arch, self.r.classifier, task=self.task, **self.cols)
 
     def check(self):
         "Build data and learner of the classifier, to find mistakes before training"
@@ -195,7 +194,7 @@ def _begin(path, facts, resume):
         if diff := differences(json.loads(f.read_text('utf-8')), facts):
             raise ValueError(f"{path} holds another run: {diff}; use the same settings, or another `path`")
     elif any(checkpoints.rglob(checkpoints_mark)) or checkpoints.is_dir() and not (path/'report.json').is_file():
-        raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, another `path`, or delete {checkpoints}")
+        raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, or delete {checkpoints}")
     else:
         stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
         for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # of an earlier run

@@ -15,12 +15,10 @@ import numpy as np, pandas as pd, torch
 from fastai.callback.core import Callback
 from fastai.learner import Learner
 from fastcore.basics import noop
-from fastcore.foundation import L
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import classification_report
-from sklearn.pipeline import make_pipeline
+from ..inference.baseline import TextBaseline
 from ..objectives.core import objective_of
+from ..text.encode import texts_in
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
 def row_score(learn):
@@ -52,7 +50,7 @@ def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays
     return dict(zip(names, values)), score, weight
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
-def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one for their mean; None without classes
+def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their mean; None without classes
     "Compute precision, recall, F1 and number of validation rows of each class"
     task = learn.model.task
     if not task.classes: return
@@ -63,9 +61,8 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # one row per class and one 
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
-def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # for each row of `valid`, is it right?
-    "Score TF-IDF of words and pairs of words with logistic regression, trained on `train`"
-    def texts(df): return [' '.join(map(str, o)) for o in df[list(L(text_col))].to_numpy()]
-    y,target = train[label_col].astype(str),valid[label_col].astype(str)
-    model = make_pipeline(TfidfVectorizer(ngram_range=(1,2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
-    return (target==model.fit(texts(train), y).predict(texts(valid))).to_numpy()
+def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # is each row of `valid` right?
+    "Score a `TextBaseline` that is trained on `train`"
+    model = TextBaseline.fit(texts_in(train, text_col), train[label_col].astype(str))
+    found = [o['label'] for o in model(texts_in(valid, text_col))]
+    return (valid[label_col].astype(str)==found).to_numpy()

@@ -1,0 +1,151 @@
+"A comparison is paired, keeps within its minutes, goes on after a kill, and hands out the best as a directory"
+import os, signal
+import numpy as np, pandas as pd, pytest
+from fastformers.cli import main
+from fastformers.compare.curve import LabelCurve, label_curve, nested_order
+from fastformers.compare.entries import Entry, NoTime, entries
+from fastformers.compare.leaderboard import leaderboard
+from fastformers.inference.baseline import TextBaseline
+from fastformers.inference.predictor import from_hf
+from fastformers.testing import tiny_arch, tiny_tok
+from fastformers.text.corpora import intents
+from fastformers.ulmfit.recipe import read_recipe
+from fastformers.ulmfit.stage import fine_tune_lm
+
+df = intents(120)
+words = ['largest class','TF-IDF']
+scores = ['score','low','high','against_tfidf','fits']
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    path = tmp_path_factory.mktemp('body')/'tiny'
+    fine_tune_lm(df, tiny_arch('bert'), path, tok=tiny_tok('bert'), epochs=.1, seq_len=32)
+    return path
+
+def spy(seen, name='spy', **kwargs):
+    "An entry that keeps the rows it was given"
+    def fit(rows):
+        seen.append(rows)
+        return TextBaseline.fit(rows.texts, rows.labels, rows.task)
+    return Entry(name, fit, **kwargs)
+
+def test_all_entries_score_the_same_rows_and_train_on_none_of_them():
+    seen = []
+    board = leaderboard(df, entries=['largest class',spy(seen)], minutes=1)
+    held = [{*df.text.iloc[at]} for _,at in board.parts]
+    assert {*df.text}==set.union(*held) and all(not {*r.texts}&h for r,h in zip(seen, held))
+    assert np.array_equal(np.isnan(board.rows('spy')), np.isnan(board.rows('largest class')))
+    assert len(seen)==4 and len(seen[-1].df)==len(df)                       # the last on all rows
+
+def test_test_rows_are_scored_and_groups_stay_together():
+    seen,test = [],intents().query('split=="test"')[:40]
+    board = leaderboard(df, test=test, entries=[spy(seen)], minutes=1)
+    assert board.rows('spy').shape==(3,40) and not np.isnan(board.rows('spy')).any() and all(len(o.df)==120 for o in seen)
+    seen.clear()
+    board = leaderboard(df.assign(who=df.index//6), entries=[spy(seen)], minutes=1, group_col='who')
+    for r,(_,at) in zip(seen, board.parts): assert not {*r.df.who}&{*(at//6)}
+
+@pytest.mark.parametrize('place', range(1,6))
+def test_a_killed_comparison_goes_on(place, tmp_path):
+    "In five places: before the first fit, between fits, between entries, and in the training of the winner"
+    fits = [0]
+    def fit(rows):
+        fits[0] += 1
+        if fits[0]==place and not (tmp_path/'again').exists(): os.kill(os.getpid(), signal.SIGKILL)
+        return TextBaseline.fit(rows.texts, rows.labels, rows.task)
+    run = dict(minutes=1, seeds=(1,2), entries=[Entry('a', fit), 'largest class', Entry('b', fit)])
+    pid = os.fork()
+    if not pid:
+        try: leaderboard(df, path=tmp_path/'run', **run)
+        finally: os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1])==signal.SIGKILL
+    (tmp_path/'again').touch()
+    if place>1:
+        with pytest.raises(FileExistsError, match='resume=True'): leaderboard(df, path=tmp_path/'run', **run)
+    with pytest.raises(ValueError, match='another comparison'): leaderboard(df[:90], path=tmp_path/'run', resume=True, **run)
+    again = leaderboard(df, path=tmp_path/'run', resume=True, **run)
+    pd.testing.assert_frame_equal(again.table[scores], leaderboard(df, **run).table[scores])
+    assert from_hf(tmp_path/'run/best')('a text')[0]['label'] in again.task.labels
+    assert [*pd.read_csv(tmp_path/'run/leaderboard.csv').entry]==[*again.table.index]
+
+def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
+    names = ['TF-IDF','frozen probe','all layers','mean','stage 2, all layers']
+    more = [*intents(150, seed=1).text, *df.text]
+    board = leaderboard(df[:60], unlabelled=more, archs=tiny, minutes=.4, seeds=(1,2), path=tmp_path/'run', entries=names)
+    assert not [o for o in board.notes.values() if 'failed' in o] and {*names[:4]} <= {*board.scored}
+    assert '60 that are equal to scored texts were dropped' in board.info['unlabelled texts']
+    assert 'mean of' in board.words('mean') and board.price('mean')>=board.price(board.network())
+    best = from_hf(tmp_path/'run/best')
+    assert np.allclose(best.scores(['is my card blocked']), board.best.scores(['is my card blocked']), atol=1e-5)
+    html = (tmp_path/'run/report.html').read_text()
+    assert 'data:image/png;base64' in html and board.sentences()[0].split(':')[0] in html
+    assert not (tmp_path/'run/work').exists()
+
+def test_the_recipe_is_that_of_the_network(tiny, tmp_path):
+    board = leaderboard(df, archs=tiny, minutes=1, seeds=(1,2), path=tmp_path/'run', entries=['frozen probe'])
+    recipe = read_recipe(tmp_path/'run/settings.ini')
+    assert recipe.classifier.schedule=='head_only' and recipe.model.arch==str(tiny) and board.winner=='frozen probe'
+
+@pytest.mark.parametrize('change,words', [
+    (lambda d: d.assign(label='one'), 'only the class'), (lambda d: d.assign(text='the same'), 'texts are equal'),
+    (lambda d: d.assign(label=[f'row {i}' for i in range(len(d))]), 'numbers of rows are no labels'), (lambda d: d.drop(columns='label'), 'label')])
+def test_rows_that_cannot_be_compared_are_refused(change, words):
+    with pytest.raises(ValueError, match=words): leaderboard(change(df), entries=['TF-IDF'], minutes=1)
+
+def test_two_rows_a_class():
+    two = df.groupby('label').head(2)
+    board = leaderboard(two, entries=words, minutes=1)
+    assert [*board.table.fits]==[3,3] and len(board.y)==20
+
+def test_too_few_minutes_leave_a_table_and_a_reason():
+    def slow(rows): raise NoTime(3600)
+    board = leaderboard(df, entries=['largest class', Entry('slow', slow), Entry('after', slow, needs=('slow',))], minutes=.02)
+    assert board.winner=='largest class' and board.table.fits['slow']==0
+    assert 'needs about 1 h' in board.table.note['slow'] and 'did not finish' in board.table.note['after']
+    assert 'Not scored: slow, after.' in board.sentences()
+
+def test_a_failure_is_noted():
+    def broken(rows): raise RuntimeError('no such layer')
+    board = leaderboard(df, entries=['TF-IDF',Entry('broken', broken)], minutes=1)
+    assert board.table.note['broken']=='failed: RuntimeError: no such layer' and board.winner=='TF-IDF'
+
+def test_hopeless_checkpoints_are_dropped():
+    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'good' in str(rows.arch) else 0)
+    names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
+    board = leaderboard(df, archs=['bad','good'], entries=names, minutes=1)
+    assert 'dropped' in board.notes['tuned, bad'] and board.done('tuned, good')
+
+@pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'accuracy'),
+                                            (lambda d: d.text.str.len().astype(float), '-squared error')])
+def test_several_labels_numbers_and_pairs(labels, measure, tiny):
+    board = leaderboard(df.assign(label=labels(df), other='please'), entries=[*words,'frozen probe'], archs=tiny, minutes=1, seeds=(1,2), text_col=['text','other'])
+    assert board.task.score_name==measure and board.best.pairs and [*board.table.fits]==[2,2,2]
+    assert not board.plot().get_ylabel()=='' and board.score('TF-IDF')>board.score('largest class')
+
+def test_the_command(tiny, tmp_path, capsys):
+    df.to_csv(tmp_path/'rows.csv', index=False)
+    said = ['compare', str(tmp_path/'rows.csv'), '--minutes', '1', '--seeds', '1,2', '--archs', str(tiny), '--entries', 'TF-IDF,frozen probe', '--output', str(tmp_path/'out')]
+    assert main(said)==0 and 'The report is' in capsys.readouterr().out
+    assert main(said)==2 and 'resume' in capsys.readouterr().err and main([*said,'--resume'])==0
+
+def test_a_curve_is_made_of_nested_samples_on_the_same_held_out_rows():
+    seen = []
+    curve = label_curve(df, sizes=(20,40), seeds=(1,2), entries=(spy(seen),'TF-IDF'))
+    assert len(curve.rows)==2*2*2 and len({len(o) for o in curve.rows.hits})==1
+    for seed in (1,2):
+        small,large = ({*o.texts} for o in seen if o.seed==seed)
+        assert len(small)==20 and small<large
+    assert np.allclose(curve.gains().gain, 0)
+
+def test_fewer_labels_are_read_from_the_means():
+    rows = [dict(entry=e, labels=n, seed=s, hits=np.array(h), seconds=1.) for e,n,h in (('TF-IDF',10,[0,0,1,0]),('TF-IDF',40,[1,0,1,0]),('net',10,[1,1,1,0]),('net',40,[1,1,1,1])) for s in (1,2)]
+    saved = LabelCurve(rows).fewer()
+    assert saved.times['net']==4 and saved.gain['net']==.25
+
+def test_an_order_holds_each_class_first():
+    labels = np.repeat(list('aab'), 7)
+    assert sorted(nested_order(labels, 3))==list(range(21)) and set(labels[nested_order(labels, 3)[:2]])=={'a','b'}
+
+def test_the_table_of_entries():
+    assert [*entries][:3]==['largest class','TF-IDF','frozen probe']
+    assert all(o.fit is None or o.fit.__doc__ for o in entries.values())
