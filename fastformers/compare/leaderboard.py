@@ -229,20 +229,20 @@ class Leaderboard:
         return e and Recipe().replace(**e.recipe)
 
     def plot(self, ax=None):
-        "Plot error, or the score of numbers, against training time, with the entries that nothing cheaper beats joined by a line"
-        if ax is None: ax = Figure(figsize=(7.5,4.5), dpi=70, layout='constrained').subplots()
+        "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
+        if ax is None: ax = Figure(figsize=(8,4.2), dpi=70, layout='constrained').subplots()
         t,classes = self.table,self.task.classes
-        t = t[t.fits==len(self.seeds)].sort_values('minutes')
+        t = t[t.fits==len(self.seeds)]
         x,y = 60*t.minutes,1-t.score if classes else -t.score
-        front = y<y.cummin().shift(fill_value=np.inf)
-        ax.errorbar(x, y, [t.high-t.score,t.score-t.low], fmt='o', color='C7', capsize=3, lw=1)
-        ax.step(x[front], y[front], 'o-', where='post', color='C0', zorder=3)
-        for i,name in enumerate(t.index):
-            weight,at = 'bold' if name==self.winner else None,(7,5 if i%2 else -13)
-            ax.annotate(name, (x[name],y[name]), at, textcoords='offset points', fontsize='small', weight=weight)
+        by = y[x.sort_values(kind='stable').index]
+        front = by[by<by.cummin().shift(fill_value=np.inf)].index
+        ax.step(x[front], y[front], where='post', color='.7', zorder=0)
+        for i,(name,o) in enumerate(t.iterrows()):
+            ax.errorbar(x[name], y[name], [[o.high-o.score],[o.score-o.low]], fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
+        ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
         ax.set(xscale='log', xlabel='time of one training', ylabel='error' if classes else self.task.score_name[1:],
                title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
-        ax.margins(x=.2, y=.15)
+        ax.margins(x=.1, y=.1)
         low,high = ax.get_xlim()
         marks = {1e-3:'1 ms', .01:'10 ms', .1:'0.1 s', 1:'1 s', 10:'10 s', 60:'1 min', 600:'10 min', 3600:'1 h', 36000:'10 h'}
         marks = {k:v for k,v in marks.items() if low<k<high}
@@ -270,7 +270,7 @@ class Leaderboard:
         style = 'body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}td,th{padding:.3em .6em;text-align:left}table{border-collapse:collapse;font-size:90%}td,th{border-bottom:1px solid #ccc}'
         return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_title}</title><style>{style}</style><h1>{_title}</h1>'
             f'<p><b>{why}</b></p>{"".join(f"<p>{o}</p>" for o in rest)}<img alt="Error against minutes" src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">'
-            f'{self.shown().to_html(border=0)}<h2>What was compared</h2><ul>{facts}</ul><h2>Read with care</h2><ul>{care}</ul></html>\n')
+            f'{self.shown().to_html(border=0)}<h2>Use the best</h2><pre>{html.escape(_use[10:-4].format(dir="best"))}</pre><h2>What was compared</h2><ul>{facts}</ul><h2>Read with care</h2><ul>{care}</ul></html>\n')
 
     def save(self, path):
         "Write leaderboard.csv, report.md, report.html, report.png and settings.ini to the directory `path`"
