@@ -119,9 +119,10 @@ def classify(args):
     "Train a classifier on your labels"
     d = args.data
     cols = dict(text_col=d.text_col, label_col=d.label_col)
-    df = read_table(args.table, d, **cols, valid_col=d.valid_col)
+    df = read_table(args.table, d, **cols, valid_col=d.valid_col, group_col=d.group_col)
     test = read_table(args.test, d, **cols) if args.test else None
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, valid_col=d.valid_col,
+                  group_col=d.group_col,
                   text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col))
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
@@ -263,7 +264,8 @@ def make_parser():
         p.add_argument('--recipe', metavar='FILE',
                        help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
         add_flags(p, 'data', names+' valid_col sep encoding')
-        add_flags(p, 'model', 'precision gradient_checkpointing compile_blocks'+' arch'*(section!='general'))
+        own = [o for o in settings(section_types['model']) if o!='arch' or section!='general']
+        add_flags(p, 'model', ' '.join(own))
         add_flags(p, section)
     p = command(run, 'settings.ini')
     p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or a run')
@@ -280,7 +282,7 @@ def make_parser():
     p.add_argument('table', metavar='LABELLED',
                    help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
     p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
-    data(p, 'classifier', 'text_col label_col')
+    data(p, 'classifier', 'text_col label_col group_col')
     p = command(compare, 'LABELLED --output DIR')
     p.add_argument('table', metavar='LABELLED', help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
     p.add_argument('--unlabelled', metavar='FILE', help='More texts of the same kind, for stage 2')
