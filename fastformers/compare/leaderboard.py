@@ -22,7 +22,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from ..callback.resume import differences
 from .entries import NoTime, Rows, plan, quiet
 from ..data.labels import as_frame, read_labels, split_rows, warn_leak
-from ..files import atomic_file, check_dir, content_hash, to_json, write_text
+from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
