@@ -45,6 +45,7 @@ class Rows:
     seed:int = 42
     minutes:float|None = None # Most minutes of one fit; None: no limit
     work:Path|None = None # Directory for what the fits of an entry share
+    cut:int = 0 # How many trainings the clock has cut short
 
     @property
     def texts(self): "List the texts, or pairs of texts"; return texts_in(self.df, self.text_col)
@@ -126,12 +127,13 @@ class Limit(Callback):
         seconds = np.median(np.diff(self.steps))*self.n_epoch*self.n_iter
         if seconds>60*self.limit: raise NoTime(seconds)
 
-def within(minutes, fit):
-    "Call `fit` as it is, or with the argument `minutes` if it would take longer"
-    try: return fit(cbs=Limit(minutes))
+def within(rows, fit):
+    "Call `fit` as it is, or with the argument `minutes` if it would take longer than `rows.minutes`"
+    try: return fit(cbs=Limit(rows.minutes))
     except NoTime as e:
-        if e.seconds>600*minutes: raise
-        return fit(minutes=minutes)
+        if e.seconds>600*rows.minutes: raise
+        rows.cut += 1
+        return fit(minutes=rows.minutes)
 
 def as_predictor(learn):
     "Make a `Predictor` of a trained classifier"
@@ -164,7 +166,7 @@ def adapted(rows):
     path,c = rows.work/f'lm-{content_hash([rows.arch])}',vars(rows.recipe.lm)
     if not (path/'stage.json').is_file():
         texts = rows.unlabelled
-        within(rows.minutes, lambda **kw: fine_tune_lm(texts, rows.arch, path, **c | dict(minutes=None) | kw))
+        within(rows, lambda **kw: fine_tune_lm(texts, rows.arch, path, **c | dict(minutes=None) | kw))
     return path
 
 @entry('all layers', ('arch','frozen probe'), lm=dict(objective='none'))
@@ -173,7 +175,7 @@ def all_layers(rows, start=None, tok=None):
     start,c = rows.arch if start is None else start,vars(rows.recipe.classifier) | dict(task=rows.task)
     def fit(**kw):
         return fine_tune_classifier(rows.frame, start, tok=tok, seed=rows.seed, **rows.columns, **c | kw).learner
-    return as_predictor(within(rows.minutes, fit))
+    return as_predictor(within(rows, fit))
 
 entries['mean'] = Entry('mean', of=('network','TF-IDF'))
 

@@ -22,7 +22,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from ..callback.resume import differences
 from .entries import NoTime, Rows, plan, quiet
 from ..data.labels import as_frame, read_labels, split_rows, warn_leak
-from ..files import atomic_file, check_dir, content_hash, to_json, write_text
+from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
@@ -98,6 +98,8 @@ def _sum(facts):
     res = {k:[o[k] for o in facts] for k in facts[0]}
     total = {k:None if None in v else max(v) if k=='memory_mb' else sum(v) for k,v in res.items()}
     return total | dict(texts_a_second=1/sum(1/o for o in res['texts_a_second']))
+
+def _time(s): return 'less than a second' if s<1 else fmt_time(s)
 
 class Leaderboard:
     "Hold the scores and the prices of all entries on the same rows"
@@ -177,6 +179,7 @@ class Leaderboard:
         for name in self.scored:
             score,low,high = self.gain(name)
             note = f"of {' and '.join(self.members(name))}" if self.plan[name].of else self.notes.get(name, '')
+            if self.price(name, 'cut'): note = '; '.join(filter(None, [note, 'by the clock, fewer steps than usual']))
             rows.append(dict(entry=name, score=score, low=low, high=high, against_tfidf=self.against(name, 'TF-IDF'),
                 against_cheaper=self.against(name, self.cheaper(name)), minutes=self.price(name)/60,
                 **{k:self.price(name, k) for k in _prices[1:]}, fits=sum(bool(self.fit(name, o)) for o in self.seeds), note=note))
@@ -192,7 +195,7 @@ class Leaderboard:
         def cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
         res = pd.DataFrame({self.task.score_name:t.score.map(fmt), '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
-            'time':['' if o!=o else fmt_time(60*o) for o in t.minutes], 'CPU s':t.cpu_seconds.map(cell), 'memory, MB':t.memory_mb.map(cell),
+            'time':['' if o!=o else _time(60*o).replace('less than a second', '< 1 s') for o in t.minutes], 'CPU s':t.cpu_seconds.map(cell), 'memory, MB':t.memory_mb.map(cell),
             'on disk, MB':t.size_mb.map(cell), 'texts a second':t.texts_a_second.map(cell), 'note':words.note})
         return res.loc[:, (res!='').any()]
 
@@ -205,18 +208,17 @@ class Leaderboard:
         use = (f"Use {self.words(name)}: {self.task.score_name} {fmt(score)} (95 % interval {fmt(low)} to {fmt(high)}) "
                f"on {n:,} rows that it was not trained on")
         if said := self.against(name, 'TF-IDF'): use += f"; against TF-IDF {said}"
-        price,rival = f"A training takes {fmt_time(self.price(name))}",self.cheaper(name)
-        if self.price(name)<1: price = "A training takes less than a second"
-        elif rival:
+        price,rival = f"A training takes {_time(self.price(name))}",self.cheaper(name)
+        if rival and self.price(name)>=1:
             d,low,_ = self.gain(name, rival)
             more = self.price(name)-self.price(rival)
-            price += f"; {self.words(rival)} takes {fmt_time(self.price(rival))} and scores {fmt(d)} less, " + (
-                f"so each hundredth of it costs {fmt_time(more/(100*d))}" if low>0 else 'no measurable difference: it will do as well')
+            price += f"; {self.words(rival)} takes {_time(self.price(rival))} and scores {fmt(d)} less, " + (
+                f"so each hundredth of it costs {_time(more/(100*d))}" if low>0 else 'no measurable difference: it will do as well')
         res = [use+'.', price+'.']
         for k in self.scored:
             if not self.done(k) and self.gain(k, name)[1]>0:
                 res.append(f"{k} was {self.against(k, name)} on the rows that it scored in time: give it more minutes.")
-        if left := [k for k in self.notes if k not in self.scored]: res.append(f"Not scored: {', '.join(left)}.")
+        if left := [f'{k} ({v})' for k,v in self.notes.items() if k not in self.scored]: res.append(f"Not scored: {', '.join(left)}.")
         return res
 
     @property
@@ -227,20 +229,20 @@ class Leaderboard:
         return e and Recipe().replace(**e.recipe)
 
     def plot(self, ax=None):
-        "Plot error, or the score of numbers, against training time, with the entries that nothing cheaper beats joined by a line"
-        if ax is None: ax = Figure(figsize=(7.5,4.5), layout='constrained').subplots()
+        "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
+        if ax is None: ax = Figure(figsize=(8,4.2), dpi=70, layout='constrained').subplots()
         t,classes = self.table,self.task.classes
-        t = t[t.fits==len(self.seeds)].sort_values('minutes')
+        t = t[t.fits==len(self.seeds)]
         x,y = 60*t.minutes,1-t.score if classes else -t.score
-        front = y<y.cummin().shift(fill_value=np.inf)
-        ax.errorbar(x, y, [t.high-t.score,t.score-t.low], fmt='o', color='C7', capsize=3, lw=1)
-        ax.step(x[front], y[front], 'o-', where='post', color='C0', zorder=3)
-        for i,name in enumerate(t.index):
-            weight,at = 'bold' if name==self.winner else None,(7,5 if i%2 else -13)
-            ax.annotate(name, (x[name],y[name]), at, textcoords='offset points', fontsize='small', weight=weight)
+        by = y[x.sort_values(kind='stable').index]
+        front = by[by<by.cummin().shift(fill_value=np.inf)].index
+        ax.step(x[front], y[front], where='post', color='.7', zorder=0)
+        for i,(name,o) in enumerate(t.iterrows()):
+            ax.errorbar(x[name], y[name], [[o.high-o.score],[o.score-o.low]], fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
+        ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
         ax.set(xscale='log', xlabel='time of one training', ylabel='error' if classes else self.task.score_name[1:],
                title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
-        ax.margins(x=.15, y=.15)
+        ax.margins(x=.1, y=.1)
         low,high = ax.get_xlim()
         marks = {1e-3:'1 ms', .01:'10 ms', .1:'0.1 s', 1:'1 s', 10:'10 s', 60:'1 min', 600:'10 min', 3600:'1 h', 36000:'10 h'}
         marks = {k:v for k,v in marks.items() if low<k<high}
@@ -268,7 +270,7 @@ class Leaderboard:
         style = 'body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}td,th{padding:.3em .6em;text-align:left}table{border-collapse:collapse;font-size:90%}td,th{border-bottom:1px solid #ccc}'
         return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_title}</title><style>{style}</style><h1>{_title}</h1>'
             f'<p><b>{why}</b></p>{"".join(f"<p>{o}</p>" for o in rest)}<img alt="Error against minutes" src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">'
-            f'{self.shown().to_html(border=0)}<h2>What was compared</h2><ul>{facts}</ul><h2>Read with care</h2><ul>{care}</ul></html>\n')
+            f'{self.shown().to_html(border=0)}<h2>Use the best</h2><pre>{html.escape(_use[10:-4].format(dir="best"))}</pre><h2>What was compared</h2><ul>{facts}</ul><h2>Read with care</h2><ul>{care}</ul></html>\n')
 
     def save(self, path):
         "Write leaderboard.csv, report.md, report.html, report.png and settings.ini to the directory `path`"
@@ -333,16 +335,21 @@ class _Run:
             top = max(rivals, key=b.score)
             if b.gain(top, o)[1]>0: return f"dropped: {o} is {b.against(o, top)} than {top}"
 
+    def shares(self, e, i=0):
+        "Count the shares of the time for the fits of the entry `e` from number `i` on: one each, and three for what is prepared"
+        if 'unlabelled' in e.needs and not self.all.unlabelled: return 0
+        return len(self.board.seeds)-i + 3*(e.prepare is not None and i==0)
+
     def entry(self, e, later):
-        "Train the entry `e` with each seed, with `later` fits still to come"
-        b,fits = self.board,len(self.board.seeds)+bool(e.prepare)
+        "Train the entry `e` with each seed, with `later` shares of the time for others"
+        b = self.board
         for i,seed in enumerate(b.seeds):
             if (e.name,seed) in b.fits: continue
             spent = [b.fits[e.name,s][1]['seconds'] for s in b.seeds[:i] if (e.name,s) in b.fits]
             if b.fits and self.left<=min(spent, default=0):
                 b.notes[e.name] = f'no time left for {len(b.seeds)-i} of {len(b.seeds)} fits'
                 return
-            minutes = max(self.left, 1)/60/(fits-i+later)
+            minutes = max(self.left, 1)/60/(self.shares(e, i)+later)
             try: self.one(e, seed, i, minutes)
             except NoTime as o:
                 b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(60*minutes)}'
@@ -358,13 +365,15 @@ class _Run:
         df = self.all.df.iloc[train].reset_index(drop=True)
         rows = replace(self.all, df=df, recipe=Recipe().replace(**e.recipe), seed=seed, minutes=minutes)
         with quiet(), measured(facts):
-            if e.prepare: e.prepare(rows)
+            if e.prepare:
+                e.prepare(longer := replace(rows, minutes=3*minutes))
+                rows.cut = longer.cut
         facts = dict(prepare_seconds=facts['seconds'], prepare_cpu_seconds=facts['cpu_seconds'])
         with quiet(), measured(facts): predictor = e.fit(rows)
         texts = texts_in(self.scored.iloc[at], rows.text_col)
         start = time.time()
         with quiet(): scores = torch.as_tensor(predictor.scores(texts))
-        facts |= dict(texts_a_second=max(len(texts), 1)/max(time.time()-start, 1e-6), size_mb=None if i else _size_mb(predictor))
+        facts |= dict(cut=rows.cut, texts_a_second=max(len(texts), 1)/max(time.time()-start, 1e-6), size_mb=None if i else _size_mb(predictor))
         if scores.shape!=(len(texts),b.task.n_out):
             raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of `rows.task.labels`, got {tuple(scores.shape)}")
         b.fits[e.name,seed] = scores.float().contiguous(),facts
@@ -374,10 +383,9 @@ class _Run:
     def run(self):
         "Run all entries"
         todo = [e for e in self.board.plan.values() if not e.of]
-        def n(e): return (len(self.board.seeds)+bool(e.prepare))*(bool(self.all.unlabelled) or 'unlabelled' not in e.needs)
         for i,e in enumerate(todo):
             if why := self.missing(e): self.board.notes[e.name] = why
-            else: self.entry(e, sum(map(n, todo[i+1:]))/2+1)
+            else: self.entry(e, sum(map(self.shares, todo[i+1:]))/2+1)
             done,after = self.board.notes.get(e.name, 'finished'),todo[i+1].name if todo[i+1:] else 'the best, on all rows'
             self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {fmt_time(max(self.left, 0))}\n")
 
@@ -433,7 +441,7 @@ def leaderboard(
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(Path(o).name for o in archs),
             'unlabelled texts':f"{len(texts):,}"+f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped), 'minutes':f'{minutes:g}'}
     board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info)
-    if dropped: _log.warning(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
+    if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]
     facts = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
     facts = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in facts.items()}
