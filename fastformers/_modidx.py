@@ -396,6 +396,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.adapted': ( 'compare/entries.html#adapted',
                                                                                       'fastformers/compare/entries.py'),
+                                             'fastformers.compare.entries.adapters': ( 'compare/entries.html#adapters',
+                                                                                       'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.all_layers': ( 'compare/entries.html#all_layers',
                                                                                          'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.as_predictor': ( 'compare/entries.html#as_predictor',

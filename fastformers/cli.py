@@ -119,9 +119,10 @@ def classify(args):
     "Train a classifier on your labels"
     d = args.data
     cols = dict(text_col=d.text_col, label_col=d.label_col)
-    df = read_table(args.table, d, **cols, valid_col=d.valid_col)
+    df = read_table(args.table, d, **cols, valid_col=d.valid_col, group_col=d.group_col)
     test = read_table(args.test, d, **cols) if args.test else None
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, valid_col=d.valid_col,
+                  group_col=d.group_col,
                   text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col))
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
@@ -156,6 +157,8 @@ def demo(args):
 def compare(args):
     "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
     d,path = args.data,check_dir(args.output, 'compare.json')
+    if (path/'compare.json').exists() and not (args.resume or args.force):
+        raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
     cols = dict(text_col=d.text_col, label_col=d.label_col, group_col=d.group_col)
     df = read_table(args.table, d, **cols, valid_col=d.valid_col)
     if d.valid_col: df = df.rename(columns={d.valid_col:'is_valid'})
@@ -163,7 +166,8 @@ def compare(args):
     more = texts_of([args.unlabelled], d).text.tolist() if args.unlabelled else None
     if args.force: shutil.rmtree(path, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
-    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, **cols)
+    log = logging.getLogger('fastformers').info
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log, **cols)
     if board.recipe:
         data = dict(source=args.table, unlabelled=args.unlabelled, test=args.test, valid_col=d.valid_col, sep=d.sep, encoding=d.encoding)
         recipe = board.recipe.replace(data=data, run=dict(output=f'{args.output}/run')).resolved()
@@ -277,7 +281,7 @@ def make_parser():
     p.add_argument('table', metavar='LABELLED',
                    help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
     p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
-    data(p, 'classifier', 'text_col label_col')
+    data(p, 'classifier', 'text_col label_col group_col')
     p = command(compare, 'LABELLED --output DIR')
     p.add_argument('table', metavar='LABELLED', help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
     p.add_argument('--unlabelled', metavar='FILE', help='More texts of the same kind, for stage 2')

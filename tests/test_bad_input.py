@@ -158,7 +158,7 @@ def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df(), ValueError, 'could not convert string to float', task='regression')
     refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; did you mean regression.*available: ", task='regresion')
     odd = tiny_tags(); odd.at[3,'label'] = ['O']
-    refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words and 1 tags', task='tags')
+    refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words, but 1 tags', task='tags')
 
 def test_booleans_are_two_classes():
     for kind in (bool,object,'boolean'):

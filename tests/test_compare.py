@@ -69,7 +69,7 @@ def test_a_killed_comparison_goes_on(place, tmp_path):
     assert [*pd.read_csv(tmp_path/'run/leaderboard.csv').entry]==[*again.table.index]
 
 def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
-    names = ['TF-IDF','frozen probe','all layers','mean','stage 2, all layers']
+    names = ['TF-IDF','frozen probe','all layers','mean','stage 2 + all layers']
     more = [*intents(150, seed=1).text, *df.text]
     board = leaderboard(df[:60], unlabelled=more, archs=tiny, minutes=.4, seeds=(1,2), path=tmp_path/'run', entries=names)
     assert not [o for o in board.notes.values() if 'failed' in o] and {*names[:4]} <= {*board.scored}
@@ -113,7 +113,7 @@ def test_hopeless_checkpoints_are_dropped():
     def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'good' in str(rows.arch) else 0)
     names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
     board = leaderboard(df, archs=['bad','good'], entries=names, minutes=1)
-    assert 'dropped' in board.notes['tuned, bad'] and board.done('tuned, good')
+    assert 'dropped' in board.notes['tuned (bad)'] and board.done('tuned (good)')
 
 @pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'accuracy'),
                                             (lambda d: d.text.str.len().astype(float), '-squared error')])

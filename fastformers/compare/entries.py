@@ -7,7 +7,8 @@ A way of your own is a function with the decorator `entry`."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'quiet', 'NoTime', 'Limit', 'within',
-           'as_predictor', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'stage2', 'random_weights']
+           'as_predictor', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'stage2', 'adapters',
+           'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 import logging, time
@@ -75,9 +76,9 @@ class Entry:
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
     "List the entries of some `names`, None for all, those that need a checkpoint for each of `archs`"
     res,data = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col)))
-    for e in (entries.find(o) for o in names or entries):
+    for e in (entries.find(o) for o in L(names) or entries):
         for a in archs if 'arch' in e.needs else [None]:
-            end = f', {Path(a).name}' if a and len(archs)>1 else ''
+            end = f' ({Path(a).name})' if a and len(archs)>1 else ''
             model = dict(model=dict(arch=str(a))) if a else {}
             needs = tuple(o+end if o in entries else o for o in e.needs)
             res.append(replace(e, name=e.name+end, needs=needs, recipe={**e.recipe, **model, 'data':data}))
@@ -176,12 +177,15 @@ def all_layers(rows, start=None, tok=None):
 
 entries['mean'] = Entry('mean', of=('network','TF-IDF'))
 
-@entry('stage 2, all layers', ('arch','frozen probe','unlabelled'), prepare=adapted)
+@entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted)
 def stage2(rows):
     "Train the language model on the unlabelled texts (stage 2), then all layers on the labels"
     return all_layers(rows, adapted(rows))
 
-entries['adapters'] = replace(entries['all layers'], name='adapters', recipe=dict(classifier=dict(adapters='bottleneck'), lm=dict(objective='none')))
+@entry('adapters', ('arch','frozen probe'), classifier=dict(adapters='bottleneck'), lm=dict(objective='none'))
+def adapters(rows):
+    "Train small bottlenecks between frozen layers"
+    return all_layers(rows)
 
 @entry('random weights', ('arch','frozen probe'))
 def random_weights(rows):

@@ -307,14 +307,14 @@ def _begin(path, facts, resume):
     f,begun = path/'compare.json',any((path/'fits').glob('*'))
     if resume and f.is_file():
         if diff := differences(json.loads(f.read_text('utf-8')), facts):
-            raise ValueError(f"{path} holds another comparison: {diff}; use the same rows and seeds, or another `path`")
+            raise ValueError(f"{path} holds another comparison: {diff}; use the same rows, checkpoints and seeds, or another `path`")
     elif begun: raise FileExistsError(f"{path} holds a comparison; use `resume=True`, another `path`, or delete {path/'fits'}")
     write_text(f, json.dumps(facts, indent=1))
 
 class _Run:
     "Run the entries of a `Leaderboard` within the minutes"
-    def __init__(self, board, rows, scored, minutes, path):
-        self.board,self.all,self.scored,self.path,self.start = board,rows,scored,path,time.time()
+    def __init__(self, board, rows, scored, minutes, path, log):
+        self.board,self.all,self.scored,self.path,self.log,self.start = board,rows,scored,path,log,time.time()
         self.seconds = 60*minutes-sum(o['seconds']+o['prepare_seconds'] for _,o in board.fits.values())
 
     @property
@@ -364,7 +364,7 @@ class _Run:
         texts = texts_in(self.scored.iloc[at], rows.text_col)
         start = time.time()
         with quiet(): scores = torch.as_tensor(predictor.scores(texts))
-        facts |= dict(texts_a_second=len(texts)/max(time.time()-start, 1e-6), size_mb=None if i else _size_mb(predictor))
+        facts |= dict(texts_a_second=max(len(texts), 1)/max(time.time()-start, 1e-6), size_mb=None if i else _size_mb(predictor))
         if scores.shape!=(len(texts),b.task.n_out):
             raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of `rows.task.labels`, got {tuple(scores.shape)}")
         b.fits[e.name,seed] = scores.float().contiguous(),facts
@@ -378,8 +378,8 @@ class _Run:
         for i,e in enumerate(todo):
             if why := self.missing(e): self.board.notes[e.name] = why
             else: self.entry(e, sum(map(n, todo[i+1:]))/2+1)
-            after = f"next: {todo[i+1].name}" if todo[i+1:] else 'next: the best, on all rows'
-            _log.info(f"{e.name} {self.board.notes.get(e.name) or 'finished'}; {after}; {fmt_time(max(self.left, 0))} left\n{self.board.shown().to_string()}")
+            done,after = self.board.notes.get(e.name, 'finished'),todo[i+1].name if todo[i+1:] else 'the best, on all rows'
+            self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {fmt_time(max(self.left, 0))}\n")
 
     def best(self):
         "Train the winner on all rows"
@@ -407,6 +407,7 @@ def leaderboard(
     path=None, # Directory of the results; None: nothing is written
     resume=False, # Continue the stopped comparison in `path`?
     entries=None, # Names or `Entry`s; default: all of `compare.entries`
+    log=print, # Function that gets a text after each entry: the table so far, what is next, the time left
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     task=None, # A name in `tasks.core.tasks`; default: by the values in `label_col`
@@ -436,16 +437,16 @@ def leaderboard(
     cols = [*L(text_col), *L(label_col)]
     facts = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
     facts = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in facts.items()}
-    if path: _begin(path, facts | dict(seeds=seeds, format=1), resume)
+    if path: _begin(path, facts | dict(seeds=seeds, archs=archs, format=1), resume)
     if path: _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)
         rows = Rows(df, task, text_col=text_col, label_col=label_col, unlabelled=texts, work=work)
-        run = _Run(board, rows, scored, minutes, path)
+        run = _Run(board, rows, scored, minutes, path, log)
         run.run()
         if board.winner: board.best = run.best()
     if path:
         board.save(path)
         shutil.rmtree(path/'work', ignore_errors=True)
-    for o in board.sentences(): _log.info(o)
+    log('\n'.join(board.sentences()))
     return board

@@ -75,24 +75,24 @@ def lm_dls(
 def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-    text_col='text', # Column of the texts, or two: text and text, question and context, or text and candidates
-    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns, whose names become the labels
+    text_col='text', # Column of the texts, or two: text, text; question, context; or text, candidates
+    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
     valid_pct=.2, # Share of each class that is held out, without `valid_col`
-    group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts, equal contexts of answers
+    group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts
     bs=64, # Rows in a batch
     max_tokens=None, # Instead of `bs`: most tokens in a batch
     seed=42, # Seed of the order
     task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
-    **kwargs # Default: settings of `tok`, if it is an `HFTokenizer`; `max_len` then `model_max_length`, at most 512
+    **kwargs # Default: settings of `tok`, an `HFTokenizer`; `max_len` then `model_max_length`, at most 512
 ) -> DataLoaders:
     "Build data for a classifier or regressor: tokenize texts once, read labels by their `Task`"
     df,two = as_frame(df),len(listed(text_col))==2
     tok = _as_tokenizer(tok, **kwargs)
     check_columns(df, text_col=text_col, label_col=label_col)
     if tok.pairing!='together' and not two:
-        raise ValueError(f"pairing={tok.pairing!r} reads pairs, got one column; pass text_col=('text_a','text_b')")
+        raise ValueError(f"pairing={tok.pairing!r} reads pairs, got one column; pass two as `text_col`")
     if two and tok.pairing!='siamese' and not separates_pairs(tok.tok):
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
         tok = HFTokenizer(pair_tokens(tok.tok), **reads(tok))
@@ -145,7 +145,7 @@ def tokenizer_of(dls):
     tfms = dls.train_ds.tls[0].tfms.fs if hasattr(dls.train_ds,'tls') else []
     tok = first(f for f in tfms if isinstance(f, HFTokenizer))
     if tok is None:
-        raise TypeError("expected dls of `lm_dls`, `classifier_dls` or `HFTextBlock`; these hold no tokenized texts")
+        raise TypeError("expected dls of `lm_dls`, `classifier_dls` or `HFTextBlock`, got no tokenized texts")
     return tok
 
 def _as_tokenizer(tok, cls=HFTokenizer, **settings):
@@ -194,14 +194,12 @@ class _EncodeOnce(HFTokenizer):
         return super().__call__(list(o) if isinstance(o, L) else o, **kwargs)
     def __getstate__(self): return {k:v for k,v in super().__getstate__().items() if k!='seen'}
 
+@delegates(HFTokenizer.__init__)
 def HFTextBlock(
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-    # As in `HFTokenizer`, with the defaults of `classifier_dls`
-    max_len=None, truncation=None, windows=None, overlap=None, pairing=None,
-    **kwargs # Arguments of `TokensDL`, such as `max_tokens` and `seed`
+    **kwargs # As in `HFTokenizer`, with the defaults of `classifier_dls`
 ) -> TransformBlock:
     "Make a fastai block for texts, or pairs of texts, tokenized by `tok`"
-    tfm = _as_tokenizer(tok, _EncodeOnce, max_len=max_len, truncation=truncation, windows=windows,
-                        overlap=overlap, pairing=pairing)
-    dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0, **kwargs}
+    tfm = _as_tokenizer(tok, _EncodeOnce, **kwargs)
+    dls_kwargs = {'before_batch':PadTokens(tfm), 'drop_last':False, 'num_workers':0}
     return TransformBlock(type_tfms=tfm, dl_type=TokensDL, dls_kwargs=dls_kwargs)

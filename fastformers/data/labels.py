@@ -55,7 +55,9 @@ def warn_blank(texts):
     "Log the number of blank `texts` as a warning, or raise if all are blank"
     n = sum(not normal(o) for o in texts)
     if n==len(texts): raise ValueError(f"all {n} texts are blank; is this the column of the texts?")
-    if n: _log.warning(f"{n} of {len(texts)} texts are blank, and train as examples of their labels; drop such rows")
+    if n:
+        _log.warning(f"{n} of {len(texts)} texts are blank, and train as examples of their labels; "
+                     "drop such rows")
 
 # %% ../../nbs/data/00_labels.ipynb #dcf0dc97
 def held_out(at, valid_pct): # if one part would be empty, the text with the nearest hash moves
@@ -71,11 +73,10 @@ def split_rows(df,
     group_col=None # Column of groups that stay in one part; default: equal texts
 )->tuple: # lists of row numbers
     "Split the rows of `df` into training and validation"
-    check_columns(df, text_col=text_col)
+    check_columns(df, text_col=text_col, valid_col=valid_col, group_col=group_col)
     if valid_col is None and 'is_valid' in df: valid_col = 'is_valid'
     if valid_col is not None: v = _flags(df, valid_col)
     else:
-        if group_col is not None: check_columns(df, group_col=group_col)
         texts = map(_joined, df[listed(group_col or text_col)].itertuples(index=False))
         at = np.array([text_key(o)/2**64 for o in texts])
         v = held_out(at, valid_pct) if names is None else _stratified(at, names, valid_pct)
@@ -87,9 +88,9 @@ def split_rows(df,
 def _joined(row): return ' '.join(' '.join(o) if isinstance(o, (list,np.ndarray)) else str(o) for o in row)
 
 def _flags(df, c):
-    check_columns(df, valid_col=c)
     if (odd := ~df[c].isin([0,1])).any():
-        raise ValueError(f"column {c!r} must be True for validation and False for training, got {df[c][odd].iloc[0]!r}")
+        raise ValueError(f"column {c!r} must be True for validation and False for training, "
+                         f"got {df[c][odd].iloc[0]!r}")
     return df[c].astype(bool).to_numpy()
 
 def _stratified(at, names, pct):
@@ -108,7 +109,7 @@ def _stratified(at, names, pct):
         if fits(new) and sum(k*(k+2*(held[n]-quota[n])) for n,k in new.items())<0: # nearer to the quotas
             held += new
             v[rows] = True
-    if not v.any(): v[min((rows for rows,new in units if fits(new)), key=len, default=[])] = True # large groups
+    if not v.any(): v[min((rows for rows,new in units if fits(new)), key=len, default=[])] = True
     return v
 
 # %% ../../nbs/data/00_labels.ipynb #a5271545
@@ -136,7 +137,7 @@ def read_labels(df, label_col, task):
     return task.read(df, label_col)
 
 def mark_valid(df, label_col, task=None, text_col='text', valid_col=None, valid_pct=.2, group_col=None)->pd.DataFrame:
-    "Split the rows of the labelled `df` as `classifier_dls` does, and mark those of validation in a column `is_valid`"
+    "Split the rows of `df` as `classifier_dls` does, and mark those of validation in a column `is_valid`"
     task,names = find_task(df, label_col, task),[[]]*len(df)
     if task.classes: names = [*map(task.names, read_labels(df, label_col, task))]
     valid = split_rows(df, valid_col, valid_pct, text_col, names, group_col or task.group_col(text_col))[1]
@@ -146,7 +147,8 @@ def check_classes(task, labels, splits):
     "Raise unless training has two classes or more and all classes of validation"
     seen,held = ({n for i in s for n in task.names(labels[i])} for s in splits)
     if len(task.labels)<2:
-        raise ValueError(f"column {task.target!r} has only the class {task.labels} in training, expected two or more")
+        raise ValueError(f"column {task.target!r} has only the class {task.labels} in training, "
+                         "expected two or more")
     if (odd := sorted(map(str, (seen|held)-{*task.labels}))):
         raise ValueError(f"labels that training has not, or `task` does not list: {', '.join(odd[:9])}; "
             "move some of their rows to training, or drop them")

@@ -31,10 +31,10 @@ class BasePredictor:
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
     def __call__(self,
-        texts, # A text or pair of texts, or a dict of the parts of an input; a list of them, or an iterator over them
+        texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None, # Return labels with a higher score, of two classes the second; default: the task's
+        threshold:float|None=None, # Return labels with a higher score, of two the second; default: the task's
         abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"

@@ -92,7 +92,7 @@ class TextBaseline(BasePredictor):
         labels, # A label each: a class, a list of classes, or a number
         task='single', # Name of a task for texts: 'single', 'multi' or 'regression'; or a `Task`
         C=10., # Inverse penalty of logistic regression
-        max_terms=None # Keep so many terms, the most frequent; 0: predict the shares of the classes; None: all
+        max_terms=None # Keep so many terms, the most frequent; 0: predict the class shares; None: all
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         from sklearn.feature_extraction.text import TfidfVectorizer

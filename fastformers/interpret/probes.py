@@ -52,7 +52,7 @@ def layer_probes(
     seed=42 # Of the random weights and of the shuffled labels
 )->pd.DataFrame: # Accuracies of each layer (0: embeddings), of the largest class, standard error `se`
     "Score a linear probe on each layer, beside random weights and shuffled labels (Alain and Bengio 2016)"
-    check_columns(df, text_col=text_col, label_col=label_col)
+    check_columns(df, label_col=label_col)
     train,valid = split_rows(df, valid_col, valid_pct, text_col)
     y,rng = df[label_col].astype(str).to_numpy(),np.random.default_rng(seed)
     shuffled = y.copy()

@@ -24,7 +24,7 @@ def check_rows(dls, dl=None):
     "Raise unless the rows of `dl`, by default the validation rows, can choose a temperature or thresholds"
     task,dl = task_of(dls),dls.valid if dl is None else dl
     if not (task and (task.one_class or task.multi_label)):
-        raise TypeError(f"only classes of a text have scores to calibrate, this is {task or 'a language model'}")
+        raise TypeError(f"only classes of a text have scores to calibrate, got {task or 'language model'}")
     y = [torch.as_tensor(o) for tl in dl.dataset.tls[1:] for o in tl]
     if not y:
         raise ValueError("there are no labelled validation rows; "
@@ -43,7 +43,7 @@ def calibrate(self:Learner,
     old = task.temperature or 1.
     with self.no_logging(), self.no_bar(): logits,y = self.get_preds(dl=dl, act=noop)
     if task.row_score(logits, y).min()==1:
-        _log.warning(f"all {len(y)} rows are answered right, so no temperature fits; the scores stay as they are")
+        _log.warning(f"all {len(y)} rows are answered right, so no temperature fits")
         return old
     def log_loss(log_t): return float(task.loss_func()(logits/math.exp(log_t), y))
     task.temperature = old*math.exp(minimize_scalar(log_loss, bounds=(-3,3), method='bounded').x)

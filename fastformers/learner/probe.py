@@ -29,7 +29,7 @@ def output_layer(model)->nn.Linear:
     if not layers: raise TypeError(f"{type(head).__name__} has no linear layer to fit; use head='linear'")
     return layers[-1]
 
-def output_inputs(learn:Learner, dl)->tuple: # (inputs `(n, nf)`, targets `(n, ...)`), arrays in the order of `dl`
+def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets `(n, ...)`, as in `dl`
     "Compute the inputs of the output layer for the rows or words of `dl`, and their targets"
     model,seen,xs,ys = learn.model,[],[],[]
     hook = output_layer(model).register_forward_pre_hook(lambda layer,args: seen.append(args[0]))
@@ -51,7 +51,7 @@ def output_inputs(learn:Learner, dl)->tuple: # (inputs `(n, nf)`, targets `(n, .
 # %% ../../nbs/learner/05_probe.ipynb #ccd46196
 @patch
 def fit_probe(self:Learner)->Learner:
-    "Fit the output layer as a linear model on the states of the training rows, with all other weights as they are"
+    "Fit the output layer as a linear model on the states of the training rows, and nothing else"
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
@@ -66,7 +66,7 @@ def _in_order(dl): return dl.new(shuffle=False, drop_last=False)
 
 def _fit(model, x, y):
     "Fit the output layer of `model` to its inputs `x` and targets `y`"
-    unit = isinstance(getattr(model, 'head', None), LinearHead) # vectors of length 1, or means of such vectors
+    unit = isinstance(getattr(model, 'head', None), LinearHead) # vectors of length 1
     scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
     if scaler: x = scaler.transform(x)
     if scale := model.task.target_scale: y = (y.reshape(len(y), -1)-scale[0])/scale[1]
@@ -77,7 +77,7 @@ def _fit(model, x, y):
 
 @patch
 def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
-    "Answer each labelled row, training and validation, by a probe that is fitted to other rows; one class a text"
+    "Answer each labelled row by a probe that is fitted to other rows; one class a text"
     xs,ys = zip(*(output_inputs(self, _in_order(dl)) for dl in (self.dls.train, self.dls.valid)))
     x,y = np.concatenate(xs),np.concatenate(ys)
     right = np.zeros(len(y))
@@ -91,7 +91,7 @@ def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`:
     return right
 
 # %% ../../nbs/learner/05_probe.ipynb #6bb77968
-def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384, 2e-5 from 575 on, and 1e-3 for random weights
+def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384, 2e-5 from 575; 1e-3 if random
     "Return a learning rate for the body of `model`, by its width"
     if not model.loaded.loaded: return 1e-3
     return min(max(1e-4*(384/model.config.get_text_config().hidden_size)**4, 2e-5), 1e-3)

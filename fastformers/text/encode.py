@@ -263,8 +263,6 @@ def texts_in(df, col):
     "Read the strings in column `col` of `df`, or tuples of strings from several columns"
     if isinstance(col, (list,tuple,L)):
         return texts_in(df, col[0]) if len(col)==1 else [*zip(*(texts_in(df, o) for o in col))]
-    if col not in df.columns:
-        raise ValueError(f"`text_col` {col!r} is not a column; columns are {', '.join(map(str, df.columns))}")
     texts = df[col].tolist()
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
     if bad is not None:

@@ -18,7 +18,7 @@ import numpy as np, torch
 from tqdm import tqdm
 from ..files import atomic_dir, content_hash
 from .core import TensorTokens, text_key, valid_text
-from .readers import read_texts
+from .readers import check_columns, read_texts
 from .encode import HFTokenizer, texts_in
 from .tokenizer import load_tokenizer, tok_hash
 
@@ -84,9 +84,10 @@ class TokenStore:
 def _texts(source, text_col):
     "Yield the texts of `source`"
     if isinstance(source, (str,os.PathLike)):
-        for df in read_texts(source, text_col, labels=False, chunksize=1000):
-            yield from texts_in(df, text_col)
-    elif hasattr(source, 'columns'): yield from texts_in(source, text_col)
+        for df in read_texts(source, text_col, labels=False, chunksize=1000): yield from _texts(df, text_col)
+    elif hasattr(source, 'columns'):
+        check_columns(source, text_col=text_col)
+        yield from texts_in(source, text_col)
     elif hasattr(source, 'column_names'): yield from (o[text_col] for o in source.select_columns([text_col]))
     else: yield from source
 

@@ -97,7 +97,7 @@ class TrainConfig:
     schedule:str|None = None
     # How the learning rate moves in a step of the schedule: one_cycle, slanted_triangular, linear_warmup
     anneal:str = 'one_cycle'
-    discr:float = 1. # The learning rate of a layer group is that of the group above divided by this; 1: all alike
+    discr:float = 1. # The learning rate of a layer group is that of the one above divided by this; 1: alike
     bs:int = 32 # Rows in a batch
     drop_mult:float = 1. # Multiplies every dropout probability
 
@@ -138,7 +138,7 @@ class LMConfig(TrainConfig):
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
     section = 'general'
-    epochs:float|None = 1. # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
+    epochs:float|None = 1. # Epochs, fractions allowed; blank: as make 1.5 million tokens, from 1 to 10
     lr:float|None = 1e-3 # Highest learning rate
     bs:int = 64
     drop_mult:float = 0.
@@ -146,7 +146,7 @@ class GeneralConfig(LMConfig):
     valid_pct:float = .05 # Share of texts held out to measure the language model
     tok_kind:str = 'unigram' # Tokenizer that is trained: unigram, bpe or wordpiece
     vocab_sz:int = 8000 # Size of its vocabulary
-    backwards:bool = False # Read each text from the last token to the first? Later stages and classifiers do so too
+    backwards:bool = False # Read each text from the last token to the first? Later stages do so too
     family:str = 'bert' # Architecture: bert, roberta, electra, ... for mlm; gpt2, llama, ... for clm
     layers:int = 6 # Layers of the network
     width:int = 256 # Its hidden size; attention heads have 64 dimensions
@@ -320,7 +320,7 @@ def read_table(source, data, **cols):
     check_columns(df, **{k:split_columns(df, v) for k,v in cols.items()})
     return df
 
-def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), DataFrames; the last three may be None
+def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general, test; or None
     "Read the data of a recipe: files, or of `intents` the rows for training, and as test those for tests"
     d,seed = recipe.data,recipe.run.seeds[0]
     cols = dict(text_col=d.text_col, label_col=d.label_col)
@@ -333,7 +333,7 @@ def read_data(recipe:Recipe)->tuple: # (labelled, unlabelled, general, test), Da
         if path is None: return
         df = table(path, split, **cols)
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
-    if d.source is None: raise ValueError("[data] source is blank; expected a csv, tsv or jsonl file, a folder, or intents")
+    if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
     return df, read(d.unlabelled, d.unlabelled_rows, **text), read(d.general, **text), read(d.test, split='test', **cols)
 

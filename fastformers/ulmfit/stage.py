@@ -76,7 +76,7 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _verdict(learn, stage, tfidf):
-    "Compare a classifier with the largest class, the probe that it began with and TF-IDF, and say why it may be worse"
+    "Compare a classifier with the largest class, its probe and TF-IDF, and say why it may be worse"
     with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
     stage.majority = targs.bincount().max().item()/len(targs)
     rivals = {'largest class':stage.majority}
@@ -192,7 +192,7 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim' # the field's names for one size
     own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
-    if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions # XLNet has no limit
+    if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
     return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width, num_hidden_layers=c.layers,
                                 num_attention_heads=max(c.width//64,1), **own)
 
@@ -209,12 +209,12 @@ def _new_tok(df, text_col, valid_col, c, resume):
 def pretrain_lm(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     path=None, # Directory to write; None: nothing is written
-    tok=None, # Hub id, directory, shipped name or an object; default: a tokenizer trained on the training texts
+    tok=None, # Hub id, directory, shipped name or an object; default: trained on the training texts
     config=None, # A `PretrainedConfig`; default: `small_config` by the settings
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of the rows
+    valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of the rows
     seed=42, # Seed of weights, order and masks
-    resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
+    resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
     **kwargs # Settings of `ModelConfig` and `GeneralConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
@@ -236,9 +236,9 @@ def fine_tune_lm(
     path=None, # Directory to write; None: nothing is written
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of the rows
+    valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of the rows
     seed=42, # Seed of random weights, order and masks
-    resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
+    resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
     **kwargs # Settings of `ModelConfig` and `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
@@ -250,7 +250,7 @@ def fine_tune_lm(
 def _start(c, task):
     "Decide how the output layer begins: 'probe' or 'random'"
     if c.start is not None: return c.start
-    numbers = task.target_scale and c.pairing=='together' # the two vectors of a pair are compared by their cosine
+    numbers = task.target_scale and c.pairing=='together' # a pair has its cosine
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
@@ -296,7 +296,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     return learn
 
 def _refit(stage, c, learn, path, test_dl):
-    "Train `learn`, whose data hold all rows, as `stage` was trained, measure it on `test_dl` and write it to `path`"
+    "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
     start,tried,n = time.time(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
     table = stage.schedule.rescale(stage.schedule.total*len(tried.dls.train)/n)
@@ -304,7 +304,7 @@ def _refit(stage, c, learn, path, test_dl):
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += time.time()-start
-    _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; the figures on held-out rows are of the model before")
+    _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
@@ -329,17 +329,17 @@ def fine_tune_classifier(
     df, # A DataFrame, one row per text or pair of texts
     arch, # Hub id, directory of a stage, or shipped name
     path=None, # Directory to write; None: nothing is written
-    test=None, # A DataFrame with the same columns, evaluated after training; a dict of several: `{'es':df, 'de':df}`
+    test=None, # A DataFrame to evaluate after training, or a dict of several: `{'es':df, 'de':df}`
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if present, else `valid_pct` of each class
+    valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
-    resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues from the last one
+    resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
-    **kwargs # Settings of `ModelConfig` and `TaskConfig`; `schedule`, `head` and `adapters` may also be objects
+    **kwargs # Settings of `ModelConfig` and `TaskConfig`; `schedule`, `head` and `adapters` may be objects
 ) -> Stage:
     "Train a head and the body of `arch` on your labels (stage 3)"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
