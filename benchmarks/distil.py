@@ -44,7 +44,6 @@ def main():
     p.add_argument('--folds', default='0,1')
     args = p.parse_args()
     import torch
-    from fastformers.papers.uda import pseudo_label
     from fastformers.inference.predictor import Ensemble, from_hf
     torch.set_num_threads(1)
     quiet()
@@ -64,7 +63,7 @@ def main():
             return {'held out':100*float(np.mean([o['label']!=y for o,y in zip(committee(test.text.tolist()), test.label)]))}
         rows.get(together, 'held out', arm='committee', fold=k, seed=0)
         def student(teacher=False, unlabelled=False, **how):
-            more = [pseudo_label(committee, questions, at_least=0).assign(is_valid=False)] if unlabelled else []
+            more = [pd.DataFrame(committee(questions)).assign(text=questions, is_valid=False)] if unlabelled else []
             return error(trained(pd.concat([held, *more], ignore_index=True), 50, teacher=committee if teacher else None, **how))
         for arm,how in students.items(): rows.get(lambda: student(**how), 'held out', arm=arm, fold=k, seed=50)
     got = pd.DataFrame([o for o in rows.all if o['fold'] in map(int, args.folds.split(','))])

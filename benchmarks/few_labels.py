@@ -153,13 +153,12 @@ def picture(args, rows):
     for to in (results, results.parent.parent/'nbs/images'): fig.savefig(to/'few_labels.png', dpi=80)
 
 def table(args, rows):
-    o = pd.DataFrame(rows.all)
-    d = o[(o.part=='defaults') & (o.test==True)]
-    if len(d): print(d.groupby(['arch','set','n'])[['TF-IDF','probe','default','cpu seconds']].mean().join(d.groupby(['arch','set','n']).size().rename('draws')).round(3).to_markdown())
-    d = o[o.part=='stage2'].fillna({'epochs':0, 'keep':-1})
-    if len(d): print(d.groupby(['test','arch','set','n','epochs','keep'])[['probe','default']].mean().join(d.groupby(['test','arch','set','n','epochs','keep']).size().rename('draws')).round(3).to_markdown())
-    d = o[o.part=='rates'] if 'start' in o else o[:0]
-    if len(d): print(d.pivot_table('validation', ['arch','start','lr'], 'data').assign(mean=lambda x: x.mean(axis=1)).round(3).to_markdown())
+    o = pd.DataFrame(rows.all).drop_duplicates(['part','arch','set','n','seed','test',*({'epochs','keep','data','start','lr'} & {*pd.DataFrame(rows.all)})], keep='last')
+    def shown(d, by, of):
+        if len(d): print(d.groupby(by)[of].mean().round(3).assign(draws=d.groupby(by).size()).to_string(), end='\n\n')
+    shown(o[(o.part=='defaults') & (o.test==True)], ['arch','set','n'], ['TF-IDF','probe','default','cpu seconds'])
+    shown(o[o.part=='stage2'].fillna({'epochs':0, 'keep':-1}), ['test','arch','set','n','epochs','keep'], ['probe','default'])
+    if 'start' in o: shown(o[o.part=='rates'], ['arch','start','lr','data'], ['validation'])
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])

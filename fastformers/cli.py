@@ -277,7 +277,8 @@ def make_parser():
         p.add_argument('--recipe', metavar='FILE',
                        help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
         add_flags(p, 'data', names+' valid_col sep encoding')
-        add_flags(p, 'model', 'precision gradient_checkpointing compile_blocks'+' arch'*(section!='general'))
+        own = [o for o in settings(section_types['model']) if o!='arch' or section!='general']
+        add_flags(p, 'model', ' '.join(own))
         add_flags(p, section)
     p = command(run, 'settings.ini')
     p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or a run')

@@ -162,7 +162,7 @@ def said(caplog, df, *args, **kwargs):
 
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)
-    assert not said(caplog, asked, 'minilm')
+    assert not said(caplog, asked, 'minilm', epochs=5)
     few = said(caplog, asked, 'wiki-mini', start='random', epochs=40/12, lr=1e-5)
     assert 'is below that of the TF-IDF' in few and 'the loss has hardly moved' in few and '40 steps are few' in few
     assert 'all validation rows are predicted as' in said(caplog, asked, 'wiki-mini', start='random', epochs=1, lr=1.)
