@@ -7,8 +7,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: demo test test-all export readme docs docs-serve clean FORCE
 
-demo: .venv/.demo           # the three stages of settings.ini on text that is always there
-	fastformers run settings.ini --force
+demo: .venv/.demo           # the three stages, as settings.ini says, on text that is always there
+	fastformers demo --force
 
 test: .venv/.dev            # the notebooks, then the tests, two at a time: both always run, and what failed is named at the end
 	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(SLOW); pages=$$?; \

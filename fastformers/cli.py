@@ -8,7 +8,7 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'check_arch', 'train', 'pretrain', 'adapt',
-           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
+           'classify', 'run', 'arm_table', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
            'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
@@ -146,12 +146,25 @@ def run(args):
     with terminal_progress():
         report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
     write_text(path/'settings.ini', recipe.to_ini())
-    print(f"{report.summary()}\n\nThe report is {path/'report.md'}.")
+    says = '\n'.join(f'- {o}' for o in report.sentences())
+    print(f"{arm_table(report)}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")
+
+def arm_table(report):
+    "Tabulate the mean score of each classifier of `report` on validation and on test rows, as text"
+    import pandas as pd
+    def mean(name, attr): return {on:pd.Series([o.mean() for o in s.values()]).mean() for on,k in attr.items() if (s := report.scores(name, k))}
+    rows = {what:mean(name, dict(validation='score', test='test_score')) for name,what in report.arms().items()}
+    return pd.DataFrame(rows).T.rename_axis(report.final[0].score_name).round(3).to_string()
+
+_says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'
 
 def demo(args):
-    "Run the built-in recipe in three minutes: wiki-mini, and 300 questions to an assistant with ten domains"
+    "Run the built-in recipe in four minutes: wiki-mini, and 300 questions to an assistant with ten domains"
     args.recipe = None
     run(args)
+    from fastformers.inference.predictor import from_hf
+    print(f"\nThe classifier on new texts:\n{answer_table(from_hf(f'{args.output}/classifier')([*_says])).assign(text=_says).to_string(index=False)}")
+    print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify yours.csv --output models/yours")
 
 # %% ../nbs/10_cli.ipynb #d33a0b64
 def compare(args):

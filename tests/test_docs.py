@@ -109,12 +109,23 @@ def test_navigation_is_tutorials_then_rooms_in_order(root, docs, pages):
     where = [links.index(f'{o}/index.html') for o in docs.rooms]
     assert where==sorted(where)
 
+def test_a_reader_finds_the_questions(pages):
+    links = [*pages['index.html'].links]
+    assert 'how_do_i.html' in links and links.index('how_do_i.html')<links.index('results.html')
+    assert len([o for o in pages['how_do_i.html'].text if o.rstrip().endswith('?')])>=20
+
+def test_the_public_surface_is_one_file(site):
+    import fastformers.all as o
+    s = (site/'llms.txt').read_text('utf-8')
+    assert not (lost := [n for n in o.__all__ if callable(getattr(o, n)) and f'`{n}' not in s]), lost
+    assert 'fine_tune_classifier(' in s and 'how_do_i.html' in s
+
 def test_notes_are_there(pages): assert {'log.html','changelog.html','results.html','contributing.html'} <= pages.keys()
 
 def test_all_is_rendered(pages):
     for name,page in pages.items():
         body = text(page)
-        if name.startswith('source/'): continue
+        if name.startswith('source/') or name=='design.html': continue          # the design names directives
         assert not (m := re.search(r'#\| ?\w+|^:::|\s:::|\[[^\]]*\]\(\S+\.ipynb|&#10;|\{#\S+ \.', body)), (name, m)
 
 def test_no_path_of_this_machine(root, site):

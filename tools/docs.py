@@ -14,7 +14,9 @@ from nbdev.showdoc import show_doc
 from readme import directives, fence
 
 root = Path(__file__).resolve().parent.parent
-rooms = 'text models objectives tasks inference data callback learner interpret ulmfit compare papers'.split()     # folders of modules, in the order of imports
+rooms = dict(text='Text and tokens', models='Networks and heads', objectives='What a language model predicts', tasks='What a label means', inference='Predict without fastai',
+    data='DataLoaders', callback='During training', learner='Learners', interpret='What it has learnt', ulmfit='The three stages', compare='Which way is best',
+    papers='Published methods')                                                                      # folders of modules, in the order of imports, and their names in the menu
 others = {'benchmarks/README.md':'results.md', 'CHANGELOG.md':'changelog.md', 'CONTRIBUTING.md':'contributing.md'} # pages that are no notebooks
 kinds = {'note':'note', 'tip':'tip', 'warning':'warning', 'important':'info', 'caution':'danger'}    # Quarto's callouts, as MkDocs calls them
 
@@ -215,21 +217,32 @@ class Links:
 # Site
 
 def nav(pages):
-    "Home, tutorials, modules with a section for each room, notes"
-    def entry(o): return {o.module.rpartition('.')[2] if o.module else o.title:f'{o.name}.md'}
+    "Home, tutorials, modules with a section for each room, questions, notes"
+    def entry(o): return {o.title:f'{o.name}.md'}
     def folder(name): return [entry(o) for o in pages if PurePosixPath(o.name).parent.as_posix()==name]
     top = [o for o in pages if o.module and '/' not in o.name]
     before = [o for o in top if o.module.rpartition('.')[2] in ('files','hub')]
-    modules = [*map(entry, before), *({o:[f'{o}/index.md', *folder(o)]} for o in rooms), *(entry(o) for o in top if o not in before)]
-    notes = [entry(o) for o in pages if not o.module and '/' not in o.name and o.name!='index']
+    modules = [*map(entry, before), *({v:[f'{k}/index.md', *folder(k)]} for k,v in rooms.items()), *(entry(o) for o in top if o not in before)]
+    notes = [entry(o) for o in pages if not o.module and '/' not in o.name and o.name not in ('index','how_do_i')]
     notes += [{PurePosixPath(v).stem.capitalize():v} for k,v in others.items() if (root/k).exists()]
-    return [{'Home':'index.md'}, {'Tutorials':folder('tutorials')}, {'Modules':modules}, {'Notes':notes}]
+    return [{'Home':'index.md'}, {'Tutorials':folder('tutorials')}, {'Modules':modules}, {'How do I ...':'how_do_i.md'}, {'Results and notes':notes}]
 
 def room_page(room, pages):
     "The page of a folder of modules: what it is for, and what each of its modules does"
     says = ast.get_docstring(ast.parse((get_config().lib_path/room/'__init__.py').read_text('utf-8')))
     rows = [f'| [{o.module.rpartition(".")[2]}]({PurePosixPath(o.name).name}.md) | {o.desc} |' for o in pages if o.module and o.name.startswith(room+'/')]
     return '\n'.join([f'---\ntitle: {room}\n---\n\n# {room}\n\n{lead(says)}\n', '| module | |', '|---|---|', *rows])+'\n'
+
+def public_surface(pages):
+    "Text for a reader in a hurry, or a language model: each name of `fastformers.all` with its signature, each page with its line"
+    def line(name, o):
+        try: sig = str(inspect.signature(o))
+        except (TypeError,ValueError): sig = ''
+        return f"- `{name}{re.sub(r'<[^>]*>', '...', sig)}`: {(inspect.getdoc(o) or '').partition(chr(10))[0]}"
+    names = importlib.import_module(f'{get_config().lib_path.name}.all')
+    ours = {k:v for k in names.__all__ if callable(v := getattr(names, k))}
+    return '\n'.join([f'# {pages[0].title}\n', f'> {pages[0].desc}\n', '## Names of `from fastformers.all import *`\n', *(line(k, v) for k,v in ours.items()),
+                      '\n## Pages\n', *(f'- [{o.title}]({o.name}.html): {o.desc}' for o in pages)])+'\n'
 
 def write_pages(to):
     "All pages as Markdown in the folder `to`; returns the navigation"
@@ -243,6 +256,7 @@ def write_pages(to):
     for o in pages:
         write(f'{o.name}.md', links(o.md, o.folder, o.name))
         for k,v in o.files.items(): (to/k).write_bytes(v)
+    write('llms.txt', public_surface(sorted(pages, key=lambda o: o.name!='index')))
     for o in rooms: write(f'{o}/index.md', links(room_page(o, pages), f'nbs/{o}', f'{o}/index'))
     for k,v in others.items():
         if (root/k).exists(): write(v, links((root/k).read_text('utf-8'), os.path.dirname(k)))

@@ -343,4 +343,4 @@ def demo_recipe():
     return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
         data=dict(source='intents', rows=300, unlabelled='intents', unlabelled_rows=10_000, test='intents'),
         model=dict(arch='wiki-mini'), lm=dict(epochs=4, valid_pct=.1, lr=1e-3, bs=64),
-        classifier=dict(max_len=128))
+        classifier=dict(max_len=128, valid_pct=.05)) # test rows measure
