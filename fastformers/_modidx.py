@@ -1641,6 +1641,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'fastformers.papers.xlnet': { 'fastformers.papers.xlnet.PLM': ('papers/xlnet.html#plm', 'fastformers/papers/xlnet.py'),
                                           'fastformers.papers.xlnet.PLM.__init__': ( 'papers/xlnet.html#plm.__init__',
                                                                                      'fastformers/papers/xlnet.py'),
+                                          'fastformers.papers.xlnet.PLM.build': ( 'papers/xlnet.html#plm.build',
+                                                                                  'fastformers/papers/xlnet.py'),
                                           'fastformers.papers.xlnet.PLM.encodes': ( 'papers/xlnet.html#plm.encodes',
                                                                                     'fastformers/papers/xlnet.py'),
                                           'fastformers.papers.xlnet.PLM.fits': ( 'papers/xlnet.html#plm.fits',

@@ -23,18 +23,21 @@ from ..objectives.mlm import lowest
 
 # %% ../../nbs/papers/04_xlnet.ipynb #f67ce587
 def permutation_mask(
-    x # `TensorTokens` `(bs, sl)` with the predicted tokens
+    x, # `TensorTokens` `(bs, sl)` with the predicted tokens
+    blank=None # Id of a predicted token that none sees, the mask token of a question
 ): # Bool `(bs, sl, sl)`: True where token i must not see token j
-    "Make XLNet's `perm_mask`: predicted tokens come last, in an order by hash, and only later ones see them"
+    "Make XLNet's `perm_mask`: predicted tokens come after all others, in an order by hash, and only later ones see them"
     h = token_hash(x.replace(ids=2*x.ids+x.predicted), 0)
     order = torch.where(x.predicted, h, torch.iinfo(torch.int64).min)
+    if blank is not None: order = order.masked_fill(x.predicted & (x.ids==blank), torch.iinfo(torch.int64).max)
     return x.predicted[:,None] & (order[...,None]<=order[:,None])
 
 class XLNetLM(LanguageModel):
-    "A `LanguageModel` of XLNet: each token is predicted from those before it in a random order of the row"
+    "A `LanguageModel` of XLNet: each predicted token is predicted from those before it in a random order of the row"
+    mask_id = None # Of the mask token, set by `PLM.build`
     def logits(self, x):
         target = F.one_hot(predicted_at(x.predicted), x.shape[1]) # (bs, k, sl): where predictions are made
-        masks = dict(perm_mask=permutation_mask(x), target_mapping=target)
+        masks = dict(perm_mask=permutation_mask(x, self.mask_id), target_mapping=target)
         return self.hf(**self.model_inputs(x), **{k:o.to(self.hf.dtype) for k,o in masks.items()}).logits
 
 # %% ../../nbs/papers/04_xlnet.ipynb #b547c972
@@ -50,6 +53,10 @@ class PLM(Objective):
         self.p = p
     @classmethod
     def fits(cls, config): return config.model_type=='xlnet'
+    def build(self, *args, **kwargs):
+        model = super().build(*args, **kwargs)
+        model.mask_id = self.tok.mask_token_id
+        return model
 
     def spans(self, x):
         "Number the spans of ordinary tokens, in order `(bs, sl)`"

@@ -273,8 +273,9 @@ def _reading(df, tok, c, task, text_col):
     how = reads(c)
     if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)!='probe' or task.per_token: return how
     tok,few = HFTokenizer(tok),df[text_col].sample(min(len(df), 200), random_state=0)
-    long = [len(o)>128 for o in tok.encode_batch(texts_in(few.to_frame(), text_col))]
-    return how | dict(max_len=128, windows=16) if np.mean(long)>.1 else how
+    n = min(128, tok.tok.model_max_length)
+    long = [len(o)>n for o in tok.encode_batch(texts_in(few.to_frame(), text_col))]
+    return how | dict(max_len=n, windows=16) if np.mean(long)>.1 else how
 
 def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=None, seed=42)->DataLoaders:
     "Build the data of a classifier with the settings `c`, from rows with a column `is_valid`"
