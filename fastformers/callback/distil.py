@@ -69,6 +69,10 @@ def keep_layers(
     if meta.blocks or meta.chain or len(blocks)!=body.config.num_hidden_layers:
         raise ValueError(f"the blocks of {family} are shared, or in several lists: none can be removed; "
                          "take a smaller checkpoint")
+    shapes = [{n:p.shape for n,p in o.named_parameters()} for o,in blocks]
+    if odd := [k for i,k in enumerate(keep) if shapes[k]!=shapes[i]]: # a checkpoint is read by position
+        raise ValueError(f"block {odd[0]} of {family} has other weights than the one whose place it takes; "
+                         f"begin `keep` with 0, got {keep}")
     for i,k in enumerate(keep):
         for m in blocks[k][0].modules():
             if hasattr(m, 'layer_idx'): m.layer_idx = i # of the cache in `generate`

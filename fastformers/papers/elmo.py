@@ -58,7 +58,9 @@ def join_directions(
     path # Directory to write: a body for classifiers
 ): # `path`
     "Write the network of two language models, one for each direction (Peters et al. 2018)"
-    tok = load_tokenizer(forwards)
+    tok,back = load_tokenizer(forwards),load_tokenizer(backwards)
+    if tok.init_kwargs.get('backwards', False) or not back.init_kwargs.get('backwards', False):
+        raise ValueError("the second model, and it alone, is trained with `HFTokenizer(tok, backwards=True)`")
     parts = [AWDLSTMModel.from_pretrained(o) for o in (forwards, backwards)]
     config = parts[0].config.to_dict()
     config |= {'hidden_size':2*config['hidden_size'], 'special_ids':sorted(tok.all_special_ids)}
