@@ -160,6 +160,7 @@ def said(caplog, df, *args, **kwargs):
     with caplog.at_level('WARNING', 'fastformers'): fine_tune_classifier(df, *args, max_len=32, **kwargs)
     return ' '.join(o.getMessage() for o in caplog.records)
 
+@pytest.mark.exact
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)
     assert not said(caplog, asked, 'minilm', epochs=5)

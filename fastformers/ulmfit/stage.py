@@ -358,7 +358,8 @@ def fine_tune_classifier(
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
     stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
-    if path is not None and tfidf is not None and _worse(stage.score, tfidf*1.):
+    tried = path is not None and tfidf is not None and learn.model.loaded.loaded # no control with random weights
+    if tried and _worse(stage.score, tfidf*1.):
         rows = df if c.refit else df[~df.is_valid]
         best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col]).save(Path(path).with_name(Path(path).name+'_tfidf'))
         _log.warning(f"{name}: TF-IDF is better and is in {best}")
