@@ -20,30 +20,22 @@ def intents77():
     chosen = sorted(train.label.unique())[::2]+sorted(train.label.unique())[1:4:2]
     return [o[o.label.isin(chosen)].reset_index(drop=True) for o in (train,dev,test)]
 
-def held(path, test, n, **cols):
+def held(path, test, n):
     "Read a training file, of which the first `n` rows in a fixed order are for development, and a test file"
-    train,test = (read(o).rename(columns=cols) for o in data_files(path, test))
+    train,test = map(read, data_files(path, test))
     train = train[~train.text.isin(test.text)].drop_duplicates('text').sample(frac=1, random_state=0).reset_index(drop=True)
     return train[n:], train[:n], test.sample(min(2000, len(test)), random_state=0)
-
-def sst2():
-    train,dev,test = held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)
-    return train, dev, test
 
 sets = {'clinc150':clinc, 'intents77':intents77,
         'trec':lambda: held('trec/train.csv', 'trec/test.csv', 500),
         'agnews':lambda: held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000),
-        'sst2':sst2,
+        'sst2':lambda: held('sst2/train.csv.gz', 'sst2/dev.csv', 1000),
         'imdb':lambda: held('imdb/train.csv.gz', 'imdb/test.csv.gz', 1000)}
 
 def draw(train, n, seed):
     "Draw `n` rows, or five of each class where `n` is 5 a class"
     if n==5: return train.groupby('label', group_keys=False).sample(5, random_state=seed).sample(frac=1, random_state=seed).reset_index(drop=True)
     return train.sample(n, random_state=seed).reset_index(drop=True)
-
-def texts_for(name, train, labelled):
-    "Unlabelled texts of stage 2: of the training file, and of `unsup` for reviews; at most 15,000"
-    return (train.text if len(train)<15000 else train.text.sample(15000, random_state=0)).tolist()
 
 def frozen(df, test, arch, **kwargs):
     "Accuracy on `test` of the probe on all rows of `df`"
@@ -77,11 +69,13 @@ def stage2(args, rows):
     from fastformers.ulmfit.stage import fine_tune_lm
     for seed in args.seeds:
         for name in args.sets:
-            train,dev,test = sets['clinc150' if name=='intents77' else name]()
-            texts,work = texts_for(name, train, None),Path(args.work)/f"{'clinc150' if name=='intents77' else name}-{args.arch}-{args.epochs}-{args.keep}-{args.lm_seed}"
+            of = 'clinc150' if name=='intents77' else name
+            work = Path(args.work)/f'{of}-{args.arch}-{args.epochs}-{args.keep}-{args.lm_seed}'
+            texts = sets[of]()[0].text
+            texts = texts.sample(min(15000, len(texts)), random_state=0).tolist()
             train,dev,test = sets[name]()
             if not (work/'stage.json').exists():
-                stage = fine_tune_lm(texts, args.arch, work, epochs=args.epochs, keep_vectors=args.keep, seed=args.lm_seed, seq_len=args.seq_len, resume=f'{work}.checkpoints')
+                stage = fine_tune_lm(texts, args.arch, work, epochs=args.epochs, keep_vectors=args.keep, seed=args.lm_seed, resume=f'{work}.checkpoints')
                 rows.get(lambda: {'lm seconds':round(stage.seconds), 'nll':stage.metrics['loss']}, 'nll', part='lm', arch=args.arch, set=name, epochs=args.epochs, keep=args.keep, lm_seed=args.lm_seed)
             for n in args.sizes or ([5] if name=='intents77' else [300] if name=='clinc150' else [100,500]):
                 df,at = draw(train, n, seed),test if args.final else dev
@@ -153,7 +147,7 @@ def picture(args, rows):
     for to in (results, results.parent.parent/'nbs/images'): fig.savefig(to/'few_labels.png', dpi=80)
 
 def table(args, rows):
-    o = pd.DataFrame(rows.all).drop_duplicates(['part','arch','set','n','seed','test',*({'epochs','keep','data','start','lr'} & {*pd.DataFrame(rows.all)})], keep='last')
+    o = pd.DataFrame(rows.all)
     def shown(d, by, of):
         if len(d): print(d.groupby(by)[of].mean().round(3).assign(draws=d.groupby(by).size()).to_string(), end='\n\n')
     shown(o[(o.part=='defaults') & (o.test==True)], ['arch','set','n'], ['TF-IDF','probe','default','cpu seconds'])
@@ -170,7 +164,6 @@ if __name__=='__main__':
     p.add_argument('--epochs', type=float, default=10.)
     p.add_argument('--keep', type=float, default=1., help='weight of KeepVectors')
     p.add_argument('--lm-seed', type=int, default=42)
-    p.add_argument('--seq-len', type=int, default=128)
     p.add_argument('--work', default='runs/few_labels')
     p.add_argument('--final', action='store_true', help='read the test set, once')
     args = p.parse_args()

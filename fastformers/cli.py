@@ -8,7 +8,7 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'check_arch', 'train', 'pretrain', 'adapt',
-           'classify', 'run', 'arm_table', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
+           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
            'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
@@ -147,14 +147,7 @@ def run(args):
         report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
     write_text(path/'settings.ini', recipe.to_ini())
     says = '\n'.join(f'- {o}' for o in report.sentences())
-    print(f"{arm_table(report)}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")
-
-def arm_table(report):
-    "Tabulate the mean score of each classifier of `report` on validation and on test rows, as text"
-    import pandas as pd
-    def mean(name, attr): return {on:pd.Series([o.mean() for o in s.values()]).mean() for on,k in attr.items() if (s := report.scores(name, k))}
-    rows = {what:mean(name, dict(validation='score', test='test_score')) for name,what in report.arms().items()}
-    return pd.DataFrame(rows).T.rename_axis(report.final[0].score_name).round(3).to_string()
+    print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")
 
 _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'
 
@@ -163,7 +156,8 @@ def demo(args):
     args.recipe = None
     run(args)
     from fastformers.inference.predictor import from_hf
-    print(f"\nThe classifier on new texts:\n{answer_table(from_hf(f'{args.output}/classifier')([*_says])).assign(text=_says).to_string(index=False)}")
+    answers = answer_table(from_hf(f'{args.output}/classifier')([*_says])).assign(text=_says)
+    print(f"\nThe classifier on new texts:\n{answers.to_string(index=False)}")
     print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify yours.csv --output models/yours")
 
 # %% ../nbs/10_cli.ipynb #d33a0b64
@@ -180,12 +174,15 @@ def compare(args):
     if args.force: shutil.rmtree(path, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
-    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log, **cols)
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,
+                        **cols)
     if board.recipe:
-        data = dict(source=args.table, unlabelled=args.unlabelled, test=args.test, valid_col=d.valid_col, sep=d.sep, encoding=d.encoding)
+        data = {k:getattr(d, k) for k in ('valid_col','group_col','sep','encoding')}
+        data |= dict(source=args.table, unlabelled=args.unlabelled, test=args.test)
         recipe = board.recipe.replace(data=data, run=dict(output=f'{args.output}/run')).resolved()
         write_text(path/'settings.ini', recipe.to_ini())
-    print(f"{board}\n\nThe report is {path/'report.html'}.\nNext: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
+    print(f"{board}\n\nThe report is {path/'report.html'}.")
+    print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def answer_table(answers):
@@ -297,13 +294,17 @@ def make_parser():
     p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
     data(p, 'classifier', 'text_col label_col group_col')
     p = command(compare, 'LABELLED --output DIR')
-    p.add_argument('table', metavar='LABELLED', help='csv, tsv, jsonl or conll file (.gz or not), or a folder of .txt files for each label')
+    p.add_argument('table', metavar='LABELLED',
+                   help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
     p.add_argument('--unlabelled', metavar='FILE', help='More texts of the same kind, for stage 2')
     p.add_argument('--test', metavar='FILE', help='Labelled texts that are scored (default: parts of LABELLED)')
     p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')
-    p.add_argument('--archs', type=_typed(tuple[str,...]), help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
-    p.add_argument('--entries', type=_typed(tuple[str,...]), help='Names of the ways to compare, separated by commas (default: all)')
-    p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3), help='Each trains every entry once (default: 1,2,3)')
+    p.add_argument('--archs', type=_typed(tuple[str,...]),
+                   help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
+    p.add_argument('--entries', type=_typed(tuple[str,...]),
+                   help='Names of the ways to compare, separated by commas (default: all)')
+    p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3),
+                   help='Each trains every entry once (default: 1,2,3)')
     output(p, required=True, help='Directory of the results')
     add_flags(p, 'data', 'text_col label_col valid_col group_col sep encoding')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')

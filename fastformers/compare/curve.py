@@ -56,7 +56,7 @@ class LabelCurve:
         return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference'))
 
     def fewer(self, base='TF-IDF'):
-        "Tabulate the fewest labels with which an entry is as good as `base` with the most, and the difference with its interval"
+        "Tabulate the fewest labels with which an entry is as good as `base` with the most, and the difference"
         most,res = self.table.labels.max(),[]
         for name,by in self.table[self.table.entry!=base].groupby('entry', sort=False):
             for n in sorted(by.labels.unique()):
@@ -105,13 +105,16 @@ def label_curve(
     task.fit(labels)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
-        raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; got {list(sizes)}")
-    texts = [] if unlabelled is None else lm_texts(df, np.flatnonzero(~df.is_valid), unlabelled, None, text_col)[0]
+        raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "
+                         f"got {list(sizes)}")
+    texts,own = [],np.flatnonzero(~df.is_valid)
+    if unlabelled is not None: texts = lm_texts(df, own, unlabelled, None, text_col)[0]
     y,held,rows = as_targets(task, labels)[df.is_valid],texts_in(df[df.is_valid], text_col),[]
     with tempfile.TemporaryDirectory() as tmp:
         for e,n,seed in product(plan(entries, [arch or default_arch], text_col, label_col), sorted(sizes), seeds):
             few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)
-            data,start = Rows(few, task, Recipe().replace(**e.recipe), text_col, label_col, texts, seed, work=Path(tmp)),time.time()
+            start = time.time()
+            data = Rows(few, task, Recipe().replace(**e.recipe), text_col, label_col, texts, seed, work=Path(tmp))
             with quiet():
                 if e.prepare: e.prepare(data)
                 hits = row_scores(task, e.fit(data).scores(held), y)

@@ -83,7 +83,8 @@ def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, 
             model = dict(model=dict(arch=str(a))) if a else {}
             needs = tuple(o+end if o in entries else o for o in e.needs)
             res.append(replace(e, name=e.name+end, needs=needs, recipe={**e.recipe, **model, 'data':data}))
-    if len({o.name for o in res})<len(res): raise ValueError(f"entries have different names; got {', '.join(o.name for o in res)}")
+    if len({o.name for o in res})<len(res):
+        raise ValueError(f"entries have different names; got {', '.join(o.name for o in res)}")
     return res
 
 def entry(name, needs=(), prepare=None, **recipe):

@@ -111,8 +111,10 @@ class Leaderboard:
         seeds,
         info=None # Dict of facts about the rows
     ):
-        self.plan,self.task,self.y,self.parts,self.seeds,self.info = {o.name:o for o in plan},task,y,parts,[*seeds],dict(info or {})
-        self.fits,self.notes,self.best,self._rows,self._gains = {},{},None,{},{} # fits: (entry, seed) -> (scores, facts)
+        self.plan,self.task,self.y,self.parts = {o.name:o for o in plan},task,y,parts
+        self.seeds,self.info = [*seeds],dict(info or {})
+        self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
+        self._rows,self._gains = {},{}
 
     def members(self, name):
         "List the entries whose scores `name` averages, [] if it is trained itself"
@@ -128,24 +130,27 @@ class Leaderboard:
         got = [self.fits.get((o,seed)) for o in of]
         if None not in got: return torch.stack([o for o,_ in got]).mean(0), _sum([o for _,o in got])
 
-    def done(self, name): "Have all seeds of an entry finished?"; return None not in [self.fit(name, o) for o in self.seeds]
+    def done(self, name): "Check whether all seeds of an entry have finished"; return None not in [self.fit(name, o) for o in self.seeds]
 
     def rows(self, name)->np.ndarray: # `(seeds, rows)`, NaN where a row was not scored
         "Return the score of each row"
         res = np.full((len(self.seeds), len(self.y)), np.nan)
         for i,(seed,(_,at)) in enumerate(zip(self.seeds, self.parts)):
             key = name,seed,*self.members(name)
-            if key not in self._rows and (fit := self.fit(name, seed)): self._rows[key] = row_scores(self.task, fit[0], self.y[at])
+            if key not in self._rows and (fit := self.fit(name, seed)):
+                self._rows[key] = row_scores(self.task, fit[0], self.y[at])
             if key in self._rows: res[i,at] = self._rows[key]
         return res
 
     def score(self, name): return np.nanmean(self.rows(name))
     def price(self, name, k='seconds'):
-        "Return the highest price of a fit of an entry, with what was prepared for it; None if it is not known"
+        "Return the highest price of a fit of an entry, with what was prepared for it, None if not known"
         got = [o[1] for s in self.seeds if (o := self.fit(name, s))]
         most = [max((o[n] for o in got if o.get(n) is not None), default=None) for n in (k, f'prepare_{k}')]
         return most[0] if None in most else sum(most)
-    def words(self, name): "Name an entry in a sentence"; return f"the mean of {' and '.join(self.members(name))}" if self.plan[name].of else name
+    def words(self, name):
+        "Name an entry in a sentence"
+        return f"the mean of {' and '.join(self.members(name))}" if self.plan[name].of else name
     def gain(self, a, b=None)->tuple: # (difference, low, high)
         "Compare the entry `a` with `b`, by default with 0, on the rows that both were scored on"
         key = a,b,len(self.fits)
@@ -193,10 +198,13 @@ class Leaderboard:
         t = self.table
         words = t[['against_tfidf','against_cheaper','note']].fillna('')
         def cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
-        res = pd.DataFrame({self.task.score_name:t.score.map(fmt), '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
+        def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
+        res = pd.DataFrame({self.task.score_name:t.score.map(fmt),
+            '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
-            'time':['' if o!=o else _time(60*o).replace('less than a second', '< 1 s') for o in t.minutes], 'CPU s':t.cpu_seconds.map(cell), 'memory, MB':t.memory_mb.map(cell),
-            'on disk, MB':t.size_mb.map(cell), 'texts a second':t.texts_a_second.map(cell), 'note':words.note})
+            'time':(60*t.minutes).map(took)})
+        shown = dict(cpu_seconds='CPU s', memory_mb='memory, MB', size_mb='on disk, MB', texts_a_second='texts a second')
+        res = res.assign(**{v:t[k].map(cell) for k,v in shown.items()}, note=words.note)
         return res.loc[:, (res!='').any()]
 
     def sentences(self):
@@ -223,7 +231,7 @@ class Leaderboard:
 
     @property
     def recipe(self):
-        "Return the recipe that trains the winner, or its network, with `fastformers run`; None if there is none"
+        "Return the recipe that trains the winner, or its network, with `fastformers run`, None without one"
         if self.winner is None: return
         e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
         return e and Recipe().replace(**e.recipe)
@@ -238,7 +246,8 @@ class Leaderboard:
         front = by[by<by.cummin().shift(fill_value=np.inf)].index
         ax.step(x[front], y[front], where='post', color='.7', zorder=0)
         for i,(name,o) in enumerate(t.iterrows()):
-            ax.errorbar(x[name], y[name], [[o.high-o.score],[o.score-o.low]], fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
+            ends = [[o.high-o.score],[o.score-o.low]]
+            ax.errorbar(x[name], y[name], ends, fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
         ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
         ax.set(xscale='log', xlabel='time of one training', ylabel='error' if classes else self.task.score_name[1:],
                title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
@@ -267,10 +276,17 @@ class Leaderboard:
         why,*rest = map(html.escape, self.sentences())
         facts = ''.join(f'<li>{html.escape(f"{k}: {v}")}</li>' for k,v in self.info.items())
         care = ''.join(f'<li>{html.escape(o[2:])}</li>' for o in _care.split('\n'))
-        style = 'body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}td,th{padding:.3em .6em;text-align:left}table{border-collapse:collapse;font-size:90%}td,th{border-bottom:1px solid #ccc}'
-        return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_title}</title><style>{style}</style><h1>{_title}</h1>'
-            f'<p><b>{why}</b></p>{"".join(f"<p>{o}</p>" for o in rest)}<img alt="Error against minutes" src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">'
-            f'{self.shown().to_html(border=0)}<h2>Use the best</h2><pre>{html.escape(_use[10:-4].format(dir="best"))}</pre><h2>What was compared</h2><ul>{facts}</ul><h2>Read with care</h2><ul>{care}</ul></html>\n')
+        picture = f'data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}'
+        use = html.escape(_use[10:-4].format(dir='best'))
+        style = ('body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}'
+                 'td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #ccc}'
+                 'table{border-collapse:collapse;font-size:90%}')
+        return '\n'.join([
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_title}</title><style>{style}</style>',
+            f'<h1>{_title}</h1><p><b>{why}</b></p>', *(f'<p>{o}</p>' for o in rest),
+            f'<img alt="Error against minutes" src="{picture}">', self.shown().to_html(border=0),
+            f'<h2>Use the best</h2><pre>{use}</pre>', f'<h2>What was compared</h2><ul>{facts}</ul>',
+            f'<h2>Read with care</h2><ul>{care}</ul></html>', ''])
 
     def save(self, path):
         "Write leaderboard.csv, report.md, report.html, report.png and settings.ini to the directory `path`"
@@ -287,13 +303,15 @@ def _check(df, task, labels, text_col, minutes):
     "Raise if the rows cannot be compared"
     if not minutes>0: raise ValueError(f"`minutes` is above 0, got {minutes}")
     if task.per_token or task.per_sequence: raise ValueError(f"a comparison is for labels of whole texts; {task.target!r} holds {task}")
-    if len({*map(str, texts_in(df, text_col))})<2: raise ValueError(f"all {len(df)} texts are equal; is {text_col!r} the column of the texts?")
+    if len({*map(str, texts_in(df, text_col))})<2:
+        raise ValueError(f"all {len(df)} texts are equal; is {text_col!r} the column of the texts?")
     if not task.classes: return
     names = [n for o in labels for n in task.names(o)]
-    if len({*names})<2: raise ValueError(f"column {task.target!r} has only the class {names[:1]}, expected two or more")
+    if len({*names})<2:
+        raise ValueError(f"column {task.target!r} has only the class {names[:1]}, expected two or more")
     if task.one_class and 2*len({*names})>len(df):
-        raise ValueError(f"column {task.target!r} holds {len({*names})} labels in {len(df)} rows, expected two rows of each or more; "
-                         "numbers of rows are no labels, and for numbers to predict pass task='regression'")
+        raise ValueError(f"column {task.target!r} holds {len({*names})} labels in {len(df)} rows, expected two rows of "
+                         "each or more; for numbers to predict pass task='regression'")
 
 def _file(path, name, seed): return path/'fits'/f"{re.sub('[^a-zA-Z0-9]+', '-', name)}-{content_hash([name])[:4]}-{seed}.safetensors"
 
@@ -309,8 +327,10 @@ def _begin(path, facts, resume):
     f,begun = path/'compare.json',any((path/'fits').glob('*'))
     if resume and f.is_file():
         if diff := differences(json.loads(f.read_text('utf-8')), facts):
-            raise ValueError(f"{path} holds another comparison: {diff}; use the same rows, checkpoints and seeds, or another `path`")
-    elif begun: raise FileExistsError(f"{path} holds a comparison; use `resume=True`, another `path`, or delete {path/'fits'}")
+            raise ValueError(f"{path} holds another comparison: {diff}; "
+                             "use the same rows, checkpoints and seeds, or another `path`")
+    elif begun:
+        raise FileExistsError(f"{path} holds a comparison; use `resume=True`, another `path`, or delete {path/'fits'}")
     write_text(f, json.dumps(facts, indent=1))
 
 class _Run:
@@ -320,12 +340,13 @@ class _Run:
         self.seconds = 60*minutes-sum(o['seconds']+o['prepare_seconds'] for _,o in board.fits.values())
 
     @property
-    def left(self): "Seconds that are left, the training of the winner not counted"; return self.seconds-(time.time()-self.start)-self.last()
-    def last(self): # training on all rows takes up to half as long again
-        return 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0)
+    def left(self):
+        "Return the seconds that are left before the winner is trained"
+        last = 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0) # all rows take up to half as long again
+        return self.seconds-(time.time()-self.start)-last
 
     def missing(self, e):
-        "Say what the entry `e` needs and does not get, None if nothing"
+        "Name what the entry `e` needs and does not get, None if nothing"
         b = self.board
         for o in e.needs:
             if o=='unlabelled' and not self.all.unlabelled: return 'needs unlabelled texts'
@@ -373,12 +394,15 @@ class _Run:
         texts = texts_in(self.scored.iloc[at], rows.text_col)
         start = time.time()
         with quiet(): scores = torch.as_tensor(predictor.scores(texts))
-        facts |= dict(cut=rows.cut, texts_a_second=max(len(texts), 1)/max(time.time()-start, 1e-6), size_mb=None if i else _size_mb(predictor))
+        rate = max(len(texts), 1)/max(time.time()-start, 1e-6)
+        facts |= dict(cut=rows.cut, texts_a_second=rate, size_mb=None if i else _size_mb(predictor))
         if scores.shape!=(len(texts),b.task.n_out):
-            raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of `rows.task.labels`, got {tuple(scores.shape)}")
+            raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of "
+                             f"`rows.task.labels`, got {tuple(scores.shape)}")
         b.fits[e.name,seed] = scores.float().contiguous(),facts
         if self.path:
-            with atomic_file(_file(self.path, e.name, seed)) as tmp: save_file({'scores':b.fits[e.name,seed][0]}, tmp, metadata={'facts':json.dumps(facts)})
+            with atomic_file(_file(self.path, e.name, seed)) as tmp:
+                save_file({'scores':b.fits[e.name,seed][0]}, tmp, metadata={'facts':json.dumps(facts)})
 
     def run(self):
         "Run all entries"
@@ -387,7 +411,8 @@ class _Run:
             if why := self.missing(e): self.board.notes[e.name] = why
             else: self.entry(e, sum(map(self.shares, todo[i+1:]))/2+1)
             done,after = self.board.notes.get(e.name, 'finished'),todo[i+1].name if todo[i+1:] else 'the best, on all rows'
-            self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {fmt_time(max(self.left, 0))}\n")
+            left = fmt_time(max(self.left, 0))
+            self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {left}\n")
 
     def best(self):
         "Train the winner on all rows"
@@ -436,10 +461,14 @@ def leaderboard(
     if unlabelled is not None:
         both = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
         texts,dropped = lm_texts(df, both, unlabelled, test, text_col)
-    if test is not None: warn_leak([*texts_in(df, text_col), *texts_in(test, text_col)], (range(len(df)), range(len(df), len(df)+len(test))))
+    if test is not None:
+        both = [*texts_in(df, text_col), *texts_in(test, text_col)]
+        warn_leak(both, (range(len(df)), range(len(df), len(both))))
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
-    info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(Path(o).name for o in archs),
-            'unlabelled texts':f"{len(texts):,}"+f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped), 'minutes':f'{minutes:g}'}
+    without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
+    info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
+            'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
+            'minutes':f'{minutes:g}'}
     board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]

@@ -131,7 +131,7 @@ class LMConfig(TrainConfig):
     # Token embeddings at the start: kept, or counts (mixed with counts of neighbours in the texts; for small networks
     # and millions of tokens)
     embeddings:Literal['kept','counts'] = 'kept'
-    # Share of texts held out to measure the language model; with the classifier's share both hold out the same texts
+    # Share of texts held out to measure the language model
     valid_pct:float = .2
 
 @dataclass(frozen=True)

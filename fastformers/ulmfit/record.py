@@ -48,6 +48,7 @@ def _row(stages):
     if s.settings: row['settings'] = ', '.join(f'{k} {v}' for k,v in s.settings.items())
     for k in after[0]: row[k] = ' → '.join(filter(None, [fmt(mean_std(before, k)[0]), values(after, k)]))
     if s.majority: row['largest class'] = fmt(s.majority)
+    if s.cross_validated: row['probe, five folds'] = fmt(s.cross_validated)
     return row | {f'test {k}':values(test, k) for k in test[0]}
 
 def stage_table(named:dict)->pd.DataFrame: # of strings

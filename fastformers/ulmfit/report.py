@@ -138,6 +138,13 @@ class Report:
         words = {_random:_starts[0], _general:_starts[1], _final:last, _tfidf:'TF-IDF with logistic regression'}
         return {k:v for k,v in words.items() if self.scores(k, 'score')}
 
+    def means(self):
+        "Tabulate the mean score of each classifier on validation and on test rows"
+        sign,measure = _sign(self.final[0].score_name)
+        def mean(o): return sign*np.mean([v.mean() for v in o.values()])
+        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,what in self.arms().items()}
+        return pd.DataFrame(rows).T.rename_axis(measure)
+
     def test_sets(self):
         "Tabulate the mean score (± standard deviation over seeds) of each classifier on each test set"
         sign,_ = _sign(self.final[0].score_name)

@@ -13,6 +13,7 @@ __all__ = ['small_config', 'pretrain_lm', 'fine_tune_lm', 'named_task', 'task_dl
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, math, time
+from collections import Counter
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
@@ -77,14 +78,15 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class, its probe and TF-IDF, and say why it may be worse"
-    with learn.no_logging(), learn.no_bar(): _,targs,preds = learn.get_preds(with_decoded=True)
-    stage.majority = targs.bincount().max().item()/len(targs)
+    targs = [int(o) for o in learn.dls.valid_ds.tls[-1]]
+    stage.majority = max(Counter(targs).values())/len(targs)
     rivals = {'largest class':stage.majority}
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['probe'] = stage.score_before.mean()
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
-    if len(preds.unique())==1<len(targs.unique()):
-        faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(preds[0])]!r}")
+    if score<=stage.majority<1: # one class for all rows is right at most so often
+        with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
+        if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if score<rivals[best]-.01: faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}")
     trained = faults and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
@@ -126,9 +128,9 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     stage.schedule = table.rescale(min(max(low, usual), high) if c.epochs is None else c.epochs)
     title = f"{name}, seed {seed}"
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
-    if is_lm and not c.minutes: # a training step costs about three forward passes
-        pass_time = took*stage.data['training tokens']/stage.data['validation tokens']
-        length += f", about {fmt_time(3*pass_time*stage.schedule.total)}"
+    if is_lm and not c.minutes: # a training step costs about three forward passes, `KeepVectors` as much again
+        passes = stage.schedule.total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
+        length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
@@ -178,6 +180,8 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
+        _log.info("stage 2 from a checkpoint without an LM head made no classifier better in our measurements so far "
+                  "(benchmarks/README.md, \"Few labels\"); compare with `leaderboard`")
         if objective.auto_cls is AutoModelForMaskedLM and c.keep_vectors is None: learn.add_cb(KeepVectors())
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
     return _train(learn, c, name, seed, path, resume, start)
@@ -256,14 +260,14 @@ def _start(c, task):
 
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
-    check_columns(df, label_col=label_col)
     task = find_task(df, label_col, task)
     if test is None or not task.one_class or task.labels: return task
     check_columns(test, label_col=label_col)
     known,asked = ([task.names(l)[0] for l in read_labels(o, label_col, task)] for o in (df,test))
     if odd := {*asked}-{*known}:
         names,n = ', '.join(sorted(map(str, odd))[:9]),sum(o in odd for o in asked)
-        if n==len(asked): raise ValueError(f"training has none of the labels of the test rows: {names}")
+        if n==len(asked):
+            raise ValueError(f"training has none of the labels of the test rows: {names}; write them alike in both")
         _log.warning(f"training has no row of {names}: {n} of {len(asked)} test rows count as errors")
         task.labels = sorted({*known}|odd)
     return task
@@ -360,11 +364,12 @@ def fine_tune_classifier(
     stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
     tried = path is not None and tfidf is not None and learn.model.loaded.loaded # no control with random weights
     if tried and _worse(stage.score, tfidf*1.):
-        rows = df if c.refit else df[~df.is_valid]
-        best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col]).save(Path(path).with_name(Path(path).name+'_tfidf'))
-        _log.warning(f"{name}: TF-IDF is better and is in {best}")
+        rows,at = df if c.refit else df[~df.is_valid],Path(path)
+        best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col])
+        _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
     if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
-    every = task_dls(df.assign(is_valid=one), tok, c, text_col, label_col, task_of(dls), seed)
+    every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
+                           seed=seed, task=task_of(dls))
     _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
     return stage
