@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..files import atomic_dir
 from ..models.awd_lstm import AWDLSTMConfig, AWDLSTMModel
 from ..models.families import FamilyMeta, family_meta
-from ..text.tokenizer import load_tokenizer
+from ..text.tokenizer import load_tokenizer, same_ids
 
 # %% ../../nbs/papers/01_elmo.ipynb #aa000017
 class BiLMConfig(AWDLSTMConfig):
@@ -61,6 +61,8 @@ def join_directions(
     tok,back = load_tokenizer(forwards),load_tokenizer(backwards)
     if tok.init_kwargs.get('backwards', False) or not back.init_kwargs.get('backwards', False):
         raise ValueError("the second model, and it alone, is trained with `HFTokenizer(tok, backwards=True)`")
+    if len(tok)!=len(back) or same_ids(back, tok)<1:
+        raise ValueError(f"{forwards} and {backwards} have different tokenizers; train both with one")
     parts = [AWDLSTMModel.from_pretrained(o) for o in (forwards, backwards)]
     config = parts[0].config.to_dict()
     config |= {'hidden_size':2*config['hidden_size'], 'special_ids':sorted(tok.all_special_ids)}
