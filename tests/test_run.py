@@ -179,3 +179,11 @@ def test_classes_that_only_test_rows_have_count_as_errors(caplog):
         stage = fine_tune_classifier(asked[asked.label!=rare], 'wiki-mini', test=asked, epochs=.2, max_len=32)
     assert f'training has no row of {rare}' in caplog.text
     assert stage.test_score.shape==(240,) and not stage.test_score[(asked.label==rare).to_numpy()].any()
+
+def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
+    stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', start='random', epochs=.2, lr=1e-5, max_len=32)
+    better = from_hf(tmp_path/'net_tfidf')
+    assert type(better).__name__=='TextBaseline' and better('move money to my savings')[0]['label'] in better.labels
+    assert stage.path==tmp_path/'net' and not stage.cross_validated
+    few = fine_tune_classifier(intents(60), 'wiki-mini', tmp_path/'few', epochs=.2, max_len=32)
+    assert .2<few.cross_validated<1 and 'probe, five folds' in few.table() and not (tmp_path/'few_tfidf').exists()
