@@ -180,6 +180,7 @@ def test_classes_that_only_test_rows_have_count_as_errors(caplog):
     assert f'training has no row of {rare}' in caplog.text
     assert stage.test_score.shape==(240,) and not stage.test_score[(asked.label==rare).to_numpy()].any()
 
+@pytest.mark.exact
 def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
     stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', start='random', epochs=.2, lr=1e-5, max_len=32)
     better = from_hf(tmp_path/'net_tfidf')
