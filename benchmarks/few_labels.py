@@ -70,18 +70,18 @@ def stage2(args, rows):
     for seed in args.seeds:
         for name in args.sets:
             of = 'clinc150' if name=='intents77' else name
-            work = Path(args.work)/f'{of}-{args.arch}-{args.epochs}-{args.keep}-{args.lm_seed}'
+            work = Path(args.work)/f'{of}-{args.arch}-{args.epochs}-{args.keep}-{args.lm_seed}-{args.mask}'
             texts = sets[of]()[0].text
             texts = texts.sample(min(15000, len(texts)), random_state=0).tolist()
             train,dev,test = sets[name]()
             if not (work/'stage.json').exists():
-                stage = fine_tune_lm(texts, args.arch, work, epochs=args.epochs, keep_vectors=args.keep, seed=args.lm_seed, resume=f'{work}.checkpoints')
-                rows.get(lambda: {'lm seconds':round(stage.seconds), 'nll':stage.metrics['loss']}, 'nll', part='lm', arch=args.arch, set=name, epochs=args.epochs, keep=args.keep, lm_seed=args.lm_seed)
+                stage = fine_tune_lm(texts, args.arch, work, epochs=args.epochs, keep_vectors=args.keep, mask_rate=args.mask, seed=args.lm_seed, resume=f'{work}.checkpoints')
+                rows.get(lambda: {'lm seconds':round(stage.seconds), 'nll':stage.metrics['loss']}, 'nll', part='lm', arch=args.arch, set=name, epochs=args.epochs, keep=args.keep, lm_seed=args.lm_seed, mask=args.mask)
             for n in args.sizes or ([5] if name=='intents77' else [300] if name=='clinc150' else [100,500]):
                 df,at = draw(train, n, seed),test if args.final else dev
                 key = dict(part='stage2', arch=args.arch, set=name, n=n, seed=seed, test=args.final)
                 rows.get(lambda: {**classified(df, at, args.arch), 'probe':frozen(df, at, args.arch)}, 'default', epochs=0, keep=None, lm_seed=None, **key)
-                rows.get(lambda: {**classified(df, at, work), 'probe':frozen(df, at, work)}, 'default', epochs=args.epochs, keep=args.keep, lm_seed=args.lm_seed, **key)
+                rows.get(lambda: {**classified(df, at, work), 'probe':frozen(df, at, work)}, 'default', epochs=args.epochs, keep=args.keep, lm_seed=args.lm_seed, mask=args.mask, **key)
 
 def rates(args, rows):
     "Train 150 steps of 16 rows or 3 epochs from the probe, from ULMFiT's head, and from random weights of the body too"
@@ -163,6 +163,7 @@ if __name__=='__main__':
     p.add_argument('--seeds', default='1,2,3', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--epochs', type=float, default=10.)
     p.add_argument('--keep', type=float, default=1., help='weight of KeepVectors')
+    p.add_argument('--mask', type=float, help='share of tokens that are predicted; default: 0.15')
     p.add_argument('--lm-seed', type=int, default=42)
     p.add_argument('--work', default='runs/few_labels')
     p.add_argument('--final', action='store_true', help='read the test set, once')
