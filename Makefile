@@ -38,4 +38,4 @@ clean:                      # what was built; .venv, caches of downloaded models
 	python3 -m venv .venv
 
 .venv/.%: .venv/bin/python FORCE    # the stamp is a copy: nbdev-export touches pyproject.toml without a change
-	@cmp -s pyproject.toml $@ || { $(PY) -m pip install -q --disable-pip-version-check -e '.$(if $(filter-out demo,$*),[$*])' && cp pyproject.toml $@; }
+	@cmp -s pyproject.toml $@ || { $(PY) -m pip install -q --disable-pip-version-check -e '.[$(if $(filter demo,$*),minilm,$*)]' && cp pyproject.toml $@; }

@@ -140,6 +140,7 @@ def run(args):
     goes_on = check_begun(args, path/'checkpoints', (path/'report.json').exists())
     df,unlabelled,general,test = read_data(recipe)
     for o in (recipe.lm,recipe.classifier): check_arch(recipe.model.arch, **vars(o))
+    for o in recipe.run.archs or (): check_arch(o, recipe.classifier.max_len)
     if not goes_on: delete_checkpoints(path/'checkpoints')
     from fastformers.callback.progress import terminal_progress
     from fastformers.ulmfit.run import ulmfit
@@ -152,12 +153,12 @@ def run(args):
 _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'
 
 def demo(args):
-    "Run the built-in recipe in four minutes: wiki-mini, and 300 questions to an assistant with ten domains"
+    "Run the built-in recipe in five minutes: 300 questions to an assistant, ten domains, wiki-mini and minilm"
     args.recipe = None
     run(args)
     from fastformers.inference.predictor import from_hf
-    answers = answer_table(from_hf(f'{args.output}/classifier')([*_says])).assign(text=_says)
-    print(f"\nThe classifier on new texts:\n{answers.to_string(index=False)}")
+    answers = answer_table(from_hf(f'{args.output}/classifier_minilm')([*_says])).assign(text=_says)
+    print(f"\nThe classifier from minilm on new texts:\n{answers.to_string(index=False)}")
     print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify yours.csv --output models/yours")
 
 # %% ../nbs/10_cli.ipynb #d33a0b64

@@ -36,6 +36,8 @@ class RunConfig:
     # Also score, on the same rows: random (the classifier from random weights), general (from the general LM, without
     # stage 2), tfidf (TF-IDF and logistic regression, seconds); blank: nothing
     compare:tuple[Literal['random','general','tfidf'],...]|None = ('general','tfidf')
+    # Also train the classifier from these checkpoints: hub ids, directories or shipped names, separated by commas
+    archs:tuple[str,...]|None = None
 
     def __post_init__(self): parse(RunConfig.__annotations__['compare'], ','.join(self.compare or ()), '[run] compare: ')
 
@@ -271,9 +273,10 @@ class Recipe:
     def resolved(self, base='.'):
         "Return a copy with paths made absolute from the directory `base`"
         def at(o): return o if o in (None,'intents') else str((Path(base)/Path(o).expanduser()).absolute())
-        data,arch = {k:at(getattr(self.data, k)) for k in ('source','unlabelled','general','test')},at(self.model.arch)
-        model = dict(arch=arch) if arch and Path(arch).is_dir() else {}
-        return self.replace(run=dict(output=at(self.run.output)), data=data, model=model)
+        def found(o): return at(o) if o and Path(at(o)).is_dir() else o
+        data = {k:at(getattr(self.data, k)) for k in ('source','unlabelled','general','test')}
+        run = dict(output=at(self.run.output), archs=self.run.archs and tuple(map(found, self.run.archs)))
+        return self.replace(run=run, data=data, model=dict(arch=found(self.model.arch)))
 
     def to_ini(self):
         "Write all settings with their comments as the text of an INI file"
@@ -340,7 +343,7 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "Return the recipe of `fastformers demo`"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf')),
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf'), archs=('minilm',)),
         data=dict(source='intents', rows=300, unlabelled='intents', unlabelled_rows=10_000, test='intents'),
         model=dict(arch='wiki-mini'), lm=dict(epochs=4, valid_pct=.1, lr=1e-3, bs=64),
         classifier=dict(max_len=128, valid_pct=.05)) # test rows measure

@@ -135,8 +135,9 @@ class Report:
     def arms(self):
         "Map the name of each classifier to its start, in the order of the stages and TF-IDF last"
         last = _starts[2 if _lms[1] in self.named else 1]
-        words = {_random:_starts[0], _general:_starts[1], _final:last, _tfidf:'TF-IDF with logistic regression'}
-        return {k:v for k,v in words.items() if self.scores(k, 'score')}
+        words = {_random:_starts[0], _general:_starts[1], _final:last}
+        words |= {k:k.removeprefix('classifier ') for k in self.named if k.startswith('classifier from ') and k not in words}
+        return {k:v for k,v in (words | {_tfidf:'TF-IDF with logistic regression'}).items() if self.scores(k, 'score')}
 
     def means(self):
         "Tabulate the mean score of each classifier on validation and on test rows"
@@ -157,8 +158,9 @@ class Report:
 
     def _compare(self):
         arms = self.arms()
-        lms = [(k, _starts.index(v)) for k,v in arms.items() if k!=_tfidf]
+        lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
         pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
+        pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
         for on,attr in _parts:
             for what,a,b in pairs:
                 before,after = self.scores(a, attr),self.scores(b, attr)
