@@ -27,7 +27,7 @@ def fresh(root, tmp_path_factory):
     shutil.copy(root/'pyproject.toml', new)
     for o in ('nbs','fastformers'): shutil.copytree(root/o, new/o, ignore=skip)
     for o in (new/'fastformers').rglob('*.py'):
-        if o.name!='__init__.py': o.unlink()
+        if o.name not in ('__init__.py','__main__.py'): o.unlink()
     env = {k:v for k,v in os.environ.items() if k!='IN_TEST'}       # with it, nbdev-export does nothing
     for o in ('nbdev-export','nbdev-clean'): subprocess.run([Path(sysconfig.get_path('scripts'))/o], cwd=new, env=env, check=True, capture_output=True, text=True)
     return new

@@ -15,6 +15,7 @@ from fastai.callback.core import Callback
 from fastai.callback.progress import ProgressCallback
 from fastcore.foundation import noop
 from tqdm import tqdm
+from ..files import writes
 
 # %% ../../nbs/callback/06_progress.ipynb #db1ef4bc
 class TerminalProgress(Callback):
@@ -26,7 +27,7 @@ class TerminalProgress(Callback):
         epochs = self.n_epoch if runner is None else runner.schedule.total
         self.clock = runner if runner and runner.minutes else None
         total,unit = (runner.seconds,'s') if self.clock else (epochs*len(self.dls.train),'batch')
-        self.bar = tqdm(total=math.ceil(total), unit=unit, delay=seconds,
+        self.bar = tqdm(total=math.ceil(total), unit=unit, delay=seconds, disable=not writes(),
                         mininterval=seconds, maxinterval=seconds)
         self.old_logger,self.learn.logger = self.learn.logger,noop # the table of epochs
     def after_batch(self):

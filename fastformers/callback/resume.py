@@ -26,11 +26,12 @@ from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, Tr
 from fastai.callback.training import GradientAccumulation
 from fastai.optimizer import Lookahead
 from fastai.torch_core import get_random_states, set_random_states
-from ..files import atomic_dir, content_hash, mark_checkpoints
+from ..files import atomic_dir, content_hash, mark_checkpoints, writes
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
 from .schedule import ScheduleRunner, acts_in_step, in_fit
 from .regularize import Regularizer
+from .distributed import Distributed
 from .compute import TokenAccumulation, cpu_bf16
 
 _log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
-        elif acts_in_step(o): # a user's own callback is compared only if it is a `Regularizer`
+        elif acts_in_step(o) and not isinstance(o, Distributed): # a user's own callback is compared only if it is a `Regularizer`
             known = type(o).__module__.startswith(('fastai.','fastformers.')) or isinstance(o, Regularizer)
             if known: res[f'callback {o.name}'] = describe(o)
     return res
@@ -287,6 +288,7 @@ class Resume(Callback):
         self._handler = None # some handlers cannot be pickled
 
     def _save(self, batch, done=False):
+        if not writes(): return
         own,tensors = get_state(self.learn)
         state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, learn=own,
                      settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)

@@ -18,7 +18,7 @@ import math, time
 import numpy as np, pandas as pd
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
-from fastai.basics import Callback, CancelFitException, CancelTrainException, L, Learner, patch
+from fastai.basics import Callback, CancelFitException, CancelTrainException, L, Learner, noop, patch
 from ..files import Registry
 
 # %% ../../nbs/callback/00_schedule.ipynb #9f754c8a
@@ -227,6 +227,7 @@ def in_fit(cb):
 class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates at each batch, with the arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
+    shared = staticmethod(noop)  # with several processes and `minutes`: gives all the time of the first
     def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, minutes=None, reserved=0.):
         self.schedule,self.lrs = schedule,np.asarray(lrs)
         self.anneal,self.minutes = anneal,minutes
@@ -235,11 +236,14 @@ class ScheduleRunner(Callback):
     def before_fit(self):
         self.step,self.hps,self.cut = None,{'lr':[]},False
         self.spent,self.batch = 0.,0.  # seconds of the fit, of the last batch
-        self.since = time.monotonic()  # time of the last tick
+        if self.minutes: self.seconds = self.shared(self.seconds)
+        self.since = self.now()  # time of the last tick
+
+    def now(self): return self.shared(time.monotonic())
 
     def tick(self):
         "Add the time since the last tick to the seconds of the fit"
-        now = time.monotonic()
+        now = self.now()
         self.spent,self.since = self.spent+now-self.since,now
 
     def pos(self, ahead=0): # in epochs, with `minutes` by the clock
@@ -272,7 +276,7 @@ class ScheduleRunner(Callback):
 
     def after_batch(self):
         if self.minutes:
-            self.batch = time.monotonic()-self.since
+            self.batch = self.now()-self.since
             self.learn.pct_train = min(self.pos(1)/self.schedule.total, 1.)
             self.learn.n_epoch = math.ceil((self.epoch+(self.iter+1)/self.n_iter)/self.pct_train)
         self.cut = self._ends and self.iter+1<self.n_iter

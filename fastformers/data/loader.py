@@ -61,6 +61,8 @@ class TokensDL(TfmdDL):
         self._plan = None                # (pass, its order)
         self._width = self._widest = None # width of the current batch and of the longest row, for `to_detach`
         self._start,self._ready = 0,None # where the next iteration begins, see `seek`
+        self._part = 0,1,True             # what this process reads, see `divide`
+        self.idle = False                 # has this process no row of the current batch?
 
     @property
     def lengths(self):
@@ -97,12 +99,27 @@ class TokensDL(TfmdDL):
         if self.max_tokens is None: full,short = full+short[:-1],short[-1:] # only the last may be short
         return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
 
-    def _batches(self, idxs):
+    def divide(self, rank, n, rows=True):
+        "Read as process `rank` of `n` from now on: every n-th row of each batch, or every n-th batch"
+        self._part = rank,n,rows
+        return self
+    def _own(self, batches):
+        "What this process reads of all `batches`, and a row of another process where it has none"
+        rank,n,rows = self._part
+        if n==1: return batches
+        return [b[rank::n] if len(b)>rank else b[:1] for b in batches] if rows else batches[rank::n]
+    def _idle(self):
+        "Numbers of the batches in which this process has no row"
+        rank,n,rows = self._part
+        return {i for i,b in enumerate(self._all(self.get_idxs())) if len(b)<=rank} if rows and n>1 else ()
+
+    def _all(self, idxs):
         if not isinstance(idxs, np.ndarray):
             idxs = np.array([*islice(idxs, self.n)], int) # endless with fastai's `unique=True`
         idxs = idxs[:self.n]
         if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # no order from outside
         return self.cut(idxs)
+    def _batches(self, idxs): return self._own(self._all(idxs))
     def __len__(self): return len(self._batches(self.get_idxs()))
     def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
         batches = self._batches(self._DataLoader__idxs)[self._start:]
@@ -119,9 +136,10 @@ class TokensDL(TfmdDL):
         self.after_batch.fs = self.after_batch.fs.map(own)
     def after_iter(self): self.passes += 1
     def __iter__(self):
-        self._widest = None
-        for b in super().__iter__():
+        self._widest,idle = None,self._idle()
+        for i,b in enumerate(super().__iter__(), self._start):
             self._begin()
+            self.idle = i in idle
             self._width = b[0].shape[-1]
             yield b
         self._begin()
@@ -137,14 +155,14 @@ class TokensDL(TfmdDL):
         if ready is not None: ready()
 
     def to_detach(self, b, cpu=True, gather=True):
-        "Pad tokens to the longest row, so that `get_preds` can join batches"
+        "Pad tokens to the longest row, so that `get_preds` can join batches. Nothing is gathered from other processes"
         pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
         if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # `len` sorts
         def widen(o):
             if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
             return pad.widen(o, self._widest, pad.value if isinstance(o, TensorTokens) else -100).as_subclass(type(o))
         if pad is not None and self._widest and isinstance(b, tuple): b = tuple(map(widen, b))
-        return to_detach(b, cpu, gather)
+        return to_detach(b, cpu, False)
 
     def new(self, dataset=None, cls=None, **kwargs):
         in_order = self.in_order or dataset is not None and not self.shuffle # as for `test_dl`

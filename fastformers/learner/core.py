@@ -24,6 +24,7 @@ from fastai.learner import Learner
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
+from ..callback.distributed import Distributed, n_processes, wait
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
@@ -100,6 +101,7 @@ def _learner(
     if model.adapters:
         _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
     own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
+    if n_processes()>1: own.append(Distributed())
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
                    cbs=[*own, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
 
@@ -251,6 +253,7 @@ def _write(learn, path, readme=False, **facts):
                                   base=base, rows=rows, scores=_scores(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
+    wait()
     return Path(path)
 
 @patch

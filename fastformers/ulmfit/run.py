@@ -14,10 +14,11 @@ import json, tempfile, time
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
+from ..callback.distributed import shared, wait
 from ..callback.resume import differences
 from ..data.labels import as_frame, mark_valid
 from ..hub import default_arch
-from ..files import check_dir, checkpoints_mark, content_hash, delete_checkpoints, to_json, write_text
+from ..files import check_dir, checkpoints_mark, content_hash, delete_checkpoints, to_json, writes, write_text
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.core import normal
@@ -65,16 +66,17 @@ def ulmfit(
     facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts, test=tested)
     with tempfile.TemporaryDirectory() as tmp:
         names = dict(text_col=text_col, label_col=label_col)
-        run = _Run(r, df, test, arch, Path(path or tmp), seeds, names, task)
+        run = _Run(r, df, test, arch, Path(path or shared(tmp)), seeds, names, task)
         run.check()
-        _begin(run.root, facts, resume)
+        if writes(): _begin(run.root, facts, resume)
+        wait()
         run.classifiers(run.lm_stages(texts, general))
         if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
                 'test rows':0 if test is None else len(every), 'seeds':seeds}
         report = run.report(path=path, info=info)
-    if path is not None:
+    if path is not None and writes():
         report.save()
         delete_checkpoints(run.root/'checkpoints')
     return report

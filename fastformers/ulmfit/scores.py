@@ -17,6 +17,7 @@ from fastai.learner import Learner
 from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from ..inference.baseline import TextBaseline
+from ..callback.distributed import shared
 from ..objectives.core import objective_of
 from ..text.encode import texts_in
 
@@ -47,7 +48,7 @@ def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays
     score,weight = (torch.cat(o).numpy()[np.argsort(idxs)] for o in (rows.scores,rows.weights))
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing
-    return dict(zip(names, values)), score, weight
+    return shared((dict(zip(names, values)), score, weight)) # stages decide by them, all processes alike
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #d89f0710
 def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their mean; None without classes

@@ -24,6 +24,7 @@ from fastai.learner import Learner
 from fastai.torch_core import set_seed
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
+from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
 from ..callback.resume import Resume
 from ..callback.schedule import anneals, discriminative_lrs, schedules, table_for
@@ -204,9 +205,9 @@ def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
     train,_ = split_rows(df, valid_col, c.valid_pct, text_col)
     texts,at = df[text_col].iloc[train].tolist(),None if resume is None else Path(resume.path)/'tokenizer'
-    if at is not None and at.is_dir(): return load_tokenizer(at)
+    if at is not None and at.is_dir(): return shared(load_tokenizer(at))
     if at is not None: mark_checkpoints(at.parent)
-    return train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at)
+    return shared(train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at))
 
 @delegates(GeneralConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
