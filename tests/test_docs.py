@@ -99,6 +99,7 @@ def test_index_is_the_readme(root, pages):
     page = text(pages['index.html'])
     code = re.search(r'^```python\n(.*?)^```', (root/'README.md').read_text('utf-8'), re.M|re.S)[1]
     for o in filter(None, map(str.split, code.splitlines())): assert ' '.join(o) in page
+    assert 'few hundred labels' in page and 'pip install' in page, 'what the page begins with'
     assert any(o.startswith('images/') or o.startswith('pictures/') for o in pages['index.html'].loads)
 
 def test_navigation_is_tutorials_then_rooms_in_order(root, docs, pages):

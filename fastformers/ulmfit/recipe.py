@@ -149,7 +149,7 @@ class GeneralConfig(LMConfig):
     tok_kind:str = 'unigram' # Tokenizer that is trained: unigram, bpe or wordpiece
     vocab_sz:int = 8000 # Size of its vocabulary
     backwards:bool = False # Read each text from the last token to the first? Later stages do so too
-    family:str = 'bert' # Architecture: bert, roberta, electra, ... for mlm; gpt2, llama, ... for clm
+    family:str = 'modernbert' # Architecture: modernbert, bert, roberta, ... for mlm; gpt2, llama, ... for clm
     layers:int = 6 # Layers of the network
     width:int = 256 # Its hidden size; attention heads have 64 dimensions
     inner:int|None = None # Inner width of its feed-forward layers; blank: four times the hidden size

@@ -70,10 +70,10 @@ def _plot_scores(r, ax):
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
         for o in zip(v, y): ax.annotate(fmt(o[0]), o, (0,11*up), textcoords='offset points', ha='center', va='center')
     ax.set(ylim=(len(arms)-.4,-.6), xlabel=f"{measure}{', lower is better' if sign<0 else ''}, 95 % interval")
-    by = r.gains().query('measure==@measure').groupby('what', sort=False)
+    by = r.shown_gains().query('measure==@measure')
     def says(o): return f'{verdict(o.better_by, o.low, o.high)} ({o.on})'
     title = [f"What each stage gained in {measure}"+' was not measured'*(not len(by))]
-    title += [f"{what}: {', '.join(map(says, o.itertuples()))}" for what,o in by]
+    title += [f'{o.what}: {says(o)}' for o in by.itertuples()]
     ax.set_title('\n'.join(title), fontsize='medium')
     ax.set_yticks(range(len(arms)), arms.values())
     ax.legend(loc='upper left', bbox_to_anchor=(1,1))
@@ -177,6 +177,10 @@ class Report:
         if self._gains is None: self._gains = [*self._compare()]
         return pd.DataFrame(self._gains, columns='what on measure before after better_by low high rows seeds says'.split())
 
+    def shown_gains(self):
+        "Tabulate the comparisons, without those on validation rows that are also on test rows"
+        return self.gains().drop_duplicates(['what','measure'], keep='last')
+
     def _scores_sentence(self):
         s,arms = self.final[0],self.arms()
         sign,measure = _sign(s.score_name)
@@ -193,7 +197,7 @@ class Report:
         "List a sentence about the scores of all classifiers, and one about each gain"
         n = len({*self.arms()}-{_tfidf})
         alone = ['There is one classifier only: what the LM stages gained was not measured.']*(n==1)
-        return [*([self._scores_sentence()] if n else []), *alone, *self.gains().says]
+        return [*([self._scores_sentence()] if n else []), *alone, *self.shown_gains().says]
 
     def summary(self):
         "Summarize the table and the gain of each stage as Markdown"
