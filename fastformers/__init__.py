@@ -25,6 +25,7 @@ Modules:
 - `fastformers.inference.baseline`: Train and use a linear model on words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
+- `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`

@@ -187,17 +187,15 @@ def compare(args):
     print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
 
 # %% ../nbs/10_cli.ipynb #092eb30b
+def _cell(v):
+    if isinstance(v, (list,tuple)): return '; '.join(map(_cell, v))
+    return '' if v is None or v!=v else f'{v:.6g}' if isinstance(v, float) else str(v)
+
 def answer_table(answers):
     "Convert answers of a `Predictor` to rows with label (or answer, ...), score, label_2, score_2, ..."
     import pandas as pd
-    def cell(v):
-        if isinstance(v, (list,tuple)): return '; '.join(map(cell, v))
-        return '' if v is None else f'{v:.6g}' if isinstance(v, float) else str(v)
-    def row(o):
-        if isinstance(o, list) and all('text' in a for a in o): # spans of a text
-            o = dict(label=[f"{a['text']}: {a['label']}" for a in o], score=[a['score'] for a in o])
-        return {f'{k}_{i}' if i>1 else k:cell(v) for i,a in enumerate(L(o), 1) for k,v in a.items()}
-    return pd.DataFrame([row(o) for o in answers])
+    from fastformers.inference.answers import answer_rows
+    return pd.DataFrame(answer_rows(answers)).map(_cell)
 
 chunksize = 4096 # rows of a file in memory at once
 
@@ -211,14 +209,12 @@ def read_chunks(path, data): # (columns of the texts, iterator over tables)
     check_columns(first, text_col=cols)
     return cols, read_texts(path, list(first), chunksize=chunksize, **kw)
 
-def predict_file(answer, cols, chunks, out, sep=','):
-    "Write `chunks` with the answers of `answer` to the open file `out`"
+def predict_file(answer, chunks, out, sep=','):
+    "Write the tables `chunks` with the columns that `answer` adds to the open file `out`"
     from tqdm import tqdm
     with tqdm(unit=' rows', file=sys.stderr) as bar:
         for i,df in enumerate(chunks):
-            texts = df[cols].agg(tuple, axis=1) if isinstance(cols, list) else df[cols]
-            new = answer_table(answer(texts.tolist())).set_index(df.index)
-            if {*new} & {*df}: new = new.add_prefix('predicted_')
+            new = answer(df).iloc[:,df.shape[1]:].map(_cell)
             df.join(new).to_csv(out, sep=sep, index=False, header=i==0)
             bar.update(len(df))
 
@@ -230,12 +226,13 @@ def predict(args):
     if not os.path.isdir(resolve_arch(args.model)): raise FileNotFoundError(not_found(args.model, 'classifier'))
     from fastformers.inference.predictor import from_hf
     predictor = from_hf(args.model, device=args.device)
-    answer = partial(predictor, **{k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args})
+    how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args}
+    if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
         sep = '\t' if '.tsv' in Path(args.out).suffixes else ','
         with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', newline='') as f:
-            predict_file(answer, cols, chunks, f, sep)
-    elif args.csv: predict_file(answer, cols, chunks, sys.stdout)
+            predict_file(answer, chunks, f, sep)
+    elif args.csv: predict_file(answer, chunks, sys.stdout)
     else:
         texts,n = args.texts,len(args.texts)
         if predictor.task.fields: texts = [tuple(texts)] # the parts of one input
@@ -243,7 +240,7 @@ def predict(args):
             raise ValueError(f"{args.model} reads pairs, got {n} text{'s'*(n>1)}; "
                              "expected the two texts of a pair, 'one' 'other', or --csv FILE --text-col a,b")
         elif predictor.pairs: texts = [*zip(texts[::2], texts[1::2])]
-        print(answer_table(answer(texts)).assign(text=texts).to_string(index=False))
+        print(answer_table(predictor(texts, **how)).assign(text=texts).to_string(index=False))
 
 # %% ../nbs/10_cli.ipynb #43db67ab
 _example = """A csv file with the columns text and label; a language model on its texts, then a classifier:

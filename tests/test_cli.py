@@ -136,6 +136,32 @@ def test_a_large_csv_is_read_in_chunks(here, tmp_path, monkeypatch):
     assert got.text.tolist()==tiny_df().text.tolist()
     assert got.predicted_label.tolist()==[o['label'] for o in from_hf(here/'classifier', device='cpu')(tiny_df().text.tolist())]
 
+def test_a_file_is_written_whole_or_not_at_all(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, 'chunksize', 16)
+    seen = []
+    def breaks(self, df, *args, **kwargs):
+        seen.append(len(df))
+        if len(seen)==3: raise OSError('the disk is full')
+        return df.assign(label='a')
+    monkeypatch.setattr('fastformers.inference.answers.BasePredictor.predict_frame', breaks)
+    (tmp_path/'out.csv').write_text('old')
+    assert run('predict', here/'classifier', '--csv', here/'reviews.csv', '--out', tmp_path/'out.csv')==2
+    assert [o.name for o in tmp_path.iterdir()]==['out.csv'] and (tmp_path/'out.csv').read_text()=='old' and len(seen)==3
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform!='linux', reason='counts kilobytes as Linux does')
+def test_memory_does_not_grow_with_the_file(here, tmp_path, without_fastai):
+    peaks = []
+    for n in (10_000, 100_000):
+        with open(tmp_path/'in.csv', 'w') as f: print('text', *(f'This film number {i} is fine' for i in range(n)), sep='\n', file=f)
+        code = f"""import resource, sys
+from fastformers.cli import main
+assert main(['predict', {str(here/'classifier')!r}, '--csv', {str(tmp_path/'in.csv')!r}, '--out', {str(tmp_path/'out.csv')!r}])==0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
+        peaks.append(int(without_fastai(code)))
+        assert sum(1 for _ in open(tmp_path/'out.csv'))==n+1
+    assert peaks[1]-peaks[0]<30_000, peaks
+
 def test_lines_of_a_text_file_are_labelled_without_fastai(here, tmp_path, without_fastai):
     write_text(tmp_path/'lines.txt', 'Great sound.\nCafé, naïve 😡\n')
     code = f"import sys\nfrom fastformers.cli import main\nr = main(['predict', {str(here/'classifier')!r}, '--csv', {str(tmp_path/'lines.txt')!r}])\nassert 'fastai' not in sys.modules\nsys.exit(r)"

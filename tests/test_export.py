@@ -1,5 +1,5 @@
 "A classifier leaves fastai and gives the same answers; what cannot be opened is refused in a sentence"
-import json, logging
+import json, logging, pickle
 from functools import partial
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock, MultiCategoryBlock, RegressionBlock
@@ -451,3 +451,26 @@ def test_members_of_an_ensemble_must_predict_the_same(tmp_path):
 
 
 
+
+# ---- tables, and other processes
+
+def test_a_table_gets_columns(tmp_path):
+    path = learner('bert').to_hf(tmp_path/'o')
+    p,o = from_hf(path, 'cpu'),df[['text','label']].set_axis([0]*len(df))               # an index of one value
+    got = p.predict_frame(o, top_k=2)
+    assert list(got)==['text','label','predicted_label','predicted_score','predicted_label_2','predicted_score_2'] and got.index.equals(o.index)
+    assert got.predicted_label.tolist()==[a['label'] for a in p(o.text.tolist())] and got.predicted_score.dtype==float
+    two = from_hf(learner('bert', 'pairs').to_hf(tmp_path/'two'), 'cpu')
+    rows = tiny_pairs()
+    assert two.predict_frame(rows, ['text_a','text_b']).predicted_label.tolist()==[a['label'] for a in two([*zip(rows.text_a, rows.text_b)])]
+    with pytest.raises(ValueError, match='did you mean text'): p.predict_frame(o, 'txt')
+
+def test_a_predictor_goes_to_another_process_as_its_path(tmp_path, monkeypatch):
+    path = learner('bert').to_hf(tmp_path/'o')
+    monkeypatch.chdir(tmp_path)
+    p = from_hf('o', device='cpu')
+    data = pickle.dumps(p)
+    assert len(data)<1000
+    monkeypatch.chdir('/')
+    assert torch.equal(pickle.loads(data).scores(texts), p.scores(texts))
+    assert torch.equal(pickle.loads(pickle.dumps(Ensemble([p, p]))).scores(texts), p.scores(texts))

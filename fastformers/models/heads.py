@@ -26,7 +26,7 @@ def _real(h, mask):
 
 def _pick(h, mask, at):
     "Select the hidden state at position `at` `(bs,)` of each row, with zeros for rows without a real token"
-    return h[torch.arange(len(h), device=h.device), at].float().masked_fill(~mask.any(1, keepdim=True), 0.)
+    return h[torch.arange(h.shape[0], device=h.device), at].float().masked_fill(~mask.any(1, keepdim=True), 0.)
 
 def cls_pool(
     h:Tensor, # hidden states, `(bs, sl, nf)`
