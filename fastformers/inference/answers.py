@@ -14,7 +14,6 @@ from pathlib import Path
 from fastcore.foundation import L, first
 from ..files import atomic_dir
 from .stage_json import write_stage
-from ..text.readers import check_columns
 
 # %% ../../nbs/inference/01_answers.ipynb #1db56f59
 def as_texts(texts):
@@ -61,7 +60,8 @@ class BasePredictor:
         **kwargs # As in a call
     ): # `df` with more columns; of names that it has, with the prefix predicted_
         "Predict labels and scores of the rows of the DataFrame `df`"
-        import pandas as pd
+        import pandas as pd # not needed for texts
+        from fastformers.text.readers import check_columns
         check_columns(df, text_col=text_col)
         cols = [df[c] for c in L(text_col)]
         texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
