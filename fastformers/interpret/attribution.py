@@ -152,7 +152,7 @@ def explain(self:Learner, text, label=None, method:str='erasure')->Explanation:
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0022
 def top_words(
-    predictor, # A `Predictor`, `TextBaseline`, `Ensemble` or directory opened by `from_hf`; or a `Learner`
+    predictor, # Any predictor, or a `Learner`
     texts, # Texts or pairs; some hundreds
     n=10, # Words of each label
     least=3, # Texts in which a word must occur
