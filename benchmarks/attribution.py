@@ -1,4 +1,4 @@
-"""Which way to weigh words tells the truth? `explain` of a classifier on AG News and SST-2
+"""Which way to weigh words tells the truth: `explain` of a classifier on AG News and SST-2
 
     FASTFORMERS_DATA=... python benchmarks/attribution.py
 

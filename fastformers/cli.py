@@ -323,7 +323,7 @@ def make_parser():
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='+', help='A text, or the two texts of a pair')
     p.add_argument('--label', help='Label to explain (default: the predicted one)')
-    p.add_argument('--method', default='erasure', help='erasure, gradient or integrated_gradients (default: erasure)')
+    p.add_argument('--method', default='erasure', help='erasure or integrated_gradients (default: erasure)')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')

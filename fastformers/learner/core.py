@@ -14,6 +14,7 @@ import inspect, logging
 from copy import copy
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastcore.basics import patch
@@ -29,7 +30,7 @@ from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
 from ..data.block import reads_pairs, tokenizer_of
 from ..files import atomic_dir, write_text
-from ..hub import resolve_arch
+from ..hub import push, resolve_arch
 from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
 from ..inference.predictor import Predictor
 from ..inference.stage_json import read_stage, write_stage
@@ -267,6 +268,14 @@ def save_encoder(self:Learner, path, **facts)->Path:
 def to_hf(self:Learner, path)->Path: # the directory; its README.md names what opens it
     "Write model, tokenizer and a model card to the directory `path`, for use without fastai"
     return _write(self, path, readme=True)
+
+@patch
+def push_to_hub(self:Learner,
+    repo_id, # Such as 'name/model'; you are logged in by `hf auth login`
+    private=None # Only for you? None: as your account says
+)->str: # address of the repository
+    "Upload what `to_hf` writes to the model hub, where `from_hf(repo_id)` opens it"
+    with TemporaryDirectory() as d: return push(self.to_hf(Path(d)/'model'), repo_id, private)
 
 def _load_weights(mine, theirs, path):
     "Copy the loaded weights of the `HFModel` `theirs` into `mine`"
