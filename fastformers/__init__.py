@@ -12,7 +12,7 @@ Modules:
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
-- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict`
+- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain`
 - `fastformers.compare.entries`: Ways from labelled rows to a classifier, each a small function `fit(rows)`: `entry`, `Rows`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
@@ -28,6 +28,7 @@ Modules:
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
+- `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`

@@ -47,6 +47,7 @@ from .learner.core import lm_learner, classifier_learner
 from .interpret.intervals import paired_bootstrap
 from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
+from .interpret.attribution import top_words # and `explain`
 from .interpret.decisions import expected_calibration_error, plot_reliability
 from .ulmfit.recipe import read_recipe
 from .ulmfit.scores import measure

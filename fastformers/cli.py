@@ -1,4 +1,4 @@
-"""The command `fastformers`: `run demo compare pretrain adapt classify predict`
+"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain`
 
 Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
@@ -8,7 +8,7 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'check_arch', 'train', 'pretrain', 'adapt',
-           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'predict',
+           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'predict',
            'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
@@ -218,14 +218,25 @@ def predict_file(answer, chunks, out, sep=','):
             df.join(new).to_csv(out, sep=sep, index=False, header=i==0)
             bar.update(len(df))
 
+def _open(path, device=None):
+    from fastformers.hub import not_found, resolve_arch
+    if not os.path.isdir(resolve_arch(path)): raise FileNotFoundError(not_found(path, 'classifier'))
+    from fastformers.inference.predictor import from_hf
+    return from_hf(path, device=device)
+
+def explain(args):
+    "Weigh the words of a text, or of the two texts of a pair, for its label"
+    predictor = _open(args.model)
+    from fastformers.interpret import attribution # `explain`
+    if len(args.texts)>2: raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
+    text = args.texts[0] if len(args.texts)==1 else tuple(args.texts)
+    print(predictor.explain(text, args.label, args.method))
+
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
     if args.csv: cols,chunks = read_chunks(args.csv, args.data)
-    from fastformers.hub import not_found, resolve_arch
-    if not os.path.isdir(resolve_arch(args.model)): raise FileNotFoundError(not_found(args.model, 'classifier'))
-    from fastformers.inference.predictor import from_hf
-    predictor = from_hf(args.model, device=args.device)
+    predictor = _open(args.model, args.device)
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
@@ -306,6 +317,11 @@ def make_parser():
                    help='Each trains every entry once (default: 1,2,3)')
     output(p, required=True, help='Directory of the results')
     add_flags(p, 'data', 'text_col label_col valid_col group_col sep encoding')
+    p = command(explain, 'DIR TEXT')
+    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
+    p.add_argument('texts', metavar='TEXT', nargs='+', help='A text, or the two texts of a pair')
+    p.add_argument('--label', help='Label to explain (default: the predicted one)')
+    p.add_argument('--method', default='erasure', help='erasure or integrated_gradients (default: erasure)')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')

@@ -7,8 +7,7 @@ A way of your own is a function with the decorator `entry`."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'quiet', 'NoTime', 'Limit', 'within',
-           'as_predictor', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'stage2', 'adapters',
-           'random_weights']
+           'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'stage2', 'adapters', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 import logging, time
@@ -20,11 +19,10 @@ from fastcore.foundation import L
 from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from ..callback.progress import terminal_progress
-from ..data.block import reads_pairs, tokenizer_of
 from ..data.labels import read_labels
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
-from ..inference.predictor import Predictor
+from ..learner.core import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
 from ..tasks.core import Task
@@ -135,10 +133,6 @@ def within(rows, fit):
         if e.seconds>600*rows.minutes: raise
         rows.cut += 1
         return fit(minutes=rows.minutes)
-
-def as_predictor(learn):
-    "Make a `Predictor` of a trained classifier"
-    return Predictor(learn.model, tokenizer_of(learn.dls), learn.model.task, reads_pairs(learn.dls))
 
 def check_pass(learn, minutes):
     "Raise `NoTime` if the network needs more than `minutes` to read the training rows once"

@@ -11,8 +11,10 @@ __all__ = ['as_texts', 'answer_rows', 'BasePredictor']
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from fastcore.foundation import L, first
 from ..files import atomic_dir
+from ..hub import push
 from .stage_json import write_stage
 
 # %% ../../nbs/inference/01_answers.ipynb #1db56f59
@@ -86,3 +88,10 @@ class BasePredictor:
             self.write(tmp)
             write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | facts)
         return Path(path)
+
+    def push_to_hub(self,
+        repo_id, # Such as 'name/model'; you are logged in by `hf auth login`
+        private=None # Only for you? None: as your account says
+    )->str: # address of the repository
+        "Upload the predictor to the model hub, where `from_hf(repo_id)` opens it"
+        with TemporaryDirectory() as d: return push(self.save(Path(d)/'model'), repo_id, private)

@@ -1,0 +1,25 @@
+"""Which way to weigh words tells the truth: `explain` of a classifier on AG News and SST-2
+
+    FASTFORMERS_DATA=... python benchmarks/attribution.py
+
+MiniLM, trained as typed on 400 labelled rows as they come; 150 other training rows are explained. No test set is read. The rows are in results/attribution/rows.jsonl."""
+import torch
+from classify import Rows
+from common import *
+from few_labels import draw, sets
+
+def table(name, seed):
+    from fastformers.interpret.attribution import faithfulness
+    from fastformers.learner.core import as_predictor
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    train,dev,_ = sets[name]()
+    learn = fine_tune_classifier(draw(train, 400, seed), 'minilm', max_len=128).learner
+    return {'methods':faithfulness(as_predictor(learn), dev.text[:150].tolist()).round(4).to_dict('index')}
+
+if __name__=='__main__':
+    torch.set_num_threads(1)
+    quiet()
+    rows = Rows(results/'attribution')
+    rows.settings = {'commit':commit, 'precision':os.environ.get('FASTFORMERS_PRECISION','auto')}
+    for name in ('agnews','sst2'): rows.get(lambda: table(name, 1), 'methods', set=name, seed=1)
+    for o in rows.all: print(o['set'], pd.DataFrame(o['methods']).T.round(3).to_string(), sep='\n')
