@@ -123,7 +123,7 @@ class LMConfig(TrainConfig):
     # What is predicted: mlm (masked tokens), clm (the next token) or another objective;
     # blank: mlm, or clm if the tokenizer has no mask token; none: skip this stage
     objective:str|None = None
-    # Share of tokens that a masked language model predicts; blank: 0.15
+    # Share of tokens that a masked language model predicts; blank: 0.15, or 0.2 if the checkpoint has no LM head
     mask_rate:float|None = None
     # Weight of a term that keeps the mean vectors of the rows, `KeepVectors`; blank: 1 if the checkpoint has no LM head
     keep_vectors:float|None = None
