@@ -25,6 +25,9 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
+from transformers import BertForMaskedLM
+from fastformers.ulmfit.recipe import Recipe
+from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, pretrain_lm
 defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
 root = Path(sys.argv[1])
@@ -74,13 +77,22 @@ def lm_stages(path):
     b = fine_tune_lm(df, root/path/'general', root/path/'target', seq_len=32, bs=8, epochs=1., drop_mult=0., precision='fp32')
     return dict(weights={f'{o.name} {k}':p.detach().clone() for o in (a,b) for k,p in o.learner.model.named_parameters()}, metrics=b.metrics, score=torch.tensor(b.score))
 
+def whole_run(path):
+    "A run of all stages with its report, and without a directory"
+    how = dict(epochs=1., lr=1e-3, bs=8, drop_mult=0.)
+    recipe = Recipe().replace(model=dict(arch=str(root/'arch'), precision='fp32'), lm=how|dict(seq_len=32), classifier=how|dict(max_len=24, start='random'))
+    reports = [ulmfit(df, test=tiny_df()[46:], recipe=recipe, path=o) for o in (root/f'{path}_run', None)]
+    return dict(metrics={f'{i} {s.name} {k}':float(v) for i,r in enumerate(reports) for s in r.stages for k,v in (s.metrics|s.test).items()},
+                weights={k:p.detach().clone() for k,p in reports[1].learner.model.named_parameters()})
+
 def refused(cb):
     try: fit('mlm', cbs=cb)
     except Exception as e: return str(e)
 
 equal = dict(mlm=lambda: fit('mlm'), clm=lambda: fit('clm', opt_func=SGD), tags=lambda: fit('tags'), unfreeze=lambda: fit('classifier', 2.5),
     windows=lambda: fit('classifier', 2.5, cbs=[TokenAccumulation(n_acc=20), L2SP(), GradientClip(.1)]),
-    tokens=lambda: fit('mlm', cbs=TokenAccumulation(n_tokens=300), opt_func=SGD), stages=lambda: lm_stages('one' if alone else 'two'), stage=lambda: stage('whole'))
+    tokens=lambda: fit('mlm', cbs=TokenAccumulation(n_tokens=300), opt_func=SGD), stages=lambda: lm_stages('one' if alone else 'two'), stage=lambda: stage('whole'),
+    run=lambda: whole_run('one' if alone else 'two'))
 more = dict(dropout=lambda: fit('mlm', drop_mult=1.), clock=lambda: stage('clock', minutes=.05),
     refused=lambda: [refused(GradientAccumulation(8)), refused(type('DistributedTrainer', (Callback,), {})())])
 legs = [('one', 1, equal), ('two', 2, equal|more),
@@ -104,6 +116,7 @@ def child(name, rank, world, jobs):
             break
     torch.save(res, root/f'{name}-{rank}.pt')
 
+BertForMaskedLM(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(root/'arch'); tiny_tok('bert').save_pretrained(root/'arch')
 for name,world,jobs in legs:
     pids = []
     for rank in range(world):
@@ -129,7 +142,7 @@ def gap(a, b):
     assert a['weights'].keys()==b['weights'].keys()
     return max(float((v-b['weights'][k]).abs().max()) for k,v in a['weights'].items())
 
-@pytest.mark.parametrize('job', 'mlm clm tags unfreeze windows tokens stages stage'.split())
+@pytest.mark.parametrize('job', 'mlm clm tags unfreeze windows tokens stages stage run'.split())
 def test_two_processes_reach_the_weights_of_one(done, job):
     one,(a,b) = done['one'][0][job],(o[job] for o in done['two'])
     assert gap(one, a)<1e-5 and gap(a, b)==0
@@ -140,7 +153,7 @@ def test_two_processes_reach_the_weights_of_one(done, job):
 
 def test_the_first_process_writes(done):
     d = done['dir']
-    assert sorted(o.relative_to(d/'one') for o in (d/'one').rglob('*'))==sorted(o.relative_to(d/'two') for o in (d/'two').rglob('*'))
+    for a,b in (('one','two'), ('one_run','two_run')): assert sorted(o.relative_to(d/a) for o in (d/a).rglob('*'))==sorted(o.relative_to(d/b) for o in (d/b).rglob('*'))
     assert not [o for o in d.rglob('.*')]                                              # no leftovers
 
 def test_dropout_differs_between_processes_and_ends_alike(done):
