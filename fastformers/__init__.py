@@ -5,6 +5,7 @@ Modules:
 - `fastformers.all`: The names that you type in a notebook, in one import
 - `fastformers.callback.auxiliary_lm`: Add the language model's loss to the classifier's, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.compute`: Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
+- `fastformers.callback.contrastive`: Draw the vectors of texts of one class together and push those of other classes away: `Contrastive`
 - `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
 - `fastformers.callback.distributed`: Train one network in several processes, on several GPUs or machines: `Distributed`
 - `fastformers.callback.freeze`: Keep frozen weights unchanged, and train a head fast: `FreezeGrads`, `FrozenEval`, `FrozenCache`

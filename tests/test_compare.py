@@ -69,7 +69,7 @@ def test_a_killed_comparison_goes_on(place, tmp_path):
     assert [*pd.read_csv(tmp_path/'run/leaderboard.csv').entry]==[*again.table.index]
 
 def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
-    names = ['TF-IDF','frozen probe','all layers','mean','stage 2 + all layers']
+    names = ['TF-IDF','frozen probe','all layers','mean','contrastive','stage 2 + all layers']
     more = [*intents(150, seed=1).text, *df.text]
     board = leaderboard(df[:60], unlabelled=more, archs=tiny, minutes=.4, seeds=(1,2), path=tmp_path/'run', entries=names)
     assert not [o for o in board.notes.values() if 'failed' in o] and {*names[:4]} <= {*board.scored}

@@ -7,7 +7,7 @@ A way of your own is a function with the decorator `entry`."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'quiet', 'NoTime', 'Limit', 'within',
-           'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'stage2', 'adapters', 'random_weights']
+           'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'stage2', 'adapters', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 import logging, time
@@ -18,7 +18,9 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
+from ..callback.contrastive import Contrastive
 from ..callback.progress import terminal_progress
+from ..callback.schedule import full_tune, linear_warmup
 from ..data.labels import read_labels
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
@@ -66,9 +68,9 @@ class Entry:
     "Describe one way to make a classifier"
     name:str
     fit:object = None # `fit(rows)` returns a predictor
-    # What there must be: 'arch' (a checkpoint), 'unlabelled' (texts), or the name of an entry that has finished
+    # What there must be: 'arch' (a checkpoint), 'unlabelled' (texts), 'one class' (a text), or the name of an entry that has finished
     needs:tuple = ()
-    recipe:dict = field(default_factory=dict) # Settings, as sections of a recipe
+    recipe:dict = field(default_factory=dict) # Sections of a recipe; without `lm` and `classifier` none repeats it
     prepare:object = None # `prepare(rows)` is called once, before the fits
     of:tuple = () # Instead of `fit`: entries whose scores are averaged; 'network' is the best of those that need 'arch'
 
@@ -172,9 +174,21 @@ def all_layers(rows, start=None, tok=None):
         return fine_tune_classifier(rows.frame, start, tok=tok, seed=rows.seed, **rows.columns, **c | kw).learner
     return as_predictor(within(rows, fit))
 
+@entry('contrastive', ('arch','frozen probe','one class')) # no recipe says so
+def contrastive(rows):
+    "Draw the vectors of each class together, then fit the output layer as a probe; one class a text"
+    c = rows.recipe.classifier
+    set_seed(rows.seed)
+    dls = task_dls(rows.frame, rows.arch, c, rows.text_col, rows.label_col, rows.task, rows.seed)
+    def fit(minutes=None, cbs=None):
+        learn = task_learner(dls, rows.arch, c, cbs=[Contrastive(), *L(cbs)])
+        learn.fit_schedule(full_tune, learn.lr, max(3, 150/len(dls.train)), discr=c.discr, anneal=linear_warmup, minutes=minutes)
+        return learn
+    return as_predictor(within(rows, fit).fit_probe())
+
 entries['mean'] = Entry('mean', of=('network','TF-IDF'))
 
-@entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted)
+@entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted, lm={})
 def stage2(rows):
     "Train the language model on the unlabelled texts (stage 2), then all layers on the labels"
     return all_layers(rows, adapted(rows))

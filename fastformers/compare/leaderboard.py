@@ -231,10 +231,10 @@ class Leaderboard:
 
     @property
     def recipe(self):
-        "Return the recipe that trains the winner, or its network, with `fastformers run`, None without one"
+        "Return the recipe that trains the winner, or its network, with `fastformers run`, None if none does"
         if self.winner is None: return
         e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
-        return e and Recipe().replace(**e.recipe)
+        return Recipe().replace(**e.recipe) if e and {'lm','classifier'} & {*e.recipe} else None
 
     def plot(self, ax=None):
         "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
@@ -345,11 +345,16 @@ class _Run:
         last = 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0) # all rows take up to half as long again
         return self.seconds-(time.time()-self.start)-last
 
+    def lacks(self, e):
+        "Say what the rows lack for the entry `e`, None if nothing"
+        if 'unlabelled' in e.needs and not self.all.unlabelled: return 'needs unlabelled texts'
+        if 'one class' in e.needs and not self.board.task.one_class: return 'needs one class a text'
+
     def missing(self, e):
         "Name what the entry `e` needs and does not get, None if nothing"
+        if why := self.lacks(e): return why
         b = self.board
         for o in e.needs:
-            if o=='unlabelled' and not self.all.unlabelled: return 'needs unlabelled texts'
             if o not in b.plan: continue
             if not b.done(o): return f'needs {o}, which did not finish'
             rivals = [k for k,v in b.plan.items() if v.fit is b.plan[o].fit and b.done(k)]
@@ -358,7 +363,7 @@ class _Run:
 
     def shares(self, e, i=0):
         "Count the shares of the time for the fits of the entry `e` from number `i` on: one each, and three for what is prepared"
-        if 'unlabelled' in e.needs and not self.all.unlabelled: return 0
+        if self.lacks(e): return 0
         return len(self.board.seeds)-i + 3*(e.prepare is not None and i==0)
 
     def entry(self, e, later):

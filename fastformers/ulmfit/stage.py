@@ -99,7 +99,8 @@ def _verdict(learn, stage, tfidf):
 
 def _worse(a, b):
     "Check whether the mean of the row scores `a` is more than one standard error below that of `b`, or NaN"
-    return not (b-a).mean()<=(b-a).std()/len(a)**.5
+    error = (b-a).std()/len(a)**.5 if len(a)>1 else np.inf # one row tells nothing
+    return not (b-a).mean()<=error
 
 def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, **facts):
     "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
