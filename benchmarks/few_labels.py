@@ -4,6 +4,7 @@
     FASTFORMERS_DATA=... python benchmarks/few_labels.py defaults --final # the same call for five sets and three sizes, beside TF-IDF and the frozen probe
     FASTFORMERS_DATA=... python benchmarks/few_labels.py stage2 --final   # from MiniLM, and from MiniLM after stage 2 on the unlabelled texts
     FASTFORMERS_DATA=... python benchmarks/few_labels.py tfidf --final    # TF-IDF with more labels, up to the whole training file
+    FASTFORMERS_DATA=... python benchmarks/few_labels.py pools            # mean or concat, also: entries (of `leaderboard`), both on development rows
     python benchmarks/few_labels.py table                                 # what the rows say
     python benchmarks/few_labels.py picture                               # results/few_labels.png, also nbs/images/few_labels.png
 
@@ -83,6 +84,38 @@ def stage2(args, rows):
                 rows.get(lambda: {**classified(df, at, args.arch), 'probe':frozen(df, at, args.arch)}, 'default', epochs=0, keep=None, lm_seed=None, **key)
                 rows.get(lambda: {**classified(df, at, work), 'probe':frozen(df, at, work)}, 'default', epochs=args.epochs, keep=args.keep, lm_seed=args.lm_seed, mask=args.mask, **key)
 
+def pools(args, rows):
+    "Mean or concat vectors, all layers after the probe, without a refit"
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    for seed in args.seeds:
+        for name in args.sets:
+            train,dev,_ = sets[name]()
+            n = 300 if name=='clinc150' else 100
+            for pool in ('concat','mean'):
+                def accuracy():
+                    stage = fine_tune_classifier(draw(train, n, seed), args.arch, test=dev[:1000], pool=pool, max_len=128, valid_pct=.05 if n>200 else .1)
+                    return {'default':float(stage.test_score.mean()), 'probe kept':stage.probe_kept}
+                rows.get(accuracy, 'default', part='pools', arch=args.arch, set=name, n=n, seed=seed, pool=pool)
+
+def entries(args, rows):
+    "Entries of `leaderboard` on the development rows"
+    from fastformers.compare.entries import Rows as Labelled, entries
+    from fastformers.tasks.core import SingleLabel
+    from fastformers.ulmfit.recipe import Recipe
+    for seed in args.seeds:
+        for name in args.sets:
+            train,dev,_ = sets[name]()
+            n = 5 if name=='intents77' else 300 if name=='clinc150' else 100
+            task = SingleLabel(sorted(train.label.unique()))
+            recipe = Recipe().replace(model=dict(arch=args.arch), lm=dict(objective='none'), classifier=dict(max_len=128))
+            def accuracy(entry):
+                start = time.process_time()
+                predictor = entries[entry].fit(Labelled(draw(train, n, seed), task, recipe, seed=seed))
+                found = predictor.scores(dev.text.tolist()).argmax(1).numpy()
+                return {'accuracy':float((found==dev.label.map(task.labels.index)).mean()), 'cpu seconds':round(time.process_time()-start)}
+            for e in ('frozen probe','all layers','contrastive'):
+                rows.get(lambda: accuracy(e), 'accuracy', part='entries', arch=args.arch, set=name, n=n, seed=seed, entry=e)
+
 def rates(args, rows):
     "Train 150 steps of 16 rows or 3 epochs from the probe, from ULMFiT's head, and from random weights of the body too"
     from fastai.torch_core import set_seed
@@ -152,11 +185,13 @@ def table(args, rows):
         if len(d): print(d.groupby(by)[of].mean().round(3).assign(draws=d.groupby(by).size()).to_string(), end='\n\n')
     shown(o[(o.part=='defaults') & (o.test==True)], ['arch','set','n'], ['TF-IDF','probe','default','cpu seconds'])
     shown(o[o.part=='stage2'].fillna({'epochs':0, 'keep':-1}), ['test','arch','set','n','epochs','keep'], ['probe','default'])
+    if 'pool' in o: shown(o[o.part=='pools'], ['arch','set','n','pool'], ['default'])
+    if 'entry' in o: shown(o[o.part=='entries'], ['arch','set','n','entry'], ['accuracy'])
     if 'start' in o: shown(o[o.part=='rates'], ['arch','start','lr','data'], ['validation'])
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    p.add_argument('part', choices=['rates','defaults','stage2','tfidf','table','picture'])
+    p.add_argument('part', choices=['rates','pools','entries','defaults','stage2','tfidf','table','picture'])
     p.add_argument('--arch', default='minilm')
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
     p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])

@@ -14,6 +14,7 @@ from fastformers.callback.compute import TokenAccumulation
 from fastformers.models.adapters import add_lora
 from fastformers.models.adapters import load_adapters, save_adapters
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
+from fastformers.callback.contrastive import Contrastive
 from fastformers.text.core import as_tokens
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.interpret.forgetting import forgetting
@@ -82,8 +83,8 @@ def first_grads(arch, *cbs, bs=8, open_from=0, drop=0., **kwargs):
 
 def everything(stages):
     "Each callback, fresh"
-    return {'L2SP':L2SP(.3,.2), 'EWC':EWC(stages['fisher'], 50.), 'Mixout':Mixout(.5), 'RDrop':RDrop(2.), 'AuxiliaryLM':AuxiliaryLM(.5)}
-names = ['L2SP','EWC','Mixout','RDrop','AuxiliaryLM']
+    return {'L2SP':L2SP(.3,.2), 'EWC':EWC(stages['fisher'], 50.), 'Mixout':Mixout(.5), 'RDrop':RDrop(2.), 'AuxiliaryLM':AuxiliaryLM(.5), 'Contrastive':Contrastive()}
+names = ['L2SP','EWC','Mixout','RDrop','AuxiliaryLM','Contrastive']
 
 # --- gradients by hand
 

@@ -77,4 +77,4 @@ def test_fused_adamw_runs_on_a_cpu():
 
 def test_the_export_of_nbdev_reads_pyproject():
     from nbdev.config import get_config
-    assert get_config().lib_name=='fastformers' or get_config().lib_path.name=='fastformers'
+    assert get_config().lib_path.name=='fastformers'

@@ -39,7 +39,6 @@ def class_order(y, bs, n, rng)->np.ndarray: # row numbers, as many as there are 
 # %% ../../nbs/callback/10_contrastive.ipynb #5c0a1e11
 class Contrastive(Regularizer):
     "Train vectors of the same class to be near and of other classes to be far (Khosla et al. 2020)"
-    hook,contrast = None,None
     def __init__(self,
         weight:float=1., # Of the contrastive loss; the output layer's has the rest
         n:int=4, # Rows of each class in a batch
@@ -49,18 +48,19 @@ class Contrastive(Regularizer):
     def setup(self):
         task = self.model.task
         if not task.one_class: raise ValueError(f"`Contrastive` is for one class a text; got {task}")
+        if not hasattr(self.model, 'head'):
+            raise ValueError("`Contrastive` reads what the head pools; use head='linear', not head='hf'")
         self.labels = np.array([int(o) for o in self.dls.train_ds.tls[-1]])
+
+    def before_train(self): # fastai's place for an order from outside
+        dl = self.dl
+        def order(): return class_order(self.labels, dl.bs, self.n, np.random.default_rng((dl.seed, dl.passes)))
+        dl.get_idxs = order
+    def after_train(self): del self.dl.get_idxs
+
+    def before_batch(self):
         def keep(head, args): self.vectors = mean_pool(*args[:2])
         self.hook = self.model.head.register_forward_pre_hook(keep)
+    def after_pred(self): self.hook.remove()
 
-    def before_train(self):
-        dl,rng = self.dl,np.random.default_rng((self.dl.seed, self.epoch))
-        order = class_order(self.labels, dl.bs, self.n, rng)
-        self.learn.dl = dl.new(get_idxs=lambda: order)
-
-    def penalty(self):
-        contrast = contrastive_loss(self.vectors, self.y, self.temperature)
-        self.contrast = contrast.detach() # of the last batch
-        return self.weight*(contrast-self.loss)
-    def after_fit(self):
-        if self.hook: self.hook.remove()
+    def penalty(self): return self.weight*(contrastive_loss(self.vectors, self.y, self.temperature)-self.loss)

@@ -30,7 +30,7 @@ from ..models.load import load_config
 from ..tasks.core import Task
 from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner, usual_epochs
 
 # %% ../../nbs/compare/00_entries.ipynb #150bba5e
 @dataclass
@@ -176,13 +176,13 @@ def all_layers(rows, start=None, tok=None):
 
 @entry('contrastive', ('arch','frozen probe','one class')) # no recipe says so
 def contrastive(rows):
-    "Draw the vectors of each class together, then fit the output layer as a probe; one class a text"
+    "Train the vectors of each class to be near, then fit the output layer as a probe"
     c = rows.recipe.classifier
     set_seed(rows.seed)
     dls = task_dls(rows.frame, rows.arch, c, rows.text_col, rows.label_col, rows.task, rows.seed)
     def fit(minutes=None, cbs=None):
         learn = task_learner(dls, rows.arch, c, cbs=[Contrastive(), *L(cbs)])
-        learn.fit_schedule(full_tune, learn.lr, max(3, 150/len(dls.train)), discr=c.discr, anneal=linear_warmup, minutes=minutes)
+        learn.fit_schedule(full_tune, learn.lr, usual_epochs(learn), discr=c.discr, anneal=linear_warmup, minutes=minutes)
         return learn
     return as_predictor(within(rows, fit).fit_probe())
 
