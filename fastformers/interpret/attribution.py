@@ -119,8 +119,9 @@ def explain(self:BasePredictor,
     task = self.task
     if task.per_token or task.per_sequence: raise TypeError(f"`explain` is for labels of whole texts; this is {task}")
     f,text = attributions.find(method),self.as_list([text])[0]
-    if method!='erasure' and not hasattr(self, 'model'):
-        raise TypeError(f"{type(self).__name__} has no network and no gradients; use method='erasure'")
+    body = getattr(getattr(self, 'model', None), 'body', None)
+    if method!='erasure' and not hasattr(body, 'get_input_embeddings'): # TF-IDF, several networks, a graph
+        raise TypeError(f"{self!r} has no gradients; use method='erasure'")
     scores,names = torch.as_tensor(self.scores([text]))[0],[*map(str, self.labels)]
     if label is not None and str(label) not in names:
         raise ValueError(f"{label!r} is no label; expected one of {', '.join(names)}")
