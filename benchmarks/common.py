@@ -50,11 +50,12 @@ def git(*args): return subprocess.run(['git', *args], capture_output=True, text=
 
 commit = git('rev-parse','--short','HEAD') # of the code that runs, not of what is committed meanwhile
 
+def processor(): return next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
+
 def circumstances(args):
     from fastformers.inference.stage_json import versions
-    cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
     return {'date':time.strftime('%Y-%m-%d'), 'commit':commit, 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *('DIR' if Path(o).is_absolute() else o for o in sys.argv[1:])]),
-            'processor':cpu, 'cores':os.cpu_count(), 'versions':versions()}
+            'processor':processor(), 'cores':os.cpu_count(), 'versions':versions()}
 
 def save(name, args, config, figures, final=False):
     "Write `figures` to results/`name`.json; a read of the test set also goes on record"

@@ -1,0 +1,188 @@
+"""Ways to make a classifier on the same rows: the entries of `leaderboard`, SetFit and Hugging Face's `Trainer`
+
+    FASTFORMERS_DATA=... python benchmarks/compare.py rates          # a rate of the Trainer for each set, of four, on one draw and development rows
+    FASTFORMERS_DATA=... python benchmarks/compare.py run --final    # every arm of `--arms` on three draws, test rows
+    FASTFORMERS_DATA=... python benchmarks/compare.py choose --final # the classifier that `leaderboard` hands out after `--minutes`
+    python benchmarks/compare.py table                               # what the rows say
+    python benchmarks/compare.py picture                             # results/compare.png, also nbs/images/compare.png
+
+Labelled rows are drawn as they come, but five of each class for `intents77`. Without `--final` development rows take the place of the test rows.
+Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
+import tempfile, torch
+from classify import Rows as Table
+from common import *
+from fastformers.compare import entries as ways
+from fastformers.compare.entries import Rows, entries, entry
+from fastformers.ulmfit.recipe import Recipe
+
+def clinc(): return [read(o).rename(columns={'domain':'label'}) for o in data_files('clinc150/train.csv.gz', 'clinc150/val.csv.gz', 'clinc150/test.csv.gz')]
+
+def intents77():
+    "77 of the 150 intents"
+    train,dev,test = (o.assign(label=o.intent) for o in clinc())
+    chosen = sorted(train.label.unique())[::2]+sorted(train.label.unique())[1:4:2]
+    return [o[o.label.isin(chosen)].reset_index(drop=True) for o in (train,dev,test)]
+
+def held(path, test, n, most=2000):
+    "Read a training file, of which the first `n` rows in a fixed order are for development, and a test file"
+    train,test = map(read, data_files(path, test))
+    train = train[~train.text.isin(test.text)].drop_duplicates('text').sample(frac=1, random_state=0).reset_index(drop=True)
+    return train[n:], train[:n], test.sample(min(most, len(test)), random_state=0)
+
+sets = { # numbers of labelled rows, reader of training, development and test rows
+    'clinc150':((300,), clinc), 'intents77':((5,), intents77),
+    'trec':((500,100), lambda: held('trec/train.csv', 'trec/test.csv', 500)),
+    'agnews':((400,), lambda: held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)),
+    'sst2':((500,), lambda: held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)),
+    'imdb':((100,500), lambda: held('imdb/train.csv.gz', 'imdb/test.csv.gz', 400, 1000))}
+rates = 5e-5,1e-4,2e-4,4e-4 # of the Trainer
+
+def draw(train, n, seed):
+    "Draw `n` rows, or five of each class where `n` is 5"
+    if n==5: return train.groupby('label', group_keys=False).sample(5, random_state=seed).sample(frac=1, random_state=seed).reset_index(drop=True)
+    return train.sample(n, random_state=seed).reset_index(drop=True)
+
+class Peer:
+    "A predictor of another library"
+    def __init__(self, scores): self.scores = lambda texts: torch.as_tensor(np.asarray(scores(texts)))
+
+@entry('SetFit', ('arch','one class'))
+def setfit(rows):
+    "SetFit 1.2 with its own rates, one epoch of the 40 pairs a text of its paper"
+    import builtins, pyarrow
+    from datasets import Dataset
+    from setfit import SetFitModel, Trainer, TrainingArguments
+    from fastformers.hub import resolve_arch
+    builtins.MonthDayNano = pyarrow.MonthDayNano # where `datasets` looks for it when it hashes a function
+    model = SetFitModel.from_pretrained(resolve_arch(rows.arch), labels=rows.task.labels)
+    data = Dataset.from_dict({'text':rows.texts, 'label':[rows.task.labels.index(o) for o in rows.labels]})
+    with tempfile.TemporaryDirectory() as tmp:
+        args = TrainingArguments(tmp, num_iterations=20, seed=rows.seed, report_to='none', save_strategy='no', show_progress_bar=False)
+        Trainer(model, args, train_dataset=data).train()
+    return Peer(lambda texts: model.predict_proba(list(texts)))
+
+def trainer(rows, lr):
+    "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, a tenth of them warm-up"
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
+    from fastformers.callback.compute import bf16_speedup
+    from fastformers.hub import resolve_arch
+    path = resolve_arch(rows.arch)
+    set_seed(rows.seed)
+    tok,model = AutoTokenizer.from_pretrained(path),AutoModelForSequenceClassification.from_pretrained(path, num_labels=rows.task.n_out)
+    def data(texts, labels=None):
+        res = tok(list(texts), truncation=True, max_length=512)['input_ids']
+        return [{'input_ids':o, **({} if labels is None else {'labels':rows.task.labels.index(labels[i])})} for i,o in enumerate(res)]
+    with tempfile.TemporaryDirectory() as tmp:
+        args = TrainingArguments(tmp, num_train_epochs=max(3, 150*16/len(rows.df)), per_device_train_batch_size=16, per_device_eval_batch_size=32,
+                                 learning_rate=lr, warmup_steps=.1, seed=rows.seed, use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_speedup()>=1.1,
+                                 report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
+        t = Trainer(model, args, train_dataset=data(rows.texts, rows.labels), data_collator=DataCollatorWithPadding(tok))
+        t.train()
+    return Peer(lambda texts: t.predict(data(texts)).predictions)
+
+def measured(fit, rows, at):
+    "Fit, and score the rows `at`"
+    start,cpu = time.time(),time.process_time()
+    with ways.quiet(): predictor = fit(rows)
+    took = dict(seconds=round(time.time()-start), cpu=round(time.process_time()-cpu))
+    return took | scored(predictor, rows.task, at)
+
+def scored(predictor, task, at):
+    hits = predictor.scores(at.text.tolist()).argmax(1).numpy()==at.label.map(task.labels.index).to_numpy()
+    return dict(accuracy=round(float(hits.mean()), 5), hits=np.packbits(hits).tobytes().hex(), commit=commit,
+                precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
+
+def cases(args):
+    "For each draw: a key, training rows and scored rows"
+    for seed in args.seeds:
+        for name in args.sets:
+            for n in args.sizes or sets[name][0]:
+                yield dict(set=name, n=n, seed=seed, test=args.final), name
+
+def labelled(name, n, seed, args):
+    from fastformers.tasks.core import SingleLabel
+    train,dev,test = sets[name][1]()
+    task = SingleLabel(sorted(train.label.astype(str).unique()))
+    train,dev,test = (o.assign(label=o.label.astype(str)) for o in (train,dev,test))
+    texts = train.text.sample(min(15000, len(train)), random_state=0).tolist()
+    recipe = Recipe().replace(model=dict(arch=args.arch), lm=dict(epochs=args.epochs))
+    return Rows(draw(train, n, seed), task, recipe, seed=seed, unlabelled=texts, work=Path(args.work)/f'{name}-{args.arch}'), test if args.final else dev
+
+def run(args, table):
+    best = {}
+    for o in table.all:
+        if o.get('part')=='rates': best.setdefault(o['set'], {}).setdefault(o['lr'], o['accuracy'])
+    for key,name in cases(args):
+        for arm in args.arms:
+            if arm=='Trainer' and name not in best: continue
+            def make():
+                rows,at = labelled(name, key['n'], key['seed'], args)
+                e = entries.get(arm)
+                if arm=='Trainer': return measured(lambda o: trainer(o, max(best[name], key=best[name].get)), rows, at)
+                rows.recipe = rows.recipe.replace(classifier=e.recipe.get('classifier', {}))
+                if e.prepare:
+                    with ways.quiet(): e.prepare(rows)
+                return measured(e.fit, rows, at)
+            table.get(make, 'accuracy', part='run', arch=args.arch, arm=arm, **key)
+
+def rate(args, table):
+    "Train the Trainer at each rate on draw 0 of the first size"
+    for name in args.sets:
+        for lr in rates:
+            def make():
+                rows,at = labelled(name, sets[name][0][-1], 0, args)
+                return measured(lambda o: trainer(o, lr), rows, at[:400])
+            table.get(make, 'accuracy', part='rates', arch=args.arch, arm='Trainer', lr=lr, set=name)
+
+def choose(args, table):
+    "Let `leaderboard` choose by the training rows alone, and score what it hands out"
+    from fastformers.compare.leaderboard import leaderboard
+    for key,name in cases(args):
+        def make():
+            rows,at = labelled(name, key['n'], key['seed'], args)
+            start = time.time()
+            board = leaderboard(rows.df, archs=args.arch, minutes=args.minutes, entries=['largest class','TF-IDF','frozen probe','all layers','contrastive','mean','adapters'])
+            took = (time.time()-start)/60
+            shown = {k:round(float(v), 4) for k,v in board.table.score.dropna().items()}
+            return dict(winner=board.winner, scores=shown, took=round(took, 2), **scored(board.best, rows.task, at))
+        table.get(make, 'accuracy', part='choose', arch=args.arch, arm='leaderboard', within=args.minutes, **key)
+
+def unpack(o): return np.unpackbits(np.frombuffer(bytes.fromhex(o), np.uint8))
+
+def gain(d, a, b):
+    "Difference of two arms on the draws that both have, with its 95 % interval"
+    from fastformers.interpret.intervals import paired_bootstrap
+    both = [*map(dict, (d[d.arm==o].set_index('seed').hits.dropna().map(unpack) for o in (a,b)))]
+    if not (seeds := sorted(both[0].keys() & both[1].keys())): return ''
+    x,low,high = paired_bootstrap(*(np.stack([o[s] for s in seeds]).astype(float) for o in both))
+    return f'{100*x:+.1f} ({100*low:+.1f} to {100*high:+.1f})'
+
+def table(args, rows):
+    d = pd.DataFrame(rows.all)
+    d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
+    order = ['TF-IDF','frozen probe','all layers','stage 2 + all layers','contrastive','adapters','random weights','mean','SetFit','Trainer','leaderboard']
+    shown = d.groupby(['set','n','arm']).accuracy.mean().mul(100).round(1).unstack().reindex(columns=[o for o in order if o in {*d.arm}])
+    print(shown.to_markdown(), end='\n\n')
+    print(d.groupby(['set','n','arm']).size().unstack().to_markdown(), end='\n\n')
+    print(d.groupby(['set','n','arm']).cpu.mean().round().unstack().to_markdown(), end='\n\n')
+    for (name,n),o in d.groupby(['set','n']):
+        for a,b in (('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive','all layers'), ('leaderboard','all layers')):
+            if {a,b} <= {*o.arm} and (said := gain(o, a, b)): print(f'{name} {n}: {a} against {b} {said}')
+
+if __name__=='__main__':
+    p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    p.add_argument('part', choices=['rates','run','choose','table'])
+    p.add_argument('--arch', default='minilm')
+    p.add_argument('--arms', default='TF-IDF,frozen probe,all layers,Trainer,SetFit,contrastive', type=lambda o: o.split(','))
+    p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
+    p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])
+    p.add_argument('--seeds', default='1,2,3', type=lambda o: [*map(int, o.split(','))])
+    p.add_argument('--epochs', type=float, default=10., help='of stage 2')
+    p.add_argument('--minutes', type=float, default=5., help='of `leaderboard`')
+    p.add_argument('--work', default='runs/compare')
+    p.add_argument('--final', action='store_true', help='read the test rows, once')
+    args = p.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(1)
+    quiet()
+    {'rates':rate, 'run':run, 'choose':choose, 'table':table}[args.part](args, Table(results/'compare'))
