@@ -6,13 +6,13 @@ MiniLM, trained as typed on 400 labelled rows as they come; 150 other training r
 import torch
 from classify import Rows
 from common import *
-from few_labels import draw, sets
+from compare import draw, sets
 
 def table(name, seed):
     from fastformers.interpret.attribution import faithfulness
     from fastformers.learner.core import as_predictor
     from fastformers.ulmfit.stage import fine_tune_classifier
-    train,dev,_ = sets[name]()
+    train,dev,_ = sets[name][1]()
     learn = fine_tune_classifier(draw(train, 400, seed), 'minilm', max_len=128).learner
     return {'methods':faithfulness(as_predictor(learn), dev.text[:150].tolist()).round(4).to_dict('index')}
 

@@ -4,7 +4,7 @@
     FASTFORMERS_DATA=... python benchmarks/compare.py run --final    # every arm of `--arms` on three draws, test rows
     FASTFORMERS_DATA=... python benchmarks/compare.py choose --final # the classifier that `leaderboard` hands out after `--minutes`
     python benchmarks/compare.py table                               # what the rows say
-    python benchmarks/compare.py picture                             # results/compare.png, also nbs/images/compare.png
+    python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
 Labelled rows are drawn as they come, but five of each class for `intents77`. Without `--final` development rows take the place of the test rows.
 Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
@@ -160,18 +160,43 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','frozen probe','all layers','stage 2 + all layers','contrastive','adapters','random weights','mean','SetFit','Trainer','leaderboard']
-    shown = d.groupby(['set','n','arm']).accuracy.mean().mul(100).round(1).unstack().reindex(columns=[o for o in order if o in {*d.arm}])
-    print(shown.to_markdown(), end='\n\n')
-    print(d.groupby(['set','n','arm']).size().unstack().to_markdown(), end='\n\n')
-    print(d.groupby(['set','n','arm']).cpu.mean().round().unstack().to_markdown(), end='\n\n')
+    order = ['TF-IDF','frozen probe','all layers','as typed','as typed after stage 2','contrastive','mean','SetFit','Trainer','leaderboard']
+    by = d.groupby(['set','n','arm'])
+    for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
+        print(of.unstack().reindex(columns=[o for o in order if o in {*d.arm}]).to_string(na_rep=''), end='\n\n')
     for (name,n),o in d.groupby(['set','n']):
         for a,b in (('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive','all layers'), ('leaderboard','all layers')):
             if {a,b} <= {*o.arm} and (said := gain(o, a, b)): print(f'{name} {n}: {a} against {b} {said}')
 
+def picture(args, rows):
+    "Accuracy by number of labels: TF-IDF, ours before and after stage 2, and how many labels TF-IDF needs for the same"
+    import matplotlib.pyplot as plt
+    d = pd.DataFrame(rows.all)
+    d = d[(d.get('test')==True) & (d.part=='run') & (d.arch==args.arch)]
+    titles = {'trec':'TREC-6: what does a question ask for?', 'clinc150':'CLINC150: ten domains of utterances'}
+    fig,axs = plt.subplots(1, 2, figsize=(10,3.6), sharey=True, layout='constrained')
+    for ax,(name,title) in zip(axs, titles.items()):
+        means = d[d.set==name].groupby(['arm','n']).accuracy.mean()
+        for arm,color,label in (('TF-IDF','grey','TF-IDF, logistic regression'), ('as typed','C0','ours, as typed'),
+                                ('as typed after stage 2','C1','ours, after stage 2')):
+            ax.plot(means[arm].index, means[arm], 'o-', color=color, label=label)
+        base,n = means['TF-IDF'],100 if name=='trec' else 300
+        y,most = means['as typed'][n],base.index[-1]
+        enough = base.max()>=y
+        to = np.exp(np.interp(y, base.cummax(), np.log(base.index))) if enough else most
+        ax.annotate('', (to,y), (n,y), arrowprops=dict(arrowstyle='<->', color='black', shrinkA=4))
+        ax.text(np.sqrt(n*to), y+.015, f"{'' if enough else 'over '}{to/n:.0f} times fewer labels", ha='center', fontsize=9)
+        ax.set(xscale='log', xlabel='labelled texts', title=title, ylim=(.4,1))
+        ax.set_xticks([50,100,300,1000,5000], [50,100,300,'1,000','5,000'])
+        ax.minorticks_off()
+        ax.grid(alpha=.3)
+    axs[0].set_ylabel('accuracy on test texts')
+    axs[1].legend(loc='lower right', fontsize=9)
+    for to in (results, results.parent.parent/'nbs/images'): fig.savefig(to/'few_labels.png', dpi=80)
+
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    p.add_argument('part', choices=['rates','run','choose','table'])
+    p.add_argument('part', choices=['rates','run','choose','table','picture'])
     p.add_argument('--arch', default='minilm')
     p.add_argument('--arms', default='TF-IDF,frozen probe,all layers,Trainer,SetFit,contrastive', type=lambda o: o.split(','))
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
@@ -185,4 +210,4 @@ if __name__=='__main__':
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)
     quiet()
-    {'rates':rate, 'run':run, 'choose':choose, 'table':table}[args.part](args, Table(results/'compare'))
+    {'rates':rate, 'run':run, 'choose':choose, 'table':table, 'picture':picture}[args.part](args, Table(results/'compare'))

@@ -186,7 +186,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought a point of accuracy after ten passes over "
-                  "15,000 utterances, nothing on 5,000 questions (benchmarks/README.md, \"Few labels\"); compare with `leaderboard`")
+                  "15,000 utterances, nothing on 5,000 questions (benchmarks/README.md); compare with `leaderboard`")
         if objective.auto_cls is AutoModelForMaskedLM:
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.objective is c.mask_rate is None: objective.p = .2
