@@ -180,6 +180,13 @@ def test_classes_that_only_test_rows_have_count_as_errors(caplog):
     assert f'training has no row of {rare}' in caplog.text
     assert stage.test_score.shape==(240,) and not stage.test_score[(asked.label==rare).to_numpy()].any()
 
+def test_no_epochs_are_the_probe_alone(tmp_path):
+    rows = dict(df=intents(120), arch='wiki-mini', max_len=32, epochs=0.)
+    stage = fine_tune_classifier(path=tmp_path/'probe', refit=True, **rows)
+    assert stage.before==stage.metrics and stage.lr==0 and not stage.losses and (stage.table()[['epochs','lr']]=='').all(None)
+    assert from_hf(tmp_path/'probe')('move money to my savings')[0]['label'] in set(rows['df'].label)
+    with pytest.raises(ValueError, match='`epochs` 0 is for the probe alone'): fine_tune_classifier(start='random', **rows)
+
 @pytest.mark.exact
 def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
     stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', start='random', epochs=.2, lr=1e-5, max_len=32)

@@ -7,7 +7,8 @@ A way of your own is a function with the decorator `entry`."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'quiet', 'NoTime', 'Limit', 'within',
-           'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'stage2', 'adapters', 'random_weights']
+           'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'stage2', 'adapters', 'committee',
+           'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 import logging, time
@@ -24,6 +25,7 @@ from ..callback.schedule import full_tune, linear_warmup
 from ..data.labels import read_labels
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
+from ..inference.predictor import Ensemble
 from ..learner.core import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
@@ -148,7 +150,7 @@ def check_pass(learn, minutes):
     seconds = (time.time()-start)*dl.lengths.sum()/x.numel()
     if seconds>60*minutes: raise NoTime(seconds)
 
-@entry('frozen probe', 'arch', classifier=dict(schedule='head_only', epochs=1e-6, lr=1e-10), lm=dict(objective='none'))
+@entry('frozen probe', 'arch', classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     c = rows.recipe.classifier
@@ -197,6 +199,12 @@ def stage2(rows):
 def adapters(rows):
     "Train small bottlenecks between frozen layers"
     return all_layers(rows)
+
+@entry('committee', ('arch','all layers')) # no recipe says so
+def committee(rows):
+    "Train all layers with three seeds, and average the scores"
+    third = rows.minutes and rows.minutes/3
+    return Ensemble([all_layers(replace(rows, seed=rows.seed+1000*i, minutes=third)) for i in range(3)])
 
 @entry('random weights', ('arch','frozen probe'))
 def random_weights(rows):

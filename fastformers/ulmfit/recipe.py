@@ -83,7 +83,7 @@ _registries = dict(schedule='callback.schedule:schedules', anneal='callback.sche
                    adapters='models.adapters:adapter_methods', head='models.heads:heads')
 
 # lowest and highest value of a setting
-_ranges = dict(epochs=(1e-6,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
+_ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
                discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
                windows=(1,inf), vocab_sz=(1,inf), layers=(1,inf), width=(1,inf), positions=(4,inf))
 
@@ -161,7 +161,7 @@ class GeneralConfig(LMConfig):
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"
     section = 'classifier'
-    epochs:float|None = None # Epochs, fractions allowed; blank: 3, or as many as make 150 steps
+    epochs:float|None = None # Epochs, fractions allowed; blank: 3, or as many as make 150 steps; 0: the probe alone
     # Highest learning rate of the body, ten times as much for the head after a probe;
     # blank: 5e-4 for a width of 256, 1e-4 for 384, 2e-5 for 768; 1e-3 for random weights; 2e-3 with adapters
     lr:float|None = None

@@ -51,8 +51,8 @@ def _gain(what, on, measure, scores, before, weights, words):
 def _plot_losses(stages, ax):
     ends = []
     for s in stages:
-        ys = [s.before.get('loss', np.nan), *s.curve.valid_loss]
-        steps,epochs = np.linspace(0, s.schedule.total, len(s.losses)+1)[1:],[0, *s.curve.epoch]
+        ys = [s.before.get('loss', np.nan), *s.curve.get('valid_loss', [])]
+        steps,epochs = np.linspace(0, s.schedule.total, len(s.losses)+1)[1:],[0, *s.curve.get('epoch', [])]
         lines = ax.plot(steps, s.losses, 'C0', lw=.8, alpha=.6) + ax.plot(epochs, ys, 'o-C1')
         ends.append((ys[0], ys[-1]))
     change = ' → '.join(filter(None, map(fmt, np.mean(ends, 0))))
@@ -170,7 +170,7 @@ class Report:
             scores = (self.scores(name, o) for o in ('score','score_before','weight'))
             if s.score_name=='-loss':
                 yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
-            elif name==_final: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'))
+            elif name==_final and s.lr: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'))
 
     def gains(self):
         "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"

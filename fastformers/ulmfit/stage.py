@@ -89,7 +89,7 @@ def _verdict(learn, stage, tfidf):
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if score<rivals[best]-.01: faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}")
-    trained = faults and not stage.probe_kept
+    trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     if trained and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
@@ -108,32 +108,14 @@ def usual_epochs(learn)->float:
     if objective_of(learn.dls) is not None: return min(max(1, 1.5e6/int(train.lengths.sum())), 10)
     return max(3, (300 if any(isinstance(o, SampleWindow) for o in learn.cbs) else 150)/len(train))
 
-def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, **facts):
-    "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
-    base,is_lm = learn.lineage,objective_of(learn.dls) is not None
-    reserved = 0.
-    parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
-    stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
-                  score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
-    probe = not is_lm and learn.model.new_head and _start(c, learn.model.task)=='probe'
-    if probe:
-        learn.fit_probe()
-        weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
-    if is_lm or probe:
-        began = time.time()
-        stage.before,stage.score_before,_ = measure(learn)
-        took = time.time()-began
-        reserved = time.time()-start + 2*took # validation at the end of the fit, evaluation after it
-    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<10*learn.model.task.n_out
-    if few: stage.cross_validated = learn.cross_validate_probe().mean()
-    if is_lm and c.embeddings=='counts': learn.start_from_counts()
-    usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
+def _fit(learn, c, stage, title, usual, reserved, took):
+    "Train `learn` with the settings `c`, and put schedule, curve and losses into `stage`"
     schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
     stage.schedule = table.rescale(usual_epochs(learn) if c.epochs is None else c.epochs)
-    title = f"{name}, seed {seed}"
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
-    if is_lm and not c.minutes: # a training step costs about three forward passes, `KeepVectors` as much again
+    if objective_of(learn.dls) is not None and not c.minutes:
+        # a training step costs about three forward passes, `KeepVectors` as much again
         passes = stage.schedule.total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
         length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
@@ -144,6 +126,31 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
+
+def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, **facts):
+    "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
+    base,is_lm = learn.lineage,objective_of(learn.dls) is not None
+    reserved = took = 0.
+    parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
+    stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
+                  score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
+    probe = not is_lm and learn.model.new_head and _start(c, learn.model.task)=='probe'
+    if probe:
+        learn.fit_probe()
+        weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
+    usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
+    title = f"{name}, seed {seed}"
+    if is_lm or probe:
+        began = time.time()
+        stage.before,stage.score_before,_ = measure(learn)
+        took = time.time()-began
+        reserved = time.time()-start + 2*took # validation at the end of the fit, evaluation after it
+    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<10*learn.model.task.n_out
+    if few: stage.cross_validated = learn.cross_validate_probe().mean()
+    if is_lm and c.embeddings=='counts': learn.start_from_counts()
+    if c.epochs==0 and not probe: raise ValueError(f"{name}: `epochs` 0 is for the probe alone, and there is none")
+    if c.epochs==0: stage.lr = 0. # nothing but the probe
+    else: _fit(learn, c, stage, title, usual, reserved, took)
     stage.metrics,stage.score,stage.weight = measure(learn)
     if probe and _worse(stage.score, stage.score_before):
         learn.model.load_state_dict(weights)
@@ -311,8 +318,9 @@ def _refit(stage, c, learn, path, test_dl):
     "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
     start,tried,n = time.time(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
-    table = stage.schedule.rescale(stage.schedule.total*len(tried.dls.train)/n)
-    if not stage.probe_kept: learn.fit_schedule(table, stage.lr, anneal=anneals.find(c.anneal))
+    if stage.losses and not stage.probe_kept:
+        table = stage.schedule.rescale(stage.schedule.total*len(tried.dls.train)/n)
+        learn.fit_schedule(table, stage.lr, anneal=anneals.find(c.anneal))
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += time.time()-start
