@@ -3,7 +3,7 @@ import json
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 from fastformers.callback.schedule import discriminative_lrs, head_only
-from fastformers.data.block import classifier_dls
+from fastformers.data.block import classifier_dls, tokenizer_of
 from fastformers.inference.bundle import read_bundle
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_stage
@@ -15,7 +15,7 @@ from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
 from fastformers.interpret.intervals import paired_bootstrap
 from fastformers.ulmfit.run import lm_texts, ulmfit
 from fastformers.ulmfit.scores import measure
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
 
@@ -179,6 +179,13 @@ def test_classes_that_only_test_rows_have_count_as_errors(caplog):
         stage = fine_tune_classifier(asked[asked.label!=rare], 'wiki-mini', test=asked, epochs=.2, max_len=32)
     assert f'training has no row of {rare}' in caplog.text
     assert stage.test_score.shape==(240,) and not stage.test_score[(asked.label==rare).to_numpy()].any()
+
+def test_one_long_text_is_read_in_windows_and_costs_no_more_steps():
+    rows = intents(120)
+    rows.loc[3,'text'] = ' '.join(rows.text)
+    stage = fine_tune_classifier(rows, 'wiki-mini', epochs=1)
+    tok = tokenizer_of(stage.learner.dls)
+    assert (tok.max_len,tok.windows)==(128,16) and usual_epochs(stage.learner)==150/len(stage.learner.dls.train)
 
 def test_no_epochs_are_the_probe_alone(tmp_path):
     rows = dict(df=intents(120), arch='wiki-mini', max_len=32, epochs=0.)

@@ -177,8 +177,8 @@ class TaskConfig(TrainConfig):
     # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
     max_len:int|None = None
     truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
-    # A longer text is read in up to so many windows of max_len tokens; blank: 1, but if `max_len` is blank too and a tenth
-    # of the texts have more than 128 tokens: 16 windows of 128, of which each training step reads one
+    # A longer text is read in up to so many windows of max_len tokens; blank: 1, but if `max_len` is blank too and texts
+    # have more than 128 tokens: 16 windows of 128, of which each training step reads one
     windows:int|None = None
     overlap:int = 0 # Tokens that a window shares with the one before
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not matter

@@ -103,10 +103,11 @@ def _worse(a, b):
     return not (b-a).mean()<=error
 
 def usual_epochs(learn)->float:
-    "Compute the epochs that make 1.5 million tokens (1 to 10), for a classifier 150 steps, or 300 in windows (at least 3)"
-    train = learn.dls.train
+    "Compute the epochs that make 1.5 million tokens (1 to 10), for a classifier 150 steps, or 300 for long texts (at least 3)"
+    train,tok = learn.dls.train,tokenizer_of(learn.dls)
     if objective_of(learn.dls) is not None: return min(max(1, 1.5e6/int(train.lengths.sum())), 10)
-    return max(3, (300 if any(isinstance(o, SampleWindow) for o in learn.cbs) else 150)/len(train))
+    drawn = any(isinstance(o, SampleWindow) for o in learn.cbs) # a step reads one window of each text
+    return max(3, (300 if drawn and np.mean(train.lengths>tok.max_len)>.1 else 150)/len(train))
 
 def _fit(learn, c, stage, title, usual, reserved, took):
     "Train `learn` with the settings `c`, and put schedule, curve and losses into `stage`"
@@ -292,8 +293,8 @@ def _reading(df, tok, c, task, text_col):
     if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)!='probe' or task.per_token: return how
     tok,few = HFTokenizer(tok),df[text_col].sample(min(len(df), 200), random_state=0)
     n = min(128, tok.tok.model_max_length)
-    long = [len(o)>n for o in tok.encode_batch(texts_in(few.to_frame(), text_col))]
-    return how | dict(max_len=n, windows=16) if np.mean(long)>.1 else how
+    long = any(len(o)>n for o in tok.encode_batch(texts_in(few.to_frame(), text_col)))
+    return how | dict(max_len=n, windows=16) if long else how
 
 def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=None, seed=42)->DataLoaders:
     "Build the data of a classifier with the settings `c`, from rows with a column `is_valid`"
