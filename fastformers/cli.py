@@ -98,9 +98,8 @@ def train(args, stage, data, section, **kwargs):
     kwargs |= given.get('model', {}) | given.get(section, {})
     if section=='classifier' and kwargs.get('refit') is None: kwargs['refit'] = not kwargs.get('minutes')
     check_arch(**kwargs)
-    from fastformers.callback.progress import terminal_progress
     from fastformers.ulmfit import stage as stages
-    with terminal_progress(): res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
+    res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
     delete_checkpoints(kept)
     print(res)
     return res
@@ -142,10 +141,8 @@ def run(args):
     for o in (recipe.lm,recipe.classifier): check_arch(recipe.model.arch, **vars(o))
     for o in recipe.run.archs or (): check_arch(o, recipe.classifier.max_len)
     if not goes_on: delete_checkpoints(path/'checkpoints')
-    from fastformers.callback.progress import terminal_progress
     from fastformers.ulmfit.run import ulmfit
-    with terminal_progress():
-        report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
+    report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
     write_text(path/'settings.ini', recipe.to_ini())
     says = '\n'.join(f'- {o}' for o in report.sentences())
     print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")

@@ -1,6 +1,7 @@
 "A recipe becomes stages, a report and a classifier that opens again; its settings reach what they name"
 import json
 import numpy as np, pandas as pd, pytest, torch
+from fastai.callback.core import Callback
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 from fastformers.callback.schedule import discriminative_lrs, head_only
 from fastformers.data.block import classifier_dls, tokenizer_of
@@ -179,6 +180,18 @@ def test_classes_that_only_test_rows_have_count_as_errors(caplog):
         stage = fine_tune_classifier(asked[asked.label!=rare], 'wiki-mini', test=asked, epochs=.2, max_len=32)
     assert f'training has no row of {rare}' in caplog.text
     assert stage.test_score.shape==(240,) and not stage.test_score[(asked.label==rare).to_numpy()].any()
+
+class Spoil(Callback):
+    "Spoil the loss from the fifth step on"
+    def after_loss(self):
+        if self.training and self.iter>3: self.learn.loss_grad = self.learn.loss = self.loss*float('nan')
+
+def test_a_loss_that_is_no_number_ends_the_training(tmp_path, caplog):
+    rows = intents(120)
+    with pytest.raises(ValueError, match='the loss is nan in step 5 of epoch 0'):
+        fine_tune_lm(rows.text.tolist(), 'wiki-mini', bs=8, resume=tmp_path/'kept', cbs=Spoil())
+    kept = fine_tune_classifier(rows, 'wiki-mini', max_len=32, cbs=Spoil())
+    assert kept.probe_kept and kept.metrics==kept.before and 'so the probe is kept' in caplog.text
 
 def test_one_long_text_is_read_in_windows_and_costs_no_more_steps():
     rows = intents(120)

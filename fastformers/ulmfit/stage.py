@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
+from ..callback.progress import Diverged, StopAtNaN, script_progress
 from ..callback.resume import Resume
 from ..callback.schedule import anneals, discriminative_lrs, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, tokenizer_of
@@ -121,7 +122,8 @@ def _fit(learn, c, stage, title, usual, reserved, took):
         length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
-    learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
+    learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved,
+                       cbs=StopAtNaN())
     if c.minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
@@ -151,7 +153,10 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
     if c.epochs==0 and not probe: raise ValueError(f"{name}: `epochs` 0 is for the probe alone, and there is none")
     if c.epochs==0: stage.lr = 0. # nothing but the probe
-    else: _fit(learn, c, stage, title, usual, reserved, took)
+    else:
+        try: _fit(learn, c, stage, title, usual, reserved, took)
+        except Diverged:
+            if not probe: raise
     stage.metrics,stage.score,stage.weight = measure(learn)
     if probe and _worse(stage.score, stage.score_before):
         learn.model.load_state_dict(weights)
@@ -190,7 +195,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
     objective = _lm_objective(c, tok, seed)
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
-    learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
+    with script_progress(): learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought a point of accuracy after ten passes over "
@@ -308,8 +313,10 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     adapt,cbs = adapter_methods.find(c.adapters),[*L(cbs)]
     if c.aux_lm is not None: cbs.append(AuxiliaryLM(c.aux_lm))
     if linear and c.windows is None and tokenizer_of(dls).windows>1: cbs.append(SampleWindow())
-    learn = classifier_learner(dls, arch, head='linear' if linear else c.head, pool=c.pool, hidden_states=c.hidden_states,
-                               drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=cbs, **kwargs)
+    with script_progress():
+        learn = classifier_learner(
+            dls, arch, head='linear' if linear else c.head, pool=c.pool, hidden_states=c.hidden_states,
+            drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=cbs, **kwargs)
     if not learn.model.adapters: learn.lr = fine_tuning_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     if c.calibrate: check_rows(dls)
