@@ -116,10 +116,11 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
     stage.schedule = table.rescale(usual_epochs(learn) if c.epochs is None else c.epochs)
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
-    if objective_of(learn.dls) is not None and not c.minutes:
+    if took and not c.minutes and not any(isinstance(o, SampleWindow) for o in learn.cbs):
         # a training step costs about three forward passes, `KeepVectors` as much again
         passes = stage.schedule.total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
         length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
+    if getattr(c, 'refit', None): length += ', then as many on all rows'
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved,
