@@ -123,7 +123,7 @@ def run(args, table):
                 if e.prepare:
                     with ways.quiet(): e.prepare(rows)
                 return measured(e.fit, rows, at)
-            table.get(make, 'accuracy', part='run', arch=args.arch, arm=arm, **key)
+            table.get(make, 'hits', part='run', arch=args.arch, arm=arm, **key)
 
 def rate(args, table):
     "Train the Trainer at each rate on draw 0 of the first size"
