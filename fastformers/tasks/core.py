@@ -31,18 +31,18 @@ def is_list(o): "Check whether `o` is a list of columns"; return isinstance(o, (
 def listed(o): "Return one or several columns as a list"; return list(o) if is_list(o) else [o]
 
 def _fastai():
-    "Import fastai at the first call and return its names"
+    "Import fastai at the first call and return the module of its names"
     import fastai.basics
     return fastai.basics
 
 class Task:
     "Define how labels of one kind are read, trained and predicted"
     name = None # key in `tasks`, in recipes and on the command line
-    fastai = () # names of the fastai transforms that make such targets
+    fastai = () # names of fastai's transforms for such labels, in dls of a `DataBlock`
     summary = '' # description for `repr`, with the number of labels as `{n}`
     hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
-    score_name = 'accuracy' # name of `row_score`
+    score_name = 'accuracy' # name of the mean of `row_score`
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     classes = True # Does a label consist of class names?
@@ -106,6 +106,7 @@ class Task:
         "Gather the outputs `rows` of single texts with tokens `ids` into the argument of `scores`"
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
         return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
+    # outputs of the network -> `scores` -> `chosen` classes, or `answers` with their names
     def scores(self, logits): "Convert network outputs to float32 scores"; return logits.float()
     def chosen(self, scores, threshold=None): # ids `(n,)`; booleans `(n, n_out)` for several labels a text
         "Choose classes by the `scores` of `n` texts"
@@ -149,9 +150,9 @@ class Task:
     def from_config(cfg, arch): # `arch`: name of the model's class
         "Find the task of a Hugging Face model, None if it is not a classifier"
         fits = [o for o in tasks.load().values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
-        new = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
-        if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression
-        return new and new([cfg.id2label[i] for i in range(cfg.num_labels)])
+        cls = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
+        if cfg.problem_type is None and cfg.num_labels==1 and cls is SingleLabel: cls = Regression
+        return cls and cls([cfg.id2label[i] for i in range(cfg.num_labels)])
 
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
@@ -266,13 +267,13 @@ class Regression(Task):
 
 # %% ../../nbs/tasks/00_core.ipynb #88dbbe93
 class Numbers(Transform):
-    "Convert a whole number, or a list of whole numbers, to a tensor and back"
+    "Convert a target of whole numbers, such as a choice or the tags of words, to a tensor and back"
     def encodes(self, o): # a list becomes int32: `PadTokens` takes int64 for one target a token
         return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64)
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    "Compute the cross-entropy over the `n` parts of each row of outputs `(bs, n, ...)`"
+    "Compute the cross-entropy of outputs `(bs, n, ...)`, whose classes are the n parts of a row"
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'
@@ -332,5 +333,5 @@ class OwnLoss(nn.Module):
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
-    alike = getattr(loss_func, 'thresh', None)==task.threshold # of fastai's loss, of the task
-    return loss_func if hasattr(loss_func,'decodes') and alike else OwnLoss(loss_func, task)
+    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh', None)==task.threshold
+    return loss_func if decodes else OwnLoss(loss_func, task)
