@@ -37,7 +37,7 @@ def _help(o):
     return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
 
 def add_flags(parser, section, only=None):
-    "Add a flag to `parser` for each setting of a `section`, or for those named in `only`, separated by blanks"
+    "Add a flag to `parser` for each setting of a `section`, or for those in `only`, separated by blanks"
     group,known = parser.add_argument_group(f'[{section}]'),settings(section_types[section])
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
@@ -100,7 +100,8 @@ def train(args, stage, data, section, **kwargs):
     check_arch(**kwargs)
     from fastformers.callback.progress import terminal_progress
     from fastformers.ulmfit import stage as stages
-    with terminal_progress(): res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
+    with terminal_progress():
+        res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
     delete_checkpoints(kept)
     print(res)
     return res
@@ -164,7 +165,8 @@ def demo(args):
 # %% ../nbs/10_cli.ipynb #d33a0b64
 def compare(args):
     "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
-    if int(os.environ.get('WORLD_SIZE', 1))>1: raise ValueError("`compare` runs in one process; start it without `torchrun`")
+    if int(os.environ.get('WORLD_SIZE', 1))>1:
+        raise ValueError("`compare` runs in one process; start it without `torchrun`")
     d,path = args.data,check_dir(args.output, 'compare.json')
     if (path/'compare.json').exists() and not (args.resume or args.force):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
@@ -228,7 +230,8 @@ def explain(args):
     "Weigh the words of a text, or of the two texts of a pair, for its label"
     predictor = _open(args.model)
     from fastformers.interpret import attribution # `explain`
-    if len(args.texts)>2: raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
+    if len(args.texts)>2:
+        raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
     text = args.texts[0] if len(args.texts)==1 else tuple(args.texts)
     print(predictor.explain(text, args.label, args.method))
 

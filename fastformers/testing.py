@@ -27,7 +27,8 @@ def _lines(name):
 
 def tiny_df(): # Columns text, label (negative, neutral, positive), is_valid (a quarter of each class)
     "Return sixty short reviews"
-    rows = [(text, label, i//3%4==3) for i,(label,_,text) in enumerate(o.partition(' ') for o in _lines('reviews'))]
+    lines = [o.partition(' ') for o in _lines('reviews')]
+    rows = [(text, label, i//3%4==3) for i,(label,_,text) in enumerate(lines)]
     return pd.DataFrame(rows, columns=['text','label','is_valid'])
 
 # %% ../nbs/12_testing.ipynb #c2fd1a09
@@ -54,7 +55,8 @@ def tiny_spans(): # Columns question, context, answer_text (blank without an ans
         for question,kind in (('Who is it?','PER'),('Where is it?','LOC')):
             a = b = tags.index('B-'+kind) if 'B-'+kind in tags else 0
             while b<len(tags) and tags[b].endswith(kind): b += 1
-            rows.append((question, ' '.join(words), ' '.join(words[a:b]), len(' '.join([*words[:a],''])), valid))
+            start = len(' '.join([*words[:a],'']))
+            rows.append((question, ' '.join(words), ' '.join(words[a:b]), start, valid))
     return pd.DataFrame(rows, columns='question context answer_text answer_start is_valid'.split())
 
 def tiny_choice(): # Columns text, candidates (two or three), label (number of the one that follows), is_valid
@@ -69,7 +71,8 @@ def tiny_choice(): # Columns text, candidates (two or three), label (number of t
 # %% ../nbs/12_testing.ipynb #9b8c1575
 def _words(t, texts):
     "Counts of the words that the pre-tokenizer of `t` finds in `texts`"
-    return Counter(w for o in texts for w,_ in t.pre_tokenizer.pre_tokenize_str(t.normalizer.normalize_str(o)))
+    texts = map(t.normalizer.normalize_str, texts)
+    return Counter(w for o in texts for w,_ in t.pre_tokenizer.pre_tokenize_str(o))
 
 def _pieces(words, n, mark=''):
     "Letters and the `n` most useful prefixes and suffixes (marked with `mark`) of `words`: {piece: count}"

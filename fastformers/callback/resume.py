@@ -171,7 +171,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
-        elif acts_in_step(o) and not isinstance(o, Distributed): # a user's own callback is compared only if it is a `Regularizer`
+        elif acts_in_step(o) and not isinstance(o, Distributed): # of a user's own only a `Regularizer`
             known = type(o).__module__.startswith(('fastai.','fastformers.')) or isinstance(o, Regularizer)
             if known: res[f'callback {o.name}'] = describe(o)
     return res
@@ -290,8 +290,8 @@ class Resume(Callback):
     def _save(self, batch, done=False):
         if not writes(): return
         own,tensors = get_state(self.learn)
-        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, learn=own,
-                     settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
+        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes,
+                     learn=own, settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
         name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
         try:
             mark_checkpoints(self.path)

@@ -134,7 +134,8 @@ class ReadLabel(Transform):
     "Read the label of a `TokenizedRow`, or of a raw row as `task` reads it"
     input_types = (dict, pd.Series)
     def __init__(self, task, cols): self.task,self.cols = task,cols
-    def encodes(self, r): return r['label'] if isinstance(r, TokenizedRow) else self.task.read_row(r, self.cols)
+    def encodes(self, r):
+        return r['label'] if isinstance(r, TokenizedRow) else self.task.read_row(r, self.cols)
 
 def reads_pairs(dls):
     "Check whether the texts of `dls` are pairs, None if not known"

@@ -209,7 +209,8 @@ class LinearHead(PoolingHead):
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, **{'pair':pairing} if pairing else {})
     def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
         "Pool the states `h` and scale the result to length 1, or average that over the windows of a row"
-        if self.pairing or starts is None or not bool(starts.any()): return normalize(super().features(h, mask, starts), dim=1)
+        if self.pairing or starts is None or not bool(starts.any()):
+            return normalize(super().features(h, mask, starts), dim=1)
         at,count = window_places(mask, starts)
         shape = int(count.sum()),int(at[1].max())+1
         windows = h.new_zeros(*shape, h.shape[-1]).index_put(at, h[mask])

@@ -36,7 +36,7 @@ class MLM(Objective):
     auto_cls,metrics = AutoModelForMaskedLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
-        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from first to second, linearly over a fit
+        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from first to second over a fit
         replace=(.8,.1), # Shares of hidden tokens that become mask or random tokens; the rest stays
         seed=42 # Seed of the masks
     ):
@@ -60,11 +60,12 @@ class MLM(Objective):
         return lowest(self.hash(x), self.ordinary(x), self.rate)
 
     def hide(self, x, m, unit): # (tokens, targets)
-        "Hide the tokens of `x` at `m` by mask or random tokens or neither, alike where the hash `unit` is equal"
+        "Hide the tokens of `x` at `m` by mask or random tokens or neither, alike where `unit`, a hash, is"
         h,u = self.hash(x),hash_to_unit(splitmix64(unit+1))
         ids,known = x.ids,self.ordinary_ids.to(x.device)
         other = known[shift_right(splitmix64(h+2),1) % len(known)]
-        new = torch.where(u<self.replace[0], self.tok.mask_token_id, torch.where(u<sum(self.replace), other, ids))
+        new = torch.where(u<sum(self.replace), other, ids)
+        new = torch.where(u<self.replace[0], self.tok.mask_token_id, new)
         return x.replace(ids=torch.where(m, new, ids), predicted=m), torch.where(m, ids, -100)
     def encodes(self, b): return self.hide(b[0], self.mask(b[0]), self.hash(b[0]))
 

@@ -56,7 +56,7 @@ class Task:
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
-        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label
+        threshold=None, # Scores above it choose a label: a number, or one a label; None: the best label
     ):
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
@@ -81,7 +81,7 @@ class Task:
         "Read the inputs in the columns `text_col` of `df`"
         self.text_col = listed(text_col)
         return texts_in(df, text_col)
-    def group_col(self, text_col): "Return the column whose equal rows are held out together, None for equal texts"
+    def group_col(self, text_col): "Return the column of groups that are held out together, None for equal texts"
     def check_input(self, o, pairs=None): # `pairs`: is each input a pair of texts? None: not known
         "Check an input of a `Predictor` and return it as the tokenizer takes it"
         if pairs is None or is_pair(o)==pairs: return o
@@ -98,10 +98,12 @@ class Task:
     def names(self, label): "List the class names in a label"; return [label]
 
     def tokenizer(self, tok): "Make the `HFTokenizer` for this task from `tok`"; return tok
-    def block(self): "Return the fastai block of the targets"; return _fastai().TransformBlock(type_tfms=Numbers)
+    def block(self):
+        "Return the fastai block of the targets"
+        return _fastai().TransformBlock(type_tfms=Numbers)
     def loss_func(self): "Return the default loss"
     def metrics(self): "Return the default metrics"
-    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from training targets, None: 0"
+    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from the targets, None: 0"
     def gather(self, rows, ids):
         "Gather the outputs `rows` of single texts with tokens `ids` into the argument of `scores`"
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
@@ -212,7 +214,8 @@ class MultiLabel(Task):
         ranked = super().answers(scores, texts, None)
         return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
     def chosen(self, scores, threshold=None):
-        return scores>torch.as_tensor(self.threshold if threshold is None else threshold, device=scores.device)
+        t = self.threshold if threshold is None else threshold
+        return scores>torch.as_tensor(t, device=scores.device)
     def row_score(self, pred, y, x=None): return (self.chosen(self.scores(pred))==(y>.5)).float().mean(1)
 
 # %% ../../nbs/tasks/00_core.ipynb #d8c31a0a
@@ -278,7 +281,8 @@ class RowLoss(nn.Module):
         super().__init__()
         self.best,self.reduction = best,'mean'
     def forward(self, pred, y): # negative targets are trained as 0
-        loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none').reshape(len(y), -1).mean(1)
+        loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none')
+        loss = loss.reshape(len(y), -1).mean(1)
         return loss if self.reduction=='none' else loss.mean()
     def activation(self, o): # rows of several batches differ in n
         return o.map(lambda p: p.float().softmax(0)) if isinstance(o, L) else o.float().softmax(1)

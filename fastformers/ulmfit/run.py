@@ -132,7 +132,8 @@ class _Run:
             arms['classifier from the general LM'] = 'classifier_general',dict(arch=before)
         if 'random' in compare:
             arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
-        for o in self.r.run.archs or (): arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
+        for o in self.r.run.archs or ():
+            arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
         for seed in self.seeds:
             for name,(at,kwargs) in arms.items():
                 if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
@@ -186,11 +187,12 @@ def lm_texts(df,
 
 # %% ../../nbs/ulmfit/05_run.ipynb #844ccf92
 def _facts(r, arch, seeds, **texts):
-    "Collect the inputs of a run, which it must have again to continue: settings, checkpoint, hashes of the data"
+    "Collect the inputs that a run must have again to continue: settings, checkpoint, hashes of the data"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
     keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
     data = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in texts.items()}
-    return to_json({**keys, 'arch':str(arch), 'seeds':seeds, '[run] compare':r.run.compare, '[run] archs':r.run.archs, **data})
+    run = {'arch':str(arch), 'seeds':seeds, '[run] compare':r.run.compare, '[run] archs':r.run.archs}
+    return to_json({**keys, **run, **data})
 
 def _begin(path, facts, resume):
     "Write `run.json`, or check that the directory `path` holds the same run"

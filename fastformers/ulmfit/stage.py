@@ -133,7 +133,7 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     stage.schedule = table.rescale(usual_epochs(learn) if c.epochs is None else c.epochs)
     title = f"{name}, seed {seed}"
     length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
-    if is_lm and not c.minutes: # a training step costs about three forward passes, `KeepVectors` as much again
+    if is_lm and not c.minutes: # a step costs about three forward passes, `KeepVectors` as much again
         passes = stage.schedule.total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
         length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
@@ -141,7 +141,7 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
     if c.minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
-    stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
+    stage.curve = pd.DataFrame([*map(list, rec.values)], columns=[*rec.metric_names[1:-1]]).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
     stage.metrics,stage.score,stage.weight = measure(learn)
@@ -204,8 +204,8 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
-    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width, num_hidden_layers=c.layers,
-                                num_attention_heads=max(c.width//64,1), **own)
+    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width,
+                                num_hidden_layers=c.layers, num_attention_heads=max(c.width//64,1), **own)
 
 def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
@@ -300,8 +300,8 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     adapt,cbs = adapter_methods.find(c.adapters),[*L(cbs)]
     if c.aux_lm is not None: cbs.append(AuxiliaryLM(c.aux_lm))
     if linear and c.windows is None and tokenizer_of(dls).windows>1: cbs.append(SampleWindow())
-    learn = classifier_learner(dls, arch, head='linear' if linear else c.head, pool=c.pool, hidden_states=c.hidden_states,
-                               drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=cbs, **kwargs)
+    learn = classifier_learner(dls, arch, head='linear' if linear else c.head, pool=c.pool,
+                               hidden_states=c.hidden_states, drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=cbs, **kwargs)
     if not learn.model.adapters: learn.lr = fine_tuning_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     if c.calibrate: check_rows(dls)
@@ -369,7 +369,7 @@ def fine_tune_classifier(
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
     stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
-    tried = path is not None and tfidf is not None and learn.model.loaded.loaded # no control with random weights
+    tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf*1.):
         rows,at = df if c.refit else df[~df.is_valid],Path(path)
         best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col])
