@@ -19,13 +19,12 @@ import numpy as np, torch
 from torch import Tensor
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, L, OptimWrapper, Recorder
-from fastai.basics import Callback, CancelEpochException, CancelFitException
+from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException
+from fastai.basics import CancelFitException, L, Lookahead, OptimWrapper, Recorder, get_random_states
+from fastai.basics import set_random_states
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
-from fastai.optimizer import Lookahead
-from fastai.torch_core import get_random_states, set_random_states
 from ..files import atomic_dir, content_hash, mark_checkpoints, writes
 from ..text.store import TokenStore
 from ..objectives.core import objective_of

@@ -13,11 +13,8 @@ __all__ = ['lm_dls', 'classifier_dls', 'TokenizedRow', 'ReadText', 'ReadLabel', 
 import logging
 import numpy as np, pandas as pd
 import torch
-from fastcore.foundation import L, first
-from fastcore.meta import delegates
-from fasttransform import ItemTransform, Transform
-from fastai.data.block import TransformBlock
-from fastai.data.core import Datasets, DataLoaders
+from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates
+from fastai.basics import first
 from ..tasks.core import listed
 from ..text.readers import check_columns
 from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows

@@ -15,10 +15,7 @@ from types import MethodType
 import numpy as np
 import torch, torch.nn.functional as F
 from torch import Tensor
-from fastcore.foundation import first
-from fasttransform import Transform
-from fastai.data.core import TfmdDL
-from fastai.torch_core import to_detach
+from fastai.basics import TfmdDL, Transform, first, to_detach
 from ..text.core import TensorTokens
 import fastformers.data.show
 

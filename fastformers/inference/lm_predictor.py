@@ -12,8 +12,7 @@ __all__ = ['LMPredictor', 'lm_from_hf']
 import math
 import numpy as np, pandas as pd
 import torch
-from fastcore.basics import patch
-from fastcore.foundation import L
+from fastcore.foundation import L, patch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from .answers import as_texts
 from ..models.core import LanguageModel

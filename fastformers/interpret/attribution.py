@@ -13,8 +13,7 @@ __all__ = ['attributions', 'word_spans', 'without', 'label_values', 'erasure', '
 import html, re
 from dataclasses import dataclass
 import numpy as np, pandas as pd, torch
-from fastcore.basics import patch
-from fastai.learner import Learner
+from fastai.basics import Learner, patch
 from ..files import Registry
 from ..inference.answers import BasePredictor
 from ..learner.core import as_predictor

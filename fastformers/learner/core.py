@@ -17,11 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
-from fastcore.basics import patch
-from fastcore.foundation import L
-from fastcore.meta import delegates
-from fastai.callback.core import Callback
-from fastai.learner import Learner
+from fastai.basics import Callback, L, Learner, delegates, patch
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute

@@ -17,8 +17,7 @@ from functools import partial
 import numpy as np, torch
 import torch.nn.functional as F
 from torch import nn
-from fastcore.basics import noop
-from fastcore.foundation import L, first
+from fastcore.foundation import L, first, noop
 from fasttransform import Transform
 from ..files import Registry, to_json
 from ..models.heads import PoolingHead, TokenHead

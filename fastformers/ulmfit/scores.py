@@ -12,8 +12,7 @@ __all__ = ['row_score', 'RowScores', 'measure', 'class_scores', 'tfidf_hits']
 import math
 from functools import partial
 import numpy as np, pandas as pd, torch
-from fastai.callback.core import Callback
-from fastai.learner import Learner
+from fastai.basics import Callback, Learner
 from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from ..inference.baseline import TextBaseline

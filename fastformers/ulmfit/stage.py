@@ -16,12 +16,7 @@ import logging, math, time
 from collections import Counter
 from pathlib import Path
 import numpy as np, pandas as pd
-from fastcore.foundation import L
-from fastcore.meta import delegates
-from fastai.data.core import DataLoaders
-from fastai.data.load import DataLoader
-from fastai.learner import Learner
-from fastai.torch_core import set_seed
+from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.distributed import shared
