@@ -20,53 +20,33 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 # %% ../nbs/12_testing.ipynb #fbd2b354
-@cache
-def _lines(name):
-    "Read the lines of the file `name` of tiny texts"
-    return (resources.files('fastformers')/f'tiny/{name}.txt').read_text('utf-8').splitlines()
+def _tiny(name):
+    "Read the file `name` of tiny data"
+    path = resources.files('fastformers')/f'tiny/{name}.jsonl'
+    return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
 
 def tiny_df(): # Columns text, label (negative, neutral, positive), is_valid (a quarter of each class)
     "Return sixty short reviews"
-    lines = [o.partition(' ') for o in _lines('reviews')]
-    rows = [(text, label, i//3%4==3) for i,(label,_,text) in enumerate(lines)]
-    return pd.DataFrame(rows, columns=['text','label','is_valid'])
+    return _tiny('reviews')
 
 # %% ../nbs/12_testing.ipynb #c2fd1a09
 def tiny_pairs(): # Columns text_a, text_b, label (yes, no: does b follow from a?), is_valid
     "Return twenty-four pairs of sentences"
-    rows = []
-    for i,o in enumerate(_lines('pairs')):
-        a,yes,no = o.split('|')
-        rows += [(a,yes,'yes',i%4==3), (a,no,'no',i%4==3)]
-    return pd.DataFrame(rows, columns=['text_a','text_b','label','is_valid'])
+    return _tiny('pairs')
 
 # %% ../nbs/12_testing.ipynb #ea972504
 def tiny_tags(): # Columns text (a list of words), label (a tag for each word), is_valid
     "Return sixteen sentences with a tag for each word"
-    rows = [[o.partition('|')[::2] for o in s.split()] for s in _lines('tags')]
-    words,tags = [[w for w,_ in r] for r in rows],[[t or 'O' for _,t in r] for r in rows]
-    return pd.DataFrame(dict(text=words, label=tags, is_valid=[i%4==3 for i in range(len(rows))]))
+    return _tiny('tags')
 
 # %% ../nbs/12_testing.ipynb #d336da95
 def tiny_spans(): # Columns question, context, answer_text (blank without an answer), answer_start, is_valid
     "Return thirty-two questions on short texts"
-    rows = []
-    for words,tags,valid in tiny_tags().values.tolist():
-        for question,kind in (('Who is it?','PER'),('Where is it?','LOC')):
-            a = b = tags.index('B-'+kind) if 'B-'+kind in tags else 0
-            while b<len(tags) and tags[b].endswith(kind): b += 1
-            start = len(' '.join([*words[:a],'']))
-            rows.append((question, ' '.join(words), ' '.join(words[a:b]), start, valid))
-    return pd.DataFrame(rows, columns='question context answer_text answer_start is_valid'.split())
+    return _tiny('spans')
 
 def tiny_choice(): # Columns text, candidates (two or three), label (number of the one that follows), is_valid
     "Return twelve texts with candidates for the next sentence"
-    rows = []
-    for i,(text,*c) in enumerate(o.split('|') for o in _lines('pairs')):
-        c += [o[1][0] for o in rows[-1:]*(i%2)] # the first candidate of the row before
-        at = i%len(c)
-        rows.append((text, c[-at:]+c[:-at], at, i%4==3))
-    return pd.DataFrame(rows, columns='text candidates label is_valid'.split())
+    return _tiny('choice')
 
 # %% ../nbs/12_testing.ipynb #9b8c1575
 def _words(t, texts):
@@ -135,7 +115,8 @@ def _trained(style):
     "The tokenizer of `style` as JSON, trained once in a process"
     s,pairs = tiny_styles[style],tiny_pairs()
     special,after = s.get('special','').split(),s.get('after','').split()
-    t = s['algo']([*tiny_df().text, *pairs.text_a.unique(), *pairs.text_b, *_lines('english')], special)
+    english = (resources.files('fastformers')/'tiny/english.txt').read_text('utf-8').splitlines()
+    t = s['algo']([*tiny_df().text, *pairs.text_a.unique(), *pairs.text_b, *english], special)
     t.add_special_tokens([*map(_special, special+after)])
     ids = [(o,t.token_to_id(o)) for o in special+after]
     if 'one' in s:
