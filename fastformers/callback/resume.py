@@ -302,11 +302,6 @@ class Resume(Callback):
 
     def _names(self): return sorted(self.path.glob(f'fit{self._number:03}-*'))
 
-    def _check_same(self, old, new):
-        if diff := differences(old, new):
-            raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                             "choose another `path`, or delete that directory to train anew")
-
     def _newest(self):
         "(state, tensors) of the newest undamaged checkpoint of this fit, or None"
         for o in reversed(self._names()):
@@ -314,5 +309,7 @@ class Resume(Callback):
             except (OSError,ValueError,SafetensorError) as e:
                 _log.warning(f"{o} is damaged: {e}; trying an older one")
             else:
-                self._check_same(state['settings'], self._settings)
+                if diff := differences(state['settings'], self._settings):
+                    raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
+                                     "choose another `path`, or delete that directory to train anew")
                 return state,tensors
