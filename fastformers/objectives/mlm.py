@@ -45,7 +45,8 @@ class MLM(Objective):
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
         if not all(0<o<=1 for o in L(p)): raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
-        self.p,self.replace,self.ordinary_ids = p,replace,ordinary_ids(self.tok)
+        self.p,self.replace = p,replace
+        self.words = ordinary_ids(self.tok) # random tokens are drawn from these
 
     @classmethod
     def fits(cls, config): return type(config) in AutoModelForMaskedLM._model_mapping
@@ -62,7 +63,7 @@ class MLM(Objective):
     def hide(self, x, m, unit): # (tokens, targets)
         "Hide the tokens of `x` at `m` by mask or random tokens or neither, alike where `unit`, a hash, is"
         h,u = self.hash(x),hash_to_unit(splitmix64(unit+1))
-        ids,known = x.ids,self.ordinary_ids.to(x.device)
+        ids,known = x.ids,self.words.to(x.device)
         other = known[shift_right(splitmix64(h+2),1) % len(known)]
         new = torch.where(u<sum(self.replace), other, ids)
         new = torch.where(u<self.replace[0], self.tok.mask_token_id, new)

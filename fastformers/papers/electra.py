@@ -161,8 +161,7 @@ class RTD(MLM):
             beside = isinstance(arch, (str,os.PathLike)) and Path(arch)/'generator'
             gen = beside if pretrained and beside and beside.is_dir() else generator_config(config, gen)
         gen = LanguageModel(*load_hf(AutoModelForMaskedLM, gen, pretrained, **kwargs))
-        hf,report = load_hf(self.auto_cls, arch, pretrained, **kwargs)
-        return self.model_cls(hf, report, gen, self.ordinary_ids, self.seed)
+        return self.model_cls(*load_hf(self.auto_cls, arch, pretrained, **kwargs), gen, self.words, self.seed)
 
     def row_weights(self, pred, *yb):
         "Weight of each row of a batch in the mean loss, `(bs,)`: its number of classified tokens"

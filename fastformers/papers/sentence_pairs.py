@@ -70,7 +70,7 @@ class NSP(Objective):
         return text & (x.segment_ids==0), text & (x.segment_ids==1)
 
     def join(self, x, first, y, second):
-        "Join tokens `first` of `x` and `second` of `y` to rows of two parts, with the special tokens of `x`"
+        "Join the tokens `first` of `x` and `second` of `y` to rows of two parts, with the special tokens of `x`"
         a,b = self.parts(x)
         frame = x.real & ~(a|b)
         room = x.shape[1]-frame.sum(1, keepdim=True)-first.sum(1, keepdim=True)

@@ -26,14 +26,14 @@ def permutation_mask(
     x, # `TensorTokens` `(bs, sl)` with the predicted tokens
     blank=None # Id of a predicted token that none sees, the mask token of a question
 ): # Bool `(bs, sl, sl)`: True where token i must not see token j
-    "Make XLNet's `perm_mask`: predicted tokens come last, ordered by hash, and only later ones see them"
+    "Make XLNet's `perm_mask`: predicted tokens come after all others, in an order by hash, and only later ones see them"
     h = token_hash(x.replace(ids=2*x.ids+x.predicted), 0)
     order = torch.where(x.predicted, h, torch.iinfo(torch.int64).min)
     if blank is not None: order = order.masked_fill(x.predicted & (x.ids==blank), torch.iinfo(torch.int64).max)
     return x.predicted[:,None] & (order[...,None]<=order[:,None])
 
 class XLNetLM(LanguageModel):
-    "Predict each predicted token of XLNet from those before it in a random order of the row"
+    "A `LanguageModel` of XLNet: each predicted token is predicted from those before it in a random order of the row"
     mask_id = None # Of the mask token, set by `PLM.build`
     def logits(self, x):
         target = F.one_hot(predicted_at(x.predicted), x.shape[1]) # (bs, k, sl): where predictions are made
