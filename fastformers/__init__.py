@@ -66,7 +66,7 @@ Modules:
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.tasks.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
-- `fastformers.testing`: Make tiny texts, tokenizers and networks in memory, and check your own objective, task or model family
+- `fastformers.testing`: Make tiny texts, tokenizers and networks, and check your own objective, task or model family
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Read the labelled set of English texts that is part of the package: `intents`
 - `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer

@@ -18,7 +18,7 @@ from pathlib import Path
 from fastcore.foundation import L
 from . import __version__
 from .files import atomic_file, check_dir, checkpoints_mark, delete_checkpoints, did_you_mean, writes, write_text
-from .ulmfit.recipe import DataConfig, demo_recipe, parse, read_data, read_recipe
+from .ulmfit.recipe import DataConfig, Recipe, demo_recipe, parse, read_data, read_recipe
 from .ulmfit.recipe import read_table, section_types, settings, split_columns
 
 # %% ../nbs/10_cli.ipynb #46ed8fe2
@@ -37,7 +37,7 @@ def _help(o):
     return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
 
 def add_flags(parser, section, only=None):
-    "Add a flag to `parser` for each setting of a `section`, or for those named in `only`, separated by blanks"
+    "Add a flag to `parser` for each setting of a `section`, or for those in `only`, separated by blanks"
     group,known = parser.add_argument_group(f'[{section}]'),settings(section_types[section])
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
@@ -117,12 +117,10 @@ def adapt(args):
 def classify(args):
     "Train a classifier on your labels"
     d = args.data
-    cols = dict(text_col=d.text_col, label_col=d.label_col)
-    df = read_table(args.table, d, **cols, valid_col=d.valid_col, group_col=d.group_col)
-    test = read_table(args.test, d, **cols) if args.test else None
-    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, valid_col=d.valid_col,
-                  group_col=d.group_col,
-                  text_col=split_columns(df, d.text_col), label_col=split_columns(df, d.label_col))
+    df,_,_,test = read_data(Recipe(data=d))
+    text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
+    stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
+                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col)
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string())
@@ -161,24 +159,20 @@ def demo(args):
 # %% ../nbs/10_cli.ipynb #d33a0b64
 def compare(args):
     "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
-    if int(os.environ.get('WORLD_SIZE', 1))>1: raise ValueError("`compare` runs in one process; start it without `torchrun`")
+    if int(os.environ.get('WORLD_SIZE', 1))>1:
+        raise ValueError("`compare` runs in one process; start it without `torchrun`")
     d,path = args.data,check_dir(args.output, 'compare.json')
     if (path/'compare.json').exists() and not (args.resume or args.force):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
-    cols = dict(text_col=d.text_col, label_col=d.label_col, group_col=d.group_col)
-    df = read_table(args.table, d, **cols, valid_col=d.valid_col)
+    df,more,_,test = read_data(Recipe(data=d))
     if d.valid_col: df = df.rename(columns={d.valid_col:'is_valid'})
-    test = read_table(args.test, d, **cols) if args.test else None
-    more = texts_of([args.unlabelled], d).text.tolist() if args.unlabelled else None
     if args.force: shutil.rmtree(path, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
     board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,
-                        **cols)
+                        d.text_col, d.label_col, group_col=d.group_col)
     if board.recipe:
-        data = {k:getattr(d, k) for k in ('valid_col','group_col','sep','encoding')}
-        data |= dict(source=args.table, unlabelled=args.unlabelled, test=args.test)
-        recipe = board.recipe.replace(data=data, run=dict(output=f'{args.output}/run')).resolved()
+        recipe = board.recipe.replace(data=vars(d), run=dict(output=f'{args.output}/run')).resolved()
         write_text(path/'settings.ini', recipe.to_ini())
     print(f"{board}\n\nThe report is {path/'report.html'}.")
     print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
@@ -225,7 +219,8 @@ def explain(args):
     "Weigh the words of a text, or of the two texts of a pair, for its label"
     predictor = _open(args.model)
     from fastformers.interpret import attribution # `explain`
-    if len(args.texts)>2: raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
+    if len(args.texts)>2:
+        raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
     text = args.texts[0] if len(args.texts)==1 else tuple(args.texts)
     print(predictor.explain(text, args.label, args.method))
 
@@ -296,15 +291,11 @@ def make_parser():
                        help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
         data(p, section, 'text_col')
     p = command(classify, 'LABELLED --output DIR')
-    p.add_argument('table', metavar='LABELLED',
-                   help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
-    p.add_argument('--test', metavar='FILE', help='Labelled texts, scored at the end')
-    data(p, 'classifier', 'text_col label_col group_col')
+    labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
+    p.add_argument('data.source', metavar='LABELLED', help=labelled)
+    data(p, 'classifier', 'test text_col label_col group_col')
     p = command(compare, 'LABELLED --output DIR')
-    p.add_argument('table', metavar='LABELLED',
-                   help='csv, tsv, jsonl or conll file (.gz or not), or folder of .txt files for each label')
-    p.add_argument('--unlabelled', metavar='FILE', help='More texts of the same kind, for stage 2')
-    p.add_argument('--test', metavar='FILE', help='Labelled texts that are scored (default: parts of LABELLED)')
+    p.add_argument('data.source', metavar='LABELLED', help=labelled)
     p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')
     p.add_argument('--archs', type=_typed(tuple[str,...]),
                    help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
@@ -313,7 +304,7 @@ def make_parser():
     p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3),
                    help='Each trains every entry once (default: 1,2,3)')
     output(p, required=True, help='Directory of the results')
-    add_flags(p, 'data', 'text_col label_col valid_col group_col sep encoding')
+    add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col sep encoding')
     p = command(explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='+', help='A text, or the two texts of a pair')

@@ -15,7 +15,7 @@ mutations = [
     ('a short row has no mask', 'objectives/mlm', '.round().long().clamp(min=1).minimum(n)', '.round().long().minimum(n)', 'contracts_masks'),
     ('special tokens are masked', 'objectives/core', 'return x.real & ~torch.isin(x.ids, self.special.to(x.device))', 'return x.real', 'contracts_masks'),
     ('shares of mask and random token swapped', 'objectives/mlm', 'torch.where(u<self.replace[0],', 'torch.where(u<self.replace[1],', 'contracts_masks'),
-    ('a random replacement may be special', 'objectives/mlm', 'other = words[shift_right(splitmix64(h+2),1) % len(words)]', 'other = shift_right(splitmix64(h+2),1) % len(self.tok)', 'contracts_masks'),
+    ('a random replacement may be special', 'objectives/mlm', 'other = known[shift_right(splitmix64(h+2),1) % len(known)]', 'other = shift_right(splitmix64(h+2),1) % len(self.tok)', 'contracts_masks'),
     ('masks depend on padding', 'objectives/core', 'pos = real.cumsum(1)*_GOLD', 'pos = torch.ones_like(real).cumsum(1)*_GOLD', 'contracts_masks'),
     ('masks ignore the pass', 'objectives/core', 'key = (seed*1_000_003 + pass_ + 1)', 'key = (seed*1_000_003 + 1)', 'contracts_masks'),
     ('validation masks are drawn anew', 'objectives/core', '(self.passes,self.pct_train) if split_idx==0 else (0,1.)', '(self.passes,self.pct_train)', 'contracts_masks contracts_learner'),

@@ -54,7 +54,8 @@ class Contrastive(Regularizer):
 
     def before_train(self): # fastai's place for an order from outside
         dl = self.dl
-        def order(): return class_order(self.labels, dl.bs, self.n, np.random.default_rng((dl.seed, dl.passes)))
+        def order():
+            return class_order(self.labels, dl.bs, self.n, np.random.default_rng((dl.seed, dl.passes)))
         dl.get_idxs = order
     def after_train(self): del self.dl.get_idxs
 

@@ -59,7 +59,9 @@ def wait():
     if n_processes()>1: shared(None)
 
 # %% ../../nbs/callback/03_distributed.ipynb #2c821406
-def is_idle(learn): "Check whether this process has no row of the batch"; return isinstance(learn.dl, TokensDL) and learn.dl.idle
+def is_idle(learn):
+    "Check whether this process has no row of the batch"
+    return isinstance(learn.dl, TokensDL) and learn.dl.idle
 
 def loss_weight(learn): # predicted tokens, tagged words, rows, or class weights of the labels
     "Return the denominator of the batch's mean loss in this process"
@@ -75,7 +77,8 @@ def loss_weight(learn): # predicted tokens, tagged words, rows, or class weights
 # %% ../../nbs/callback/03_distributed.ipynb #46988089
 def _total(v):
     "Add up the number or tensor `v` over all processes"
-    return torch.tensor(summed(*v.flatten().tolist())).view(v.shape) if isinstance(v, Tensor) else summed(v)[0]
+    if not isinstance(v, Tensor): return summed(v)[0]
+    return torch.tensor(summed(*v.flatten().tolist())).view(v.shape)
 
 _refused = dict( # callbacks of fastai
     DistributedTrainer="leave out `distrib_ctx`: this learner trains in all processes by itself",
@@ -84,11 +87,12 @@ _refused = dict( # callbacks of fastai
 
 class Distributed(Callback):
     "Train one model in all processes of `torchrun`: each reads its rows of every batch"
-    order = MixedPrecision.order-3 # after penalties and `TokenAccumulation`, before frozen gradients and clipping
+    order = MixedPrecision.order-3 # after penalties and `TokenAccumulation`, before clipping
     adds = False # Are the sums of this validation pass added up?
     def after_create(self):
         self.n,self.rank = n_processes(),rank_distrib()
-        if torch.device(self.dls.device).type=='cuda': self.dls.to(torch.device('cuda', torch.cuda.current_device()))
+        if torch.device(self.dls.device).type=='cuda':
+            self.dls.to(torch.device('cuda', torch.cuda.current_device()))
         if not self.rank: return
         self.learn.logger = noop # the table of epochs
         self.learn.remove_cbs(ProgressCallback)

@@ -10,8 +10,7 @@ __all__ = ['TerminalProgress', 'terminal_progress', 'script_progress', 'Diverged
 # %% ../../nbs/callback/06_progress.ipynb #1f817a6b
 import math, sys, torch
 from contextlib import contextmanager, nullcontext
-from fastai.basics import defaults
-from fastai.callback.core import Callback
+from fastai.basics import Callback, defaults
 from fastai.callback.progress import ProgressCallback
 from fastcore.foundation import noop
 from fastcore.imports import IN_NOTEBOOK

@@ -19,13 +19,12 @@ import numpy as np, torch
 from torch import Tensor
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, L, OptimWrapper, Recorder
-from fastai.basics import Callback, CancelEpochException, CancelFitException
+from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException
+from fastai.basics import CancelFitException, L, Lookahead, OptimWrapper, Recorder, get_random_states
+from fastai.basics import set_random_states
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
-from fastai.optimizer import Lookahead
-from fastai.torch_core import get_random_states, set_random_states
 from ..files import atomic_dir, content_hash, mark_checkpoints, writes
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
@@ -171,7 +170,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
-        elif acts_in_step(o) and not isinstance(o, Distributed): # a user's own callback is compared only if it is a `Regularizer`
+        elif acts_in_step(o) and not isinstance(o, Distributed): # of a user's own only a `Regularizer`
             known = type(o).__module__.startswith(('fastai.','fastformers.')) or isinstance(o, Regularizer)
             if known: res[f'callback {o.name}'] = describe(o)
     return res
@@ -290,8 +289,8 @@ class Resume(Callback):
     def _save(self, batch, done=False):
         if not writes(): return
         own,tensors = get_state(self.learn)
-        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes, learn=own,
-                     settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
+        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes,
+                     learn=own, settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
         name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
         try:
             mark_checkpoints(self.path)
@@ -303,11 +302,6 @@ class Resume(Callback):
 
     def _names(self): return sorted(self.path.glob(f'fit{self._number:03}-*'))
 
-    def _check_same(self, old, new):
-        if diff := differences(old, new):
-            raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                             "choose another `path`, or delete that directory to train anew")
-
     def _newest(self):
         "(state, tensors) of the newest undamaged checkpoint of this fit, or None"
         for o in reversed(self._names()):
@@ -315,5 +309,7 @@ class Resume(Callback):
             except (OSError,ValueError,SafetensorError) as e:
                 _log.warning(f"{o} is damaged: {e}; trying an older one")
             else:
-                self._check_same(state['settings'], self._settings)
+                if diff := differences(state['settings'], self._settings):
+                    raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
+                                     "choose another `path`, or delete that directory to train anew")
                 return state,tensors

@@ -55,7 +55,7 @@ class Schedule:
         i = min(np.searchsorted(ends, pos+_eps, side='right').item(), len(ends)-1)
         return i, np.clip(1-(ends[i]-pos)/self.epochs[i], 0, 1).item()
 
-    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0; the last is the number of batches
+    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0; last the number of batches
         "Find the batch at which each step begins, in epochs of `n_iter` batches"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 

@@ -13,11 +13,8 @@ __all__ = ['lm_dls', 'classifier_dls', 'TokenizedRow', 'ReadText', 'ReadLabel', 
 import logging
 import numpy as np, pandas as pd
 import torch
-from fastcore.foundation import L, first
-from fastcore.meta import delegates
-from fasttransform import ItemTransform, Transform
-from fastai.data.block import TransformBlock
-from fastai.data.core import Datasets, DataLoaders
+from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates
+from fastai.basics import first
 from ..tasks.core import listed
 from ..text.readers import check_columns
 from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows
@@ -54,8 +51,8 @@ def lm_dls(
         raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")
     objective.check_tok(tok)
     if isinstance(data, TokenStore):
-        docs,v = data,held_out(data.keys/2**64, valid_pct)
-        splits = np.flatnonzero(~v),np.flatnonzero(v)
+        docs,is_valid = data,held_out(data.keys/2**64, valid_pct)
+        splits = np.flatnonzero(~is_valid),np.flatnonzero(is_valid)
     else:
         df = as_frame(data, text_col)
         splits = split_rows(df, valid_col, valid_pct, text_col)
@@ -85,7 +82,7 @@ def classifier_dls(
     seed=42, # Seed of the order
     task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
-    **kwargs # Default: settings of `tok`, an `HFTokenizer`; `max_len` then `model_max_length`, at most 512
+    **kwargs # Default: those of `tok`; without a `max_len` there, its `model_max_length`, at most 512
 ) -> DataLoaders:
     "Build data for a classifier or regressor: tokenize texts once, read labels by their `Task`"
     df,two = as_frame(df),len(listed(text_col))==2
@@ -106,6 +103,7 @@ def classifier_dls(
     warn_blank(texts)
     warn_leak(texts, splits)
     ids = tok.encode_batch(texts)
+    # texts of a pair that are read apart are cut one by one
     longest = [len(o) if tok.windows>1 else int(o.starts.cumsum(0).bincount().max()) for o in ids]
     cut = np.mean([n==tok.limit for n in longest])
     flat = torch.cat([o.ids for o in ids]).numpy()
@@ -133,7 +131,8 @@ class ReadLabel(Transform):
     "Read the label of a `TokenizedRow`, or of a raw row as `task` reads it"
     input_types = (dict, pd.Series)
     def __init__(self, task, cols): self.task,self.cols = task,cols
-    def encodes(self, r): return r['label'] if isinstance(r, TokenizedRow) else self.task.read_row(r, self.cols)
+    def encodes(self, r):
+        return r['label'] if isinstance(r, TokenizedRow) else self.task.read_row(r, self.cols)
 
 def reads_pairs(dls):
     "Check whether the texts of `dls` are pairs, None if not known"
@@ -156,13 +155,14 @@ def _as_tokenizer(tok, cls=HFTokenizer, **settings):
     given = {**reads(new), **given}
     return cls(new.tok, **given | {'max_len':given['max_len'] or min(new.tok.model_max_length, 512)})
 
-def _log_data(task, sizes, n_tokens, unknown, cut, limit):
+def _log_data(about, sizes, n_tokens, unknown, cut, limit):
     "Log one line about the data: rows, tokens, shares of `unknown` tokens and of texts that are `cut`"
-    line = (f"{task}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
+    line = (f"{about}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
             f"{unknown:.1%} unknown"+(f", {cut:.0%} of the texts cut at {limit} tokens" if limit else ''))
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
+    "Build `DataLoaders` of `items`, padded as `tok` pads"
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)
     return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=after_batch, drop_last=False,
         device=device, **kwargs)

@@ -15,10 +15,7 @@ from types import MethodType
 import numpy as np
 import torch, torch.nn.functional as F
 from torch import Tensor
-from fastcore.foundation import first
-from fasttransform import Transform
-from fastai.data.core import TfmdDL
-from fastai.torch_core import to_detach
+from fastai.basics import TfmdDL, Transform, first, to_detach
 from ..text.core import TensorTokens
 import fastformers.data.show
 
@@ -57,7 +54,8 @@ class TokensDL(TfmdDL):
         **kwargs
     ):
         super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
-        self.max_tokens,self.seed,self.passes,self.in_order,self._lengths = max_tokens,seed,passes,in_order,lengths
+        self.max_tokens,self.seed,self.passes = max_tokens,seed,passes
+        self.in_order,self._lengths = in_order,lengths
         self._plan = None                # (pass, its order)
         self._width = self._widest = None # width of the current batch and of the longest row, for `to_detach`
         self._start,self._ready = 0,None # where the next iteration begins, see `seek`
@@ -117,7 +115,7 @@ class TokensDL(TfmdDL):
         if not isinstance(idxs, np.ndarray):
             idxs = np.array([*islice(idxs, self.n)], int) # endless with fastai's `unique=True`
         idxs = idxs[:self.n]
-        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # no order from outside
+        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # no order is passed
         return self.cut(idxs)
     def _batches(self, idxs): return self._own(self._all(idxs))
     def __len__(self): return len(self._batches(self.get_idxs()))
@@ -155,12 +153,13 @@ class TokensDL(TfmdDL):
         if ready is not None: ready()
 
     def to_detach(self, b, cpu=True, gather=True):
-        "Pad tokens to the longest row, so that `get_preds` can join batches. Nothing is gathered from other processes"
+        "Pad tokens to the longest row, so that `get_preds` can join batches, of this process only"
         pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
         if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # `len` sorts
         def widen(o):
             if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
-            return pad.widen(o, self._widest, pad.value if isinstance(o, TensorTokens) else -100).as_subclass(type(o))
+            value = pad.value if isinstance(o, TensorTokens) else -100
+            return pad.widen(o, self._widest, value).as_subclass(type(o))
         if pad is not None and self._widest and isinstance(b, tuple): b = tuple(map(widen, b))
         return to_detach(b, cpu, False)
 

@@ -11,10 +11,8 @@ __all__ = ['table_rows', 'display_rows', 'show_batch', 'show_results', 'plot_top
 # %% ../../nbs/data/02_show.ipynb #3f9fe117
 import html, re
 import pandas as pd
-from fastcore.imports import in_notebook
-from fastai.data.core import show_batch, show_results
-from fastai.interpret import plot_top_losses
-from fastai.torch_core import TensorBase, TensorCategory, TensorMultiCategory
+from fastai.basics import TensorBase, TensorCategory, TensorMultiCategory, in_notebook, plot_top_losses
+from fastai.basics import show_batch, show_results
 from plum import dispatch
 from ..text.core import TensorTokens, TokenText
 

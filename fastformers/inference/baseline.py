@@ -97,7 +97,8 @@ class TextBaseline(BasePredictor):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         from sklearn.feature_extraction.text import TfidfVectorizer
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
-        if task.per_token or task.per_sequence: raise ValueError(f"a label of {task.name} is no label of a whole text")
+        if task.per_token or task.per_sequence:
+            raise ValueError(f"a label of {task.name} is no label of a whole text")
         task.fit(labels)
         pairs,joined,y = not isinstance(texts[0], str),_joined(texts),as_targets(task, labels)
         counts = TfidfVectorizer(**_settings, max_features=max_terms or None)
@@ -106,11 +107,13 @@ class TextBaseline(BasePredictor):
         if task.one_class and len({*y})<2: raise ValueError(f"all rows have the label {labels[0]!r}; expected two labels or more")
         x = counts.fit_transform(joined)
         weight,bias = fit_linear(x, y, task, C)
-        tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in dict(idf=counts.idf_, weight=weight, bias=bias).items()}
+        tensors = dict(idf=counts.idf_, weight=weight, bias=bias)
+        tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in tensors.items()}
         return cls(task, counts.get_feature_names_out().tolist(), tensors, pairs)
 
     def __repr__(self):
-        return f"TextBaseline({self.task}: {', '.join(map(str, self.labels))}; {len(self.terms):,} words and pairs of words)"
+        labels = ', '.join(map(str, self.labels))
+        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words)"
 
     def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`
         "Compute probabilities, or values of a regression, for each of the `texts`"

@@ -12,8 +12,7 @@ __all__ = ['LMPredictor', 'lm_from_hf']
 import math
 import numpy as np, pandas as pd
 import torch
-from fastcore.basics import patch
-from fastcore.foundation import L
+from fastcore.foundation import L, patch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from .answers import as_texts
 from ..models.core import LanguageModel
@@ -49,7 +48,7 @@ class LMPredictor:
         "Compute the log-probabilities of the hidden tokens of each of `items`, tokens and their `_hide`"
         rows,ys,device = [],[],self.model.hf.device
         for x,hide in items:
-            if self.causal: rows += x.replace(predicted=hide.roll(-1, 1)) # by the token before; the first is not hidden
+            if self.causal: rows += x.replace(predicted=hide.roll(-1, 1)) # by the token before, not the first
             else: rows += x.replace(ids=torch.where(hide, self.tok.tok.mask_token_id, x.ids), predicted=hide)
             ys += [x.ids[o].to(device) for o in hide]
         out = [torch.empty(0)]*len(rows)
@@ -70,7 +69,8 @@ class LMPredictor:
             ps += self._logprobs([(x, self._hide(x)) for x in xs[i:i+64]])
         if by_token:
             ids = [x.ids[self._hide(x).any(0)] for x in xs]
-            rows = [(i, self.tok.tok.decode(t), float(o)) for i,(x,p) in enumerate(zip(ids, ps)) for t,o in zip(x, p)]
+            pairs = enumerate(zip(ids, ps))
+            rows = [(i, self.tok.tok.decode(t), float(o)) for i,(x,p) in pairs for t,o in zip(x, p)]
             return pd.DataFrame(rows, columns=['text','token','logprob'])
         res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'], index=_index(texts))
         plain = [valid_text(' '.join(L(o))) for o in ts]

@@ -71,15 +71,17 @@ def to_onnx(
     "Write the network in the directory `path` as an ONNX graph into it"
     _runtime()
     predictor,path = from_hf(path, device='cpu'),Path(path)
-    if not isinstance(predictor, Predictor): raise TypeError(f"{path} holds {predictor!r}; only a single network becomes a graph")
+    if not isinstance(predictor, Predictor):
+        raise TypeError(f"{path} holds {predictor!r}; only a single network becomes a graph")
     model = predictor.model
-    if isinstance(model, TextClassifier) and model.selector: raise ValueError("a graph has the last hidden states only; train with `hidden_states=-1`")
+    if isinstance(model, TextClassifier) and model.selector:
+        raise ValueError("a graph has the last hidden states only; train with `hidden_states=-1`")
     model.hf.set_attn_implementation('eager')
     with atomic_file(path/_files['onnx']) as f: _export(model, f)
     if int8:
         from onnxruntime.quantization import quantize_dynamic
         with atomic_file(path/_files['onnx_int8']) as f:
-            quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # more labels stay than with one scale a matrix
+            quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # better than one scale
         if texts is not None:
             a,b = ([o['label'] for o in from_hf(path, 'cpu', backend=k)(texts)] for k in _files)
             _log.info(f"int8: {sum(map(eq, a, b))/len(a):.1%} of {len(a)} labels are those of float32")
@@ -103,7 +105,8 @@ class OnnxBody(nn.Module):
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, **kwargs):
         x = dict(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         outs = self.session.run(self.outputs, {k:x[k].cpu().numpy() for k in self.inputs})
-        return BaseModelOutputWithPoolingAndCrossAttentions(**{k:torch.from_numpy(o).to(input_ids.device) for k,o in zip(self.outputs, outs)})
+        outs = {k:torch.from_numpy(o).to(input_ids.device) for k,o in zip(self.outputs, outs)}
+        return BaseModelOutputWithPoolingAndCrossAttentions(**outs)
 
 def _backend(name):
     def swap(model, path):

@@ -13,8 +13,7 @@ __all__ = ['attributions', 'word_spans', 'without', 'label_values', 'erasure', '
 import html, re
 from dataclasses import dataclass
 import numpy as np, pandas as pd, torch
-from fastcore.basics import patch
-from fastai.learner import Learner
+from fastai.basics import Learner, patch
 from ..files import Registry
 from ..inference.answers import BasePredictor
 from ..learner.core import as_predictor
@@ -34,9 +33,9 @@ def word_spans(text)->pd.DataFrame: # columns part (0, or 1 for the second of a 
 def without(text, words):
     "Leave the `words`, rows of `word_spans`, out of a text or pair"
     parts = list(text) if is_pair(text) else [text]
-    for part,start,end in words[['part','start','end']].sort_values('start', ascending=False).itertuples(index=False):
-        left,right = parts[part][:start],parts[part][end:]
-        parts[part] = left+(right.lstrip() if not left or left[-1].isspace() else right)
+    for o in words.sort_values('start', ascending=False).itertuples():
+        left,right = parts[o.part][:o.start],parts[o.part][o.end:]
+        parts[o.part] = left+(right.lstrip() if not left or left[-1].isspace() else right)
     return tuple(parts) if is_pair(text) else parts[0]
 
 def label_values(predictor, texts, at)->np.ndarray: # `(n,)`
@@ -56,7 +55,7 @@ def erasure(predictor, text, at, words, most=200):
 
 @attributions.add
 def integrated_gradients(predictor, text, at, words, steps=64):
-    "Integrate the gradients from a text of mask tokens to `text`, so that the weights add up (Sundararajan et al. 2017)"
+    "Integrate the gradients from a text of mask tokens to `text` (Sundararajan et al. 2017)"
     e = predictor.tok.rust.encode(*(text if is_pair(text) else [text]))
     x,places = predictor.tok.encode_marked(e, [i for i,(a,b) in enumerate(e.offsets) if b>a])
     if bool(x.starts.any()): raise ValueError("gradients are for texts of one window; use method='erasure'")
@@ -95,7 +94,8 @@ class Explanation:
 
     def top(self, n=10):
         "List the words with the largest weights, for or against, as a table"
-        return self.words.iloc[(-self.words.weight.abs()).argsort(kind='stable')][['word','weight']][:n].reset_index(drop=True)
+        words = self.words.sort_values('weight', key=lambda o: -o.abs(), kind='stable')
+        return words[['word','weight']][:n].reset_index(drop=True)
     def __repr__(self): return f"{self.label} ({self.score:.2f})\n{self.top().round(2).to_string(index=False)}"
     def _repr_html_(self):
         most,res,parts = self.words.weight.abs().max() or 1,[],self.text if is_pair(self.text) else [self.text]
@@ -117,7 +117,8 @@ def explain(self:BasePredictor,
 )->Explanation:
     "Weigh each word of `text` for its label: what speaks for it has a weight above 0"
     task = self.task
-    if task.per_token or task.per_sequence: raise TypeError(f"`explain` is for labels of whole texts; this is {task}")
+    if task.per_token or task.per_sequence:
+        raise TypeError(f"`explain` is for labels of whole texts; this is {task}")
     f,text = attributions.find(method),self.as_list([text])[0]
     body = getattr(getattr(self, 'model', None), 'body', None)
     if method!='erasure' and not hasattr(body, 'get_input_embeddings'): # TF-IDF, several networks, a graph
@@ -146,9 +147,11 @@ def top_words(
     "List the words that speak most for each predicted label"
     if isinstance(predictor, Learner): predictor = as_predictor(predictor)
     found = (predictor.explain(o, method=method) for o in texts)
-    rows = pd.concat([e.words.assign(label=e.label, word=e.words.word.str.lower(), text=i) for i,e in enumerate(found)])
-    by = rows.groupby(['label','word']).agg(weight=('weight','mean'), texts=('text','nunique')).query('texts>=@least').reset_index()
-    return by.sort_values(['label','weight'], ascending=[True,False]).groupby('label').head(n).reset_index(drop=True)
+    rows = pd.concat([e.words.assign(label=e.label, text=i) for i,e in enumerate(found)])
+    rows['word'] = rows.word.str.lower()
+    by = rows.groupby(['label','word'], as_index=False).agg(weight=('weight','mean'), texts=('text','nunique'))
+    by = by[by.texts>=least].sort_values(['label','weight'], ascending=[True,False])
+    return by.groupby('label').head(n).reset_index(drop=True)
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0026
 def faithfulness(

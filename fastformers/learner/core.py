@@ -17,11 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
-from fastcore.basics import patch
-from fastcore.foundation import L
-from fastcore.meta import delegates
-from fastai.callback.core import Callback
-from fastai.learner import Learner
+from fastai.basics import Callback, L, Learner, delegates, patch
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
@@ -73,11 +69,12 @@ def _check_tok(tok, model, arch):
     if read_stage(path) or share<.1 and not model.is_lm: raise ValueError(says)
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
+# a new argument here is one of both learners; a field of its name in `ModelConfig` adds it to recipes
 @delegates(Learner.__init__, but=['model','train_bn'])
 def _learner(
     dls, arch, pretrained, # As in `lm_learner`
     build, # `build(arch, pretrained, drop_mult=..., **kwargs)`, with arguments of `load_hf` -> `HFModel`
-    own_cbs, # Callbacks that precede `cbs`
+    own_cbs, # Callbacks of the objective or task, before `cbs`
     drop_mult=1., # Multiplies every dropout probability, the head's too unless it is a module
     opt_func=FusedAdam, # The optimizer; fastai's own work too
     splitter=layer_groups, # model -> lists of parameters, low to high
@@ -102,10 +99,10 @@ def _learner(
     extend_rows(model, tfm.tok, arch)
     if model.adapters:
         _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
-    own = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
-    if n_processes()>1: own.append(Distributed())
+    every = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
+    if n_processes()>1: every.append(Distributed())
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
-                   cbs=[*own, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
+                   cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
 
 # %% ../../nbs/learner/01_core.ipynb #ed9bbff8
 @delegates(_learner, but=['loss_func'])
@@ -130,11 +127,11 @@ def lm_learner(
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #4411120b
-def _keep(path, task, there):
-    "Take scale, temperature and thresholds from `there`, the `Bundle` of a head that is kept, or None"
-    if there:
-        task.target_scale,task.temperature = there.task.target_scale,there.task.temperature
-        if task.threshold==type(task)().threshold: task.threshold = there.task.threshold
+def _keep_head(path, task, saved):
+    "Give `task` the scale, temperature and thresholds of the `Bundle` `saved`, whose head is kept"
+    if saved: # not a checkpoint with Hugging Face's head
+        task.target_scale,task.temperature = saved.task.target_scale,saved.task.temperature
+        if task.threshold==type(task)().threshold: task.threshold = saved.task.threshold
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
 
@@ -156,27 +153,28 @@ def _check_head(head, task, pairing):
 def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
     "Build the body of `arch` with `head`, keeping a head of the same form and labels in the directory `arch`"
     tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
-    there = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
-    kept = there and _alike(there.task.to_dict(), task.to_dict())
-    if head is None and kept and there.head['class'] in heads and there.head.get('pool', pool)==pool:
-        head = lambda nf,n_out: build_head(there.head)
+    saved = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
+    kept = saved and _alike(saved.task.to_dict(), task.to_dict())
+    if head is None and kept and saved.head['class'] in heads and saved.head.get('pool', pool)==pool:
+        head = lambda nf,n_out: build_head(saved.head)
     if head is None or head=='linear':
-        begins = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # with a token that sums up the text
-        at = 'cls' if begins and not is_causal(body.config) else 'last'
+        has_cls = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # it sums up the text
+        at = 'cls' if has_cls and not is_causal(body.config) else 'last'
         args = dict(pool=pool, at=at, pairing=None if tok.pairing=='together' else tok.pairing)
         head = partial(LinearHead, **args) if head=='linear' and not task.per_token else task.head(**args)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     model.task = task
     _check_head(model.head, task, tok.pairing)
     if isinstance(head, nn.Module): return model
-    if kept and _alike(there.head, model.head_spec()):
+    if kept and _alike(saved.head, model.head_spec()):
         model.load_head(path)
-        _keep(arch, task, there)
+        _keep_head(arch, task, saved)
         return model
-    if there:
+    if saved:
         _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
     y = task.prior_bias(dls)
-    if y is not None and hasattr(model.head, 'init_bias'): model.head.init_bias(0*y if task.target_scale else y)
+    if y is not None and hasattr(model.head, 'init_bias'):
+        model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0
     return model
 
 @delegates(_learner)
@@ -208,7 +206,7 @@ def classifier_learner(
             return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
         if not model.loaded.new:
-            _keep(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
+            _keep_head(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
         return model
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
@@ -236,8 +234,8 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
-def _scores(learn):
-    "The last metrics on the validation rows, None before training"
+def _last_metrics(learn):
+    "Return the last metrics on the validation rows, None before training"
     rec,values = learn.recorder,vars(learn.recorder).get('values') # None before the first fit
     if not values: return
     names = rec.metric_names[-1-len(values[-1]):-1] # after `validate` there is no training loss
@@ -256,7 +254,7 @@ def _write(learn, path, readme=False, **facts):
         else:
             rows = dict(training=len(dls.train_ds), validation=len(dls.valid_ds))
             bundle = write_bundle(tmp, model, tok, reads_pairs(dls),
-                                  base=base, rows=rows, scores=_scores(learn))
+                                  base=base, rows=rows, scores=_last_metrics(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     wait()

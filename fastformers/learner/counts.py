@@ -13,8 +13,7 @@ __all__ = ['count_vectors']
 import numpy as np, torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
-from fastcore.basics import chunked, patch
-from fastai.learner import Learner
+from fastai.basics import Learner, chunked, patch
 from ..data.block import tokenizer_of
 
 # %% ../../nbs/learner/03_counts.ipynb #94262044

@@ -9,9 +9,7 @@ They are methods of a `Learner`, after `from fastformers.all import *` or an imp
 __all__ = []
 
 # %% ../../nbs/learner/02_generation.ipynb #33bb1cfa
-from fastcore.basics import patch
-from fastcore.meta import delegates
-from fastai.learner import Learner
+from fastai.basics import Learner, delegates, patch
 from ..data.block import tokenizer_of
 from ..inference.lm_predictor import LMPredictor
 from ..models.families import evaluating

@@ -10,8 +10,7 @@ __all__ = ['FusedAdam', 'NoNormDecay']
 
 # %% ../../nbs/learner/00_optimizer.ipynb #80c02a70
 import torch
-from fastai.basics import Callback
-from fastai.optimizer import Optimizer
+from fastai.basics import Callback, Optimizer
 from torch.optim.adamw import adamw
 
 # %% ../../nbs/learner/00_optimizer.ipynb #d732f72b

@@ -12,8 +12,7 @@ __all__ = ['output_layer', 'output_inputs', 'fine_tuning_lr']
 import warnings
 import numpy as np, torch
 from torch import nn, Tensor
-from fastcore.basics import patch
-from fastai.learner import Learner
+from fastai.basics import Learner, patch
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from ..inference.baseline import fit_linear

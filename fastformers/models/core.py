@@ -143,7 +143,7 @@ class HFModel(nn.Module):
     state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
-    task = None # The `Task` of the outputs, with labels, scale and temperature; None: a body or language model
+    task = None # The `Task` of the outputs, with labels and temperature; None: a body or language model
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
         report=None # `LoadReport` from `load_hf` or `load_body`; None: all weights are new
@@ -344,14 +344,15 @@ class TextClassifier(HFModel):
 
 # %% ../../nbs/models/07_core.ipynb #189bfd57
 class HFClassifier(HFModel):
-    "Run Hugging Face's own head: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at predicted positions"
+    "Run Hugging Face's head: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at predicted positions"
     def __init__(self,
         hf, # A Hugging Face model with a head for sequences, tokens, question answering or multiple choice
         report=None # Its `LoadReport`
     ):
         super().__init__(hf, report)
         kind = type(hf).__name__
-        self.candidates,self.per_token = 'ForMultipleChoice' in kind,bool(re.search('For(Token|Question)', kind))
+        self.candidates = 'ForMultipleChoice' in kind
+        self.per_token = bool(re.search('For(Token|Question)', kind))
         reads_last = is_decoder(hf.config) or getattr(hf.config,'summary_type','')=='last' # XLNet
         self.sums_up_last = reads_last and not self.per_token
         if getattr(hf.config,'pad_token_id',None) is None: # transformers needs one for batches

@@ -198,18 +198,13 @@ def window_places(
 @heads.add
 class LinearHead(PoolingHead):
     "Scale pooled states to length 1 and classify them with one linear layer"
-    def __init__(self,
-        nf:int, # width of the hidden states
-        n_out:int, # width of the prediction
-        pool='concat', # a name in `pools`, or any `f(h, mask) -> (bs, n)`
-        at:str='cls', # the first part of 'concat': 'cls', or 'last' for causal models
-        pairing=None, # as in `PoolingHead`
-    ):
+    def __init__(self, nf:int, n_out:int, pool='concat', at:str='cls', pairing=None): # as in `PoolingHead`
         super().__init__(nf, n_out, pool, at, (), (0.,), None, pairing)
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, **{'pair':pairing} if pairing else {})
     def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
         "Pool the states `h` and scale the result to length 1, or average that over the windows of a row"
-        if self.pairing or starts is None or not bool(starts.any()): return normalize(super().features(h, mask, starts), dim=1)
+        if self.pairing or starts is None or not bool(starts.any()):
+            return normalize(super().features(h, mask, starts), dim=1)
         at,count = window_places(mask, starts)
         shape = int(count.sum()),int(at[1].max())+1
         windows = h.new_zeros(*shape, h.shape[-1]).index_put(at, h[mask])

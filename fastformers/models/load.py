@@ -74,7 +74,7 @@ def load_hf(
     drop_mult=1., # Multiplies every dropout probability
     revision='main', # Of a hub id
     dtype=torch.float32, # Of the weights; use float32 for training and autocast for speed
-    gradient_checkpointing=False, # Keep the input of each block and recompute the rest: less memory, more time
+    gradient_checkpointing=False, # Keep the input of each block and recompute the rest: less memory, slower
     compile_blocks=False, # Compile each block with `torch.compile`; True, or the name of a backend
     **kwargs # For `from_pretrained`, such as `attn_implementation`
 )->tuple: # (model, `LoadReport`)

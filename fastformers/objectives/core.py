@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from fastcore.basics import basic_repr, camel2snake, ifnone
-from fastcore.foundation import L, first
+from fastcore.foundation import L, basic_repr, camel2snake, first, ifnone
 from fasttransform import ItemTransform
 from ..files import Registry
 from ..text.core import TensorTokens

@@ -13,8 +13,7 @@ __all__ = ['TokenMean', 'TokenAccuracy', 'TokenPerplexity', 'TokenRecorder', 'Tr
 import json, math, re
 import torch
 from torch import Tensor
-from fastai.callback.core import Callback
-from fastai.learner import AvgLoss, AvgMetric, Metric
+from fastai.basics import AvgLoss, AvgMetric, Callback, Metric
 from .core import gather_targets, objective_of
 
 # %% ../../nbs/objectives/01_metrics.ipynb #48f03b3f

@@ -22,7 +22,7 @@ from .metrics import token_metrics
 
 # %% ../../nbs/objectives/02_mlm.ipynb #3b9a2408
 def budget(ok, p):
-    "Compute round(`p` n), at least one, for the n positions `ok` of each row `(bs,)`"
+    "Compute the share `p` of the number of positions `ok` in each row, rounded, at least one `(bs,)`"
     n = ok.sum(1)
     return (n.double()*p).round().long().clamp(min=1).minimum(n)
 
@@ -36,7 +36,7 @@ class MLM(Objective):
     auto_cls,metrics = AutoModelForMaskedLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
-        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from first to second, linearly over a fit
+        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from first to second over a fit
         replace=(.8,.1), # Shares of hidden tokens that become mask or random tokens; the rest stays
         seed=42 # Seed of the masks
     ):
@@ -45,7 +45,8 @@ class MLM(Objective):
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
         if not all(0<o<=1 for o in L(p)): raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
-        self.p,self.replace,self.words = p,replace,ordinary_ids(self.tok)
+        self.p,self.replace = p,replace
+        self.words = ordinary_ids(self.tok) # random tokens are drawn from these
 
     @classmethod
     def fits(cls, config): return type(config) in AutoModelForMaskedLM._model_mapping
@@ -60,11 +61,12 @@ class MLM(Objective):
         return lowest(self.hash(x), self.ordinary(x), self.rate)
 
     def hide(self, x, m, unit): # (tokens, targets)
-        "Hide the tokens of `x` at `m` by mask tokens, random tokens or neither, as drawn by the hash `unit`"
+        "Hide the tokens of `x` at `m` by mask or random tokens or neither, alike where `unit`, a hash, is"
         h,u = self.hash(x),hash_to_unit(splitmix64(unit+1))
-        ids,words = x.ids,self.words.to(x.device)
-        other = words[shift_right(splitmix64(h+2),1) % len(words)]
-        new = torch.where(u<self.replace[0], self.tok.mask_token_id, torch.where(u<sum(self.replace), other, ids))
+        ids,known = x.ids,self.words.to(x.device)
+        other = known[shift_right(splitmix64(h+2),1) % len(known)]
+        new = torch.where(u<sum(self.replace), other, ids)
+        new = torch.where(u<self.replace[0], self.tok.mask_token_id, new)
         return x.replace(ids=torch.where(m, new, ids), predicted=m), torch.where(m, ids, -100)
     def encodes(self, b): return self.hide(b[0], self.mask(b[0]), self.hash(b[0]))
 
@@ -76,12 +78,12 @@ def word_marks(
 )->tuple: # Two bool tensors over ids: does the token begin a word, does it end one?
     "Find which ids begin a word and which end one, by the marks in the vocabulary"
     model,vocab = json.loads(tok.backend_tokenizer.to_str())['model'],tok.get_vocab()
-    inside,end = model.get('continuing_subword_prefix'),model.get('end_of_word_suffix')
+    prefix,suffix = model.get('continuing_subword_prefix'),model.get('end_of_word_suffix')
     spaces = any(o[0] in _spaces for o in vocab if o)
     begins,ends = (torch.zeros(1+max(vocab.values()), dtype=torch.bool) for _ in range(2))
     for o,i in vocab.items():
-        if inside: begins[i] = not o.startswith(inside)
-        elif end: ends[i] = o.endswith(end)
+        if prefix: begins[i] = not o.startswith(prefix)
+        elif suffix: ends[i] = o.endswith(suffix)
         elif spaces: begins[i],ends[i] = o[:1] in _spaces, o[-1:] in _lines # a lone space begins a word
         else: begins[i] = True
     return begins,ends

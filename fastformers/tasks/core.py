@@ -17,8 +17,7 @@ from functools import partial
 import numpy as np, torch
 import torch.nn.functional as F
 from torch import nn
-from fastcore.basics import noop
-from fastcore.foundation import L, first
+from fastcore.foundation import L, first, noop
 from fasttransform import Transform
 from ..files import Registry, to_json
 from ..models.heads import PoolingHead, TokenHead
@@ -31,18 +30,18 @@ def is_list(o): "Check whether `o` is a list of columns"; return isinstance(o, (
 def listed(o): "Return one or several columns as a list"; return list(o) if is_list(o) else [o]
 
 def _fastai():
-    "Import fastai at the first call and return its names"
+    "Import fastai at the first call and return the module of its names"
     import fastai.basics
     return fastai.basics
 
 class Task:
     "Define how labels of one kind are read, trained and predicted"
     name = None # key in `tasks`, in recipes and on the command line
-    fastai = () # names of the fastai transforms that make such targets
+    fastai = () # names of fastai's transforms for such labels, in dls of a `DataBlock`
     summary = '' # description for `repr`, with the number of labels as `{n}`
     hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
-    score_name = 'accuracy' # name of `row_score`
+    score_name = 'accuracy' # name of the mean of `row_score`
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     classes = True # Does a label consist of class names?
@@ -56,7 +55,7 @@ class Task:
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
-        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label
+        threshold=None, # Scores above it choose a label: a number, or one a label; None: the best label
     ):
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
@@ -81,7 +80,7 @@ class Task:
         "Read the inputs in the columns `text_col` of `df`"
         self.text_col = listed(text_col)
         return texts_in(df, text_col)
-    def group_col(self, text_col): "Return the column whose equal rows are held out together, None for equal texts"
+    def group_col(self, text_col): "Return the column of groups that are held out together, None for equal texts"
     def check_input(self, o, pairs=None): # `pairs`: is each input a pair of texts? None: not known
         "Check an input of a `Predictor` and return it as the tokenizer takes it"
         if pairs is None or is_pair(o)==pairs: return o
@@ -98,14 +97,17 @@ class Task:
     def names(self, label): "List the class names in a label"; return [label]
 
     def tokenizer(self, tok): "Make the `HFTokenizer` for this task from `tok`"; return tok
-    def block(self): "Return the fastai block of the targets"; return _fastai().TransformBlock(type_tfms=Numbers)
+    def block(self):
+        "Return the fastai block of the targets"
+        return _fastai().TransformBlock(type_tfms=Numbers)
     def loss_func(self): "Return the default loss"
     def metrics(self): "Return the default metrics"
-    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from training targets, None: 0"
+    def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from the targets, None: 0"
     def gather(self, rows, ids):
         "Gather the outputs `rows` of single texts with tokens `ids` into the argument of `scores`"
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
         return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
+    # outputs of the network -> `scores` -> `chosen` classes, or `answers` with their names
     def scores(self, logits): "Convert network outputs to float32 scores"; return logits.float()
     def chosen(self, scores, threshold=None): # ids `(n,)`; booleans `(n, n_out)` for several labels a text
         "Choose classes by the `scores` of `n` texts"
@@ -149,9 +151,9 @@ class Task:
     def from_config(cfg, arch): # `arch`: name of the model's class
         "Find the task of a Hugging Face model, None if it is not a classifier"
         fits = [o for o in tasks.load().values() if arch.endswith(o.hf_class.removeprefix('AutoModel'))]
-        new = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
-        if cfg.problem_type is None and cfg.num_labels==1 and new is SingleLabel: new = Regression
-        return new and new([cfg.id2label[i] for i in range(cfg.num_labels)])
+        cls = first(fits, lambda o: o.problem_type==cfg.problem_type) or first(fits)
+        if cfg.problem_type is None and cfg.num_labels==1 and cls is SingleLabel: cls = Regression
+        return cls and cls([cfg.id2label[i] for i in range(cfg.num_labels)])
 
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
@@ -211,7 +213,8 @@ class MultiLabel(Task):
         ranked = super().answers(scores, texts, None)
         return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
     def chosen(self, scores, threshold=None):
-        return scores>torch.as_tensor(self.threshold if threshold is None else threshold, device=scores.device)
+        t = self.threshold if threshold is None else threshold
+        return scores>torch.as_tensor(t, device=scores.device)
     def row_score(self, pred, y, x=None): return (self.chosen(self.scores(pred))==(y>.5)).float().mean(1)
 
 # %% ../../nbs/tasks/00_core.ipynb #d8c31a0a
@@ -266,18 +269,19 @@ class Regression(Task):
 
 # %% ../../nbs/tasks/00_core.ipynb #88dbbe93
 class Numbers(Transform):
-    "Convert a whole number, or a list of whole numbers, to a tensor and back"
+    "Convert a target of whole numbers, such as a choice or the tags of words, to a tensor and back"
     def encodes(self, o): # a list becomes int32: `PadTokens` takes int64 for one target a token
         return torch.tensor(o, dtype=torch.int32 if isinstance(o, list) else torch.int64)
     def decodes(self, o): return o.tolist()
 
 class RowLoss(nn.Module):
-    "Compute the cross-entropy over the `n` parts of each row of outputs `(bs, n, ...)`"
+    "Compute the cross-entropy of outputs `(bs, n, ...)`, whose classes are the n parts of a row"
     def __init__(self, best): # `best(probs)`: the predicted target of a row
         super().__init__()
         self.best,self.reduction = best,'mean'
     def forward(self, pred, y): # negative targets are trained as 0
-        loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none').reshape(len(y), -1).mean(1)
+        loss = F.cross_entropy(pred.float(), y.long().clamp(min=0), reduction='none')
+        loss = loss.reshape(len(y), -1).mean(1)
         return loss if self.reduction=='none' else loss.mean()
     def activation(self, o): # rows of several batches differ in n
         return o.map(lambda p: p.float().softmax(0)) if isinstance(o, L) else o.float().softmax(1)
@@ -332,5 +336,5 @@ class OwnLoss(nn.Module):
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
-    alike = getattr(loss_func, 'thresh', None)==task.threshold # of fastai's loss, of the task
-    return loss_func if hasattr(loss_func,'decodes') and alike else OwnLoss(loss_func, task)
+    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh', None)==task.threshold
+    return loss_func if decodes else OwnLoss(loss_func, task)

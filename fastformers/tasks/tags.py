@@ -116,7 +116,8 @@ class Tags(Task):
     def names(self, label): return label
 
     def tokenizer(self, tok): # tags belong to the first words: the end is cut
-        return tok if isinstance(tok, WordTokenizer) else WordTokenizer(tok.tok, **reads(tok) | dict(truncation='head'))
+        if isinstance(tok, WordTokenizer): return tok
+        return WordTokenizer(tok.tok, **reads(tok) | dict(truncation='head'))
     def block(self):
         from fastai.data.block import TransformBlock
         return TransformBlock(type_tfms=TagIds(self.labels))

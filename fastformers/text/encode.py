@@ -27,12 +27,6 @@ def reads(o)->dict:
     "Return the attributes of `o` that are arguments of `HFTokenizer`"
     return {k:getattr(o, k) for k in ('max_len','truncation','windows','overlap','pairing')}
 
-def _with_config(tok, **facts):
-    "Copy `tok` and add `facts` to its tokenizer_config.json"
-    new = copy.deepcopy(tok)
-    new.init_kwargs.update(facts)
-    return new
-
 class HFTokenizer(Transform):
     "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
     input_types = (str, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
@@ -48,7 +42,9 @@ class HFTokenizer(Transform):
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
-        if backwards is not None: self.tok = _with_config(self.tok, backwards=backwards)
+        if backwards is not None:
+            self.tok = copy.deepcopy(self.tok)
+            self.tok.init_kwargs['backwards'] = backwards # written to tokenizer_config.json
         self.backwards = self.tok.init_kwargs.get('backwards', False)
         if self.backwards and not self.turns:
             raise ValueError("tags and answers are read forwards, and this tokenizer reads backwards; "

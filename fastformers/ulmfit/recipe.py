@@ -209,8 +209,9 @@ Setting = namedtuple('Setting', 'name type default help') # a field of a section
 def settings(cls)->Registry: # name -> `Setting`, whose `help` is the comment beside the field
     "List the settings of a section such as `LMConfig`"
     helps = {}
-    for o in reversed(cls.__mro__[:-1]): helps |= {k:' '.join(v.split()) for k,v in docments(o, returns=False).items() if v}
-    return Registry(f'[{cls.section}]', **{f.name:Setting(f.name, f.type, f.default, helps[f.name]) for f in fields(cls)})
+    for o in reversed(cls.__mro__[:-1]): helps |= {k:v for k,v in docments(o, returns=False).items() if v}
+    found = (Setting(f.name, f.type, f.default, ' '.join(helps[f.name].split())) for f in fields(cls))
+    return Registry(f'[{cls.section}]', **{o.name:o for o in found})
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #b1f4a017
 _words = {int:'a whole number', float:'a number', bool:'yes or no', str:'a text', NoneType:'blank'}
@@ -268,7 +269,8 @@ class Recipe:
         "Return a copy with other settings: `recipe.replace(lm=dict(epochs=2))`"
         for k,v in sections.items():
             for o in v: settings(section_types[k])[o] # an error for other names
-        return replace(self, **{k:replace(getattr(self,k) or section_types[k](), **v) for k,v in sections.items()})
+        new = {k:replace(getattr(self,k) or section_types[k](), **v) for k,v in sections.items()}
+        return replace(self, **new)
 
     def resolved(self, base='.'):
         "Return a copy with paths made absolute from the directory `base`"
@@ -288,7 +290,8 @@ class Recipe:
                 lines += [_comment(o.help), f'{o.name} = {_text(getattr(section, o.name))}'.rstrip()]
         return '\n'.join(lines)+'\n'
 
-section_types = Registry('section', **{o.section:o for o in (RunConfig, DataConfig, ModelConfig, GeneralConfig, LMConfig, TaskConfig)})
+_sections = RunConfig,DataConfig,ModelConfig,GeneralConfig,LMConfig,TaskConfig
+section_types = Registry('section', **{o.section:o for o in _sections})
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #238a00d9
 def _read_section(name, keys):
@@ -338,7 +341,8 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
     if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
-    return df, read(d.unlabelled, d.unlabelled_rows, **text), read(d.general, **text), read(d.test, split='test', **cols)
+    more,general = read(d.unlabelled, d.unlabelled_rows, **text),read(d.general, **text)
+    return df, more, general, read(d.test, split='test', **cols)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():

@@ -43,8 +43,8 @@ def _row(stages):
     trained = s.lr>0 # TF-IDF has no epochs
     def values(*args): return ' ± '.join(filter(None, map(fmt, mean_std(*args))))
     def sizes(unit): return ' + '.join(f'{v:,}' for k,v in s.data.items() if k.endswith(unit))
-    row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'), 'epochs':f'{s.schedule.total:.3g}'*trained,
-           'lr':f'{s.lr:.2g}'*trained, 'time':fmt_time(np.mean([o.seconds for o in stages]))}
+    row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'),
+           'epochs':f'{s.schedule.total:.3g}'*trained, 'lr':f'{s.lr:.2g}'*trained, 'time':fmt_time(np.mean([o.seconds for o in stages]))}
     if s.settings: row['settings'] = ', '.join(f'{k} {v}' for k,v in s.settings.items())
     for k in after[0]: row[k] = ' → '.join(filter(None, [fmt(mean_std(before, k)[0]), values(after, k)]))
     if s.majority: row['largest class'] = fmt(s.majority)
@@ -66,7 +66,7 @@ class Stage:
     before:dict = field(default_factory=dict) # Validation metrics before training
     metrics:dict = field(default_factory=dict) # Validation metrics after training
     test:dict = field(default_factory=dict) # Metrics on test rows, if there were any
-    curve:pd.DataFrame = field(default_factory=pd.DataFrame) # By epoch: epoch, train_loss, valid_loss, metrics
+    curve:pd.DataFrame = field(default_factory=pd.DataFrame) # Epochs: epoch, train_loss, valid_loss, metrics
     losses:list = field(default_factory=list) # Smoothed training loss of each step
     schedule:Schedule = field(default_factory=lambda: Schedule([1.])) # The schedule that was run
     lr:float = 0.
@@ -92,7 +92,8 @@ class Stage:
     def to_dict(self):
         "Summarize the record for JSON, without the scores of single rows"
         left_out = 'losses schedule score weight score_before test_score test_sets'.split()
-        return {k:v for k,v in self._facts().items() if k not in left_out} | {'epochs':self.schedule.total*(self.lr>0)}
+        facts = {k:v for k,v in self._facts().items() if k not in left_out}
+        return facts | {'epochs':self.schedule.total*(self.lr>0)}
 
     def save(self, path):
         "Write all fields but the learner to the file `path`"
@@ -103,7 +104,8 @@ class Stage:
         "Load the record in the file `path`"
         o = json.loads(Path(path).read_text('utf-8'))
         o |= {k:o[k] and np.array(o[k]) for k in ('score','weight','score_before','test_score')}
-        return cls(**o | dict(schedule=Schedule(**o['schedule']), curve=pd.DataFrame(o['curve']), path=Path(path).parent))
+        o |= dict(schedule=Schedule(**o['schedule']), curve=pd.DataFrame(o['curve']), path=Path(path).parent)
+        return cls(**o)
 
     def table(self):
         "Return a table of one row: start, data, time, metrics before → after training"

@@ -50,31 +50,31 @@ def ulmfit(
     r,df = as_recipe(recipe),as_frame(df)
     text_col = split_columns(df, text_col or r.data.text_col)
     label_col = split_columns(df, label_col or r.data.label_col)
-    every,_ = test_rows(test)
+    tested,_ = test_rows(test)
     for o in (df, *(test.values() if isinstance(test, dict) else [test])):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     seeds = list(seeds or r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
-    task = named_task(df, label_col, r.classifier.task, every)
+    task = named_task(df, label_col, r.classifier.task, tested)
     df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct,
                     group_col or r.data.group_col)
     train = np.flatnonzero(~df.is_valid)
-    texts,dropped = lm_texts(df, train, unlabelled, every, text_col)
-    if r.general: general = texts if general is None else lm_texts(df, [], general, every, text_col)[0]
+    texts,dropped = lm_texts(df, train, unlabelled, tested, text_col)
+    if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']
-    tested = None if test is None else every[cols[:-1]].values
-    facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts, test=tested)
+    facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts,
+                   test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
         names = dict(text_col=text_col, label_col=label_col)
         run = _Run(r, df, test, arch, Path(path or shared(tmp)), seeds, names, task)
         run.check()
         if writes(): _begin(run.root, facts, resume)
         wait()
-        run.classifiers(run.lm_stages(texts, general))
+        run.classifiers(run.lm_stages(texts, texts if general is None else general))
         if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
-                'test rows':0 if test is None else len(every), 'seeds':seeds}
+                'test rows':0 if test is None else len(tested), 'seeds':seeds}
         report = run.report(path=path, info=info)
     if path is not None and writes():
         report.save()
@@ -115,22 +115,25 @@ class _Run:
     def lm_stages(self, texts, general):
         "Train the language models and return the checkpoint for the classifier"
         seed,c = self.seeds[0],self.r.lm
-        def table(texts, c):
-            return pd.DataFrame({'text':texts, 'is_valid':np.random.default_rng(seed).random(len(texts))<c.valid_pct})
+        def table(texts, pct):
+            return pd.DataFrame({'text':texts, 'is_valid':np.random.default_rng(seed).random(len(texts))<pct})
         start = self.arch
-        if g := self.r.general: start = self.train(pretrain_lm, 'general', table(general, g), seed=seed, **vars(g))
+        if g := self.r.general:
+            start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))
         if c.objective=='none': return start
-        return self.train(fine_tune_lm, 'target_lm', table(texts, c), start, seed=seed, **vars(c))
+        return self.train(fine_tune_lm, 'target_lm', table(texts, c.valid_pct), start, seed=seed, **vars(c))
 
     def classifiers(self, start):
         "Train the classifiers of all seeds, from `start` and from the starts in `compare`"
-        compare,general = self.r.run.compare or (),self.root/'general' if self.r.general else self.arch
+        compare = self.r.run.compare or ()
+        before = self.root/'general' if self.r.general else self.arch # of stage 2
         arms = {'classifier':('classifier', dict(arch=start))}
-        if 'general' in compare and start!=general:
-            arms['classifier from the general LM'] = 'classifier_general',dict(arch=general)
+        if 'general' in compare and start!=before:
+            arms['classifier from the general LM'] = 'classifier_general',dict(arch=before)
         if 'random' in compare:
-            arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(general), tok=general)
-        for o in self.r.run.archs or (): arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
+            arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
+        for o in self.r.run.archs or ():
+            arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
         for seed in self.seeds:
             for name,(at,kwargs) in arms.items():
                 if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
@@ -141,7 +144,7 @@ class _Run:
         "Score TF-IDF with logistic regression on the same rows"
         start,held = time.time(),self.df.is_valid
         train,valid = self.df[~held],self.df[held]
-        hits = tfidf_hits(train, pd.concat([valid, self.tested]), self.cols['text_col'], self.cols['label_col'])*1.
+        hits = tfidf_hits(train, pd.concat([valid, self.tested]), **self.cols).astype(float)
         score,test = np.split(hits, [len(valid)])
         tested = dict(test={'accuracy':test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
         data = {'training rows':len(train), 'validation rows':len(valid)}
@@ -151,12 +154,12 @@ class _Run:
     def report(self, **kwargs):
         "Make the report, and drop the learners of all but the last classifier"
         report,c = Report(self.stages, **kwargs),self.r.classifier
-        best = report.final[0]
-        if best.learner is None: # it was read
-            best.learner = classifier_learner(self.dls(best.path), best.path, head=c.head, pool=c.pool,
+        last = report.final[0]
+        if last.learner is None: # it was read
+            last.learner = classifier_learner(self.dls(last.path), last.path, head=c.head, pool=c.pool,
                                               hidden_states=c.hidden_states)
         for s in self.stages:
-            if s is not best: s.learner = None
+            if s is not last: s.learner = None
             if report.path is None: s.path = None
         return report
 
@@ -184,11 +187,12 @@ def lm_texts(df,
 
 # %% ../../nbs/ulmfit/05_run.ipynb #844ccf92
 def _facts(r, arch, seeds, **texts):
-    "Return all inputs of a run: settings of the recipe `r`, starting checkpoint, hashes of texts and labels"
+    "Collect the inputs that a run must have again to continue: settings, checkpoint, hashes of the data"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
     keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
     data = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in texts.items()}
-    return to_json({**keys, 'arch':str(arch), 'seeds':seeds, '[run] compare':r.run.compare, '[run] archs':r.run.archs, **data})
+    run = {'arch':str(arch), 'seeds':seeds, '[run] compare':r.run.compare, '[run] archs':r.run.archs}
+    return to_json({**keys, **run, **data})
 
 def _begin(path, facts, resume):
     "Write `run.json`, or check that the directory `path` holds the same run"
@@ -200,5 +204,5 @@ def _begin(path, facts, resume):
         raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, or delete {checkpoints}")
     else:
         stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
-        for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # of an earlier run
+        for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # train all stages anew
         write_text(f, json.dumps(facts, indent=1))

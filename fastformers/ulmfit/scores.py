@@ -12,8 +12,7 @@ __all__ = ['row_score', 'RowScores', 'measure', 'class_scores', 'tfidf_hits']
 import math
 from functools import partial
 import numpy as np, pandas as pd, torch
-from fastai.callback.core import Callback
-from fastai.learner import Learner
+from fastai.basics import Callback, Learner
 from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from ..inference.baseline import TextBaseline
@@ -44,7 +43,8 @@ def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays
     "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"
     rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
-    with learn.no_logging(), learn.no_bar(): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
+    with learn.no_logging(), learn.no_bar():
+        values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
     score,weight = (torch.cat(o).numpy()[np.argsort(idxs)] for o in (rows.scores,rows.weights))
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing

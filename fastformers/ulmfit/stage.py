@@ -16,12 +16,7 @@ import logging, math, time
 from collections import Counter
 from pathlib import Path
 import numpy as np, pandas as pd
-from fastcore.foundation import L
-from fastcore.meta import delegates
-from fastai.data.core import DataLoaders
-from fastai.data.load import DataLoader
-from fastai.learner import Learner
-from fastai.torch_core import set_seed
+from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.distributed import shared
@@ -218,8 +213,8 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
-    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width, num_hidden_layers=c.layers,
-                                num_attention_heads=max(c.width//64,1), **own)
+    return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width,
+                                num_hidden_layers=c.layers, num_attention_heads=max(c.width//64,1), **own)
 
 def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
@@ -386,7 +381,7 @@ def fine_tune_classifier(
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
     stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
-    tried = path is not None and tfidf is not None and learn.model.loaded.loaded # no control with random weights
+    tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf*1.):
         rows,at = df if c.refit else df[~df.is_valid],Path(path)
         best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col])
