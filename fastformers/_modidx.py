@@ -1896,6 +1896,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Regression.metrics': ( 'tasks/core.html#regression.metrics',
                                                                                        'fastformers/tasks/core.py'),
+                                        'fastformers.tasks.core.Regression.pearsonr': ( 'tasks/core.html#regression.pearsonr',
+                                                                                        'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Regression.prior_bias': ( 'tasks/core.html#regression.prior_bias',
                                                                                           'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Regression.read_row': ( 'tasks/core.html#regression.read_row',

@@ -207,6 +207,11 @@ def test_no_epochs_are_the_probe_alone(tmp_path):
     assert from_hf(tmp_path/'probe')('move money to my savings')[0]['label'] in set(rows['df'].label)
     with pytest.raises(ValueError, match='`epochs` 0 is for the probe alone'): fine_tune_classifier(start='random', **rows)
 
+def test_numbers_train_again_on_all_rows_with_one_row_held_out(tmp_path):
+    rows = intents(60).assign(label=lambda o: o.text.str.len()/10)
+    stage = fine_tune_classifier(rows, 'wiki-mini', tmp_path/'numbers', start='random', epochs=1, max_len=32, refit=True)
+    assert set(stage.metrics)=={'loss','rmse','pearsonr'} and from_hf(tmp_path/'numbers')('a text')[0]['label']=='label'
+
 @pytest.mark.exact
 def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
     stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', start='random', epochs=.2, lr=1e-5, max_len=32)
