@@ -167,6 +167,9 @@ class SingleLabel(Task):
         if o.dtype.kind in 'iuf' and n>20 and len(o)<20*n:
             return (f"it holds {n} distinct whole numbers in {len(o)} rows, each read as a class; "
                 "for numbers to predict pass task='regression'")
+        if isinstance(o.iloc[0], str) and o.iloc[0].startswith('['):
+            return (f"it holds lists as text, {o.iloc[0]!r:.40}; a csv file has no lists, so write them with "
+                "df.to_json('mine.jsonl', orient='records', lines=True)")
     def block(self): return _fastai().CategoryBlock(vocab=self.labels, sort=False)
     def loss_func(self): return _fastai().CrossEntropyLossFlat()
     def metrics(self): return [self.accuracy]
