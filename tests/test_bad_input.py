@@ -147,8 +147,12 @@ def test_a_class_with_a_single_row_stays_in_training():
 
 # ---- labels
 
+def test_a_label_with_a_typo_is_named(caplog):
+    build(classifier_dls, replaced('label', 4, tiny_df().label[5]+'e').drop(columns='is_valid'))
+    assert re.search(r"label '\w+ee?' has 1 of 60 rows, '\w+' \d+; is it a typo", caplog.text)
+
 @pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
-def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "row 4 has no label in column 'label'; drop such rows first.*dropna")
+def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; drop such rows first")
 
 def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training, expected two or more")

@@ -78,7 +78,7 @@ refused = {
     'one class in training':(lambda: classifier_dls(frame().assign(label=['a','a','b','b']*4), tiny_tok()), ValueError, r"only the class \['a'\] in training"),
     'one number':(lambda: classifier_dls(frame().assign(label=3.5), tiny_tok()), ValueError, r"'label' has a standard deviation of 0 in training"),
     'label only in validation':(lambda: classifier_dls(replaced('label', 2, 'c'), tiny_tok()), ValueError, r"labels that training has not.*: c; move"),
-    'missing label':(lambda: classifier_dls(replaced('label', 4, None), tiny_tok()), ValueError, r"row 4 .*has no label in column 'label'.*dropna"),
+    'missing label':(lambda: classifier_dls(replaced('label', 4, None), tiny_tok()), ValueError, r"1 of 16 rows have no label in column 'label', first row 4; .*dropna"),
     'empty frame':(lambda: classifier_dls(frame().iloc[:0], tiny_tok()), ValueError, r"the data have no rows"),
     'missing is_valid':(lambda: classifier_dls(replaced('is_valid', 0, None), tiny_tok()), ValueError, r"column 'is_valid' must be True .* got None"),
     'nothing to validate':(lambda: classifier_dls(frame().assign(is_valid=False), tiny_tok()), ValueError, r"0 of 16 rows are for validation, and both parts need rows"),
