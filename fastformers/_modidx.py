@@ -1122,6 +1122,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/models/adapters.py')},
             'fastformers.models.awd_lstm': { 'fastformers.models.awd_lstm.AWDLSTMConfig': ( 'models/awd_lstm.html#awdlstmconfig',
                                                                                             'fastformers/models/awd_lstm.py'),
+                                             'fastformers.models.awd_lstm.AWDLSTMConfig.__init__': ( 'models/awd_lstm.html#awdlstmconfig.__init__',
+                                                                                                     'fastformers/models/awd_lstm.py'),
                                              'fastformers.models.awd_lstm.AWDLSTMForCausalLM': ( 'models/awd_lstm.html#awdlstmforcausallm',
                                                                                                  'fastformers/models/awd_lstm.py'),
                                              'fastformers.models.awd_lstm.AWDLSTMForCausalLM.__init__': ( 'models/awd_lstm.html#awdlstmforcausallm.__init__',
