@@ -212,6 +212,16 @@ def test_numbers_train_again_on_all_rows_with_one_row_held_out(tmp_path):
     stage = fine_tune_classifier(rows, 'wiki-mini', tmp_path/'numbers', start='random', epochs=1, max_len=32, refit=True)
     assert set(stage.metrics)=={'loss','rmse','pearsonr'} and from_hf(tmp_path/'numbers')('a text')[0]['label']=='label'
 
+def test_a_classifier_trained_again_keeps_the_figures_of_its_validation_rows(tmp_path):
+    rows = intents(120)
+    stage = fine_tune_classifier(rows, 'wiki-mini', tmp_path/'all', test=rows[:50], epochs=1, max_len=32, refit=True, calibrate=True)
+    about = read_bundle(tmp_path/'all')
+    assert about.rows=={'training':119, 'validation':24} and about.scores==pytest.approx(stage.metrics) and stage.test!=stage.metrics
+    assert from_hf(tmp_path/'all').task.temperature
+    stage = fine_tune_classifier(rows, 'wiki-mini', test=rows[:50], epochs=1, max_len=32)
+    stage.learner.to_hf(tmp_path/'tried')
+    assert read_bundle(tmp_path/'tried').scores['accuracy']==pytest.approx(stage.metrics['accuracy'])
+
 @pytest.mark.exact
 def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
     stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', start='random', epochs=.2, lr=1e-5, max_len=32)

@@ -252,9 +252,10 @@ def _write(learn, path, readme=False, **facts):
     with atomic_dir(path) as tmp:
         if task is None: model.save(tmp); save_tokenizer(tok, tmp)
         else:
-            rows = dict(training=len(dls.train_ds), validation=len(dls.valid_ds))
-            bundle = write_bundle(tmp, model, tok, reads_pairs(dls),
-                                  base=base, rows=rows, scores=_last_metrics(learn))
+            n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds)) # one, if trained again on all
+            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
+                                  rows=dict(training=len(dls.train_ds), validation=n),
+                                  scores=facts.get('metrics') or _last_metrics(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     wait()

@@ -41,10 +41,12 @@ class RowScores(Callback):
 
 def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
     "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"
-    rows,dl = RowScores(),learn.dls.valid if dl is None else dl
+    rows,rec,dl = RowScores(),vars(learn.recorder),learn.dls.valid if dl is None else dl
+    last = {k:rec.get(k) for k in ('values','metric_names')}
     idxs = dl.get_idxs() # rows of similar length run together
     with learn.no_logging(), learn.no_bar():
         values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
+    if dl is not learn.dls.valid: rec.update(last) # `to_hf` writes the last figures as those of validation rows
     score,weight = (torch.cat(o).numpy()[np.argsort(idxs)] for o in (rows.scores,rows.weights))
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing

@@ -315,7 +315,6 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
             drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=cbs, **kwargs)
     if not learn.model.adapters: learn.lr = fine_tuning_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
-    if c.calibrate: check_rows(dls)
     return learn
 
 def _refit(stage, c, learn, path, test_dl):
@@ -376,6 +375,7 @@ def fine_tune_classifier(
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     dls = task_dls(df, tok, c, text_col, label_col, task, seed)
+    if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
