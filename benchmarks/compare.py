@@ -88,18 +88,20 @@ def measured(fit, rows, at):
     return took | scored(predictor, rows.task, at)
 
 def scored(predictor, task, at):
+    "Score the rows `at`, and tell with what"
     hits = predictor.scores(at.text.tolist()).argmax(1).numpy()==at.label.map(task.labels.index).to_numpy()
     return dict(accuracy=round(float(hits.mean()), 5), hits=np.packbits(hits).tobytes().hex(), commit=commit,
                 precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
 
 def cases(args):
-    "For each draw: a key, training rows and scored rows"
+    "List the key of each set, size and draw"
     for seed in args.seeds:
         for name in args.sets:
             for n in args.sizes or sets[name][0]:
-                yield dict(set=name, n=n, seed=seed, test=args.final), name
+                yield dict(set=name, n=n, seed=seed, test=args.final)
 
 def labelled(name, n, seed, args):
+    "Draw the training rows, and return them with the rows that are scored"
     from fastformers.tasks.core import SingleLabel
     train,dev,test = sets[name][1]()
     task = SingleLabel(sorted(train.label.astype(str).unique()))
@@ -112,13 +114,14 @@ def run(args, table):
     best = {}
     for o in table.all:
         if o.get('part')=='rates': best.setdefault(o['set'], {}).setdefault(o['lr'], o['accuracy'])
-    for key,name in cases(args):
+    for key in cases(args):
+        grid = best.get(key['set'])
         for arm in args.arms:
-            if arm=='Trainer' and name not in best: continue
+            if arm=='Trainer' and grid is None: continue
             def make():
-                rows,at = labelled(name, key['n'], key['seed'], args)
-                e = entries.get(arm)
-                if arm=='Trainer': return measured(lambda o: trainer(o, max(best[name], key=best[name].get)), rows, at)
+                rows,at = labelled(key['set'], key['n'], key['seed'], args)
+                if arm=='Trainer': return measured(lambda o: trainer(o, max(grid, key=grid.get)), rows, at)
+                e = entries[arm]
                 rows.recipe = rows.recipe.replace(classifier=e.recipe.get('classifier', {}))
                 if e.prepare:
                     with ways.quiet(): e.prepare(rows)
@@ -137,11 +140,11 @@ def rate(args, table):
 def choose(args, table):
     "Let `leaderboard` choose by the training rows alone, and score what it hands out"
     from fastformers.compare.leaderboard import leaderboard
-    for key,name in cases(args):
+    for key in cases(args):
         def make():
-            rows,at = labelled(name, key['n'], key['seed'], args)
+            rows,at = labelled(key['set'], key['n'], key['seed'], args)
             start = time.time()
-            board = leaderboard(rows.df, archs=args.arch, minutes=args.minutes, entries=['largest class','TF-IDF','frozen probe','all layers','contrastive','mean','adapters'])
+            board = leaderboard(rows.df, archs=args.arch, minutes=args.minutes, entries=[o for o in entries if o!='SetFit'])
             took = (time.time()-start)/60
             shown = {k:round(float(v), 4) for k,v in board.table.score.dropna().items()}
             return dict(winner=board.winner, scores=shown, took=round(took, 2), **scored(board.best, rows.task, at))
