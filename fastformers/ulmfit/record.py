@@ -44,7 +44,8 @@ def _row(stages):
     def values(*args): return ' ± '.join(filter(None, map(fmt, mean_std(*args))))
     def sizes(unit): return ' + '.join(f'{v:,}' for k,v in s.data.items() if k.endswith(unit))
     row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'),
-           'epochs':f'{s.schedule.total:.3g}'*trained, 'lr':f'{s.lr:.2g}'*trained, 'time':fmt_time(np.mean([o.seconds for o in stages]))}
+           'epochs':f'{s.schedule.total:.3g}'*trained, 'lr':f'{s.lr:.2g}'*trained,
+           'time':fmt_time(np.mean([o.seconds for o in stages]))}
     if s.settings: row['settings'] = ', '.join(f'{k} {v}' for k,v in s.settings.items())
     for k in after[0]: row[k] = ' → '.join(filter(None, [fmt(mean_std(before, k)[0]), values(after, k)]))
     if s.majority: row['largest class'] = fmt(s.majority)
