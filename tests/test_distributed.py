@@ -1,7 +1,10 @@
 "Two processes train as one does: weights, losses, metrics, accumulation, frozen layers, checkpoints, and what only the first writes"
-import os, subprocess, sys
+import os, socket, subprocess, sys
 from pathlib import Path
-import pytest, torch
+import pandas as pd, pytest, torch
+from transformers import BertForSequenceClassification
+from fastformers.cli import main
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, 'fork') or not torch.distributed.is_available(), reason='two processes talk by gloo'), pytest.mark.exact]
 repo = Path(__file__).parent.parent
@@ -177,14 +180,69 @@ def test_a_process_that_dies_ends_the_other_with_a_sentence(done):
 def test_callbacks_of_fastai_that_count_the_rows_of_one_process_are_refused(done):
     for o in done['two']: assert 'use `TokenAccumulation`' in o['refused'][0] and 'leave out `distrib_ctx`' in o['refused'][1]
 
+labeller = '''
+import os, sys
+from fastformers import cli
+from fastformers.inference.answers import BasePredictor
+cli.chunksize,whole,seen = 9,BasePredictor.predict_frame,[]
+def dies(self, df, **kwargs):
+    seen.append(df)
+    if os.environ['RANK']==sys.argv[1] and len(seen)==2: os._exit(1)
+    return whole(self, df, **kwargs)
+BasePredictor.predict_frame = dies
+pids = []
+for rank in range(2):
+    if pid := os.fork(): pids.append(pid)
+    else:
+        os.environ['RANK'] = str(rank)
+        os._exit(cli.main('predict model --csv in.csv --out out.csv --device cpu'.split()))
+print(*(os.waitstatus_to_exitcode(os.waitpid(o, 0)[1]) for o in pids))
+'''
+
+@pytest.fixture(scope='module')
+def table(tmp_path_factory):
+    "A directory with 60 rows, seven chunks of 9, a classifier, and the file that one process writes"
+    d = tmp_path_factory.mktemp('table')
+    BertForSequenceClassification(tiny_arch('bert', initializer_range=.3)).save_pretrained(d/'model'); tiny_tok('bert').save_pretrained(d/'model')
+    tiny_df().to_csv(d/'in.csv', index=False)
+    assert main(['predict', str(d/'model'), '--csv', str(d/'in.csv'), '--out', str(d/'one.csv'), '--device', 'cpu'])==0
+    return d
+
+def in_two(d, dies):
+    "Exit codes of two processes that label the table, and what they say; process `dies` ends at its second chunk"
+    with socket.create_server(('localhost', 0)) as s: port = s.getsockname()[1]
+    env = {**os.environ, 'PYTHONPATH':str(repo), 'WORLD_SIZE':'2', 'MASTER_ADDR':'localhost', 'MASTER_PORT':str(port)}
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', labeller, str(dies)], cwd=d, env=env, capture_output=True, text=True, timeout=200)
+    return res.stdout.split(), res.stderr
+
+@pytest.mark.parametrize('rows', [60, 5])
+def test_two_processes_write_the_predictions_of_one(table, tmp_path, rows):
+    for o in ('in.csv','one.csv'): (tmp_path/o).write_text(''.join((table/o).open().readlines()[:rows+1]))
+    (tmp_path/'model').symlink_to(table/'model')
+    assert in_two(tmp_path, None)[0]==['0','0']
+    one,two = (pd.read_csv(tmp_path/o) for o in ('one.csv','out.csv'))
+    assert len(two)==rows and one.drop(columns='predicted_score').equals(two.drop(columns='predicted_score'))
+    assert (one.predicted_score-two.predicted_score).abs().max()<1e-5
+    assert not [*tmp_path.glob('.*')]
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_process_that_dies_leaves_no_predictions(table, tmp_path, rank):
+    "The file of an earlier command stays as it was; a first process that was killed may leave a hidden file"
+    for o in ('in.csv','model'): (tmp_path/o).symlink_to(table/o)
+    (tmp_path/'out.csv').write_text('old')
+    codes,says = in_two(tmp_path, rank)
+    assert codes[rank]=='1' and (tmp_path/'out.csv').read_text()=='old'
+    if rank: assert codes[0]=='2' and 'another process has ended' in says and not [*tmp_path.glob('.*')]
+
 @pytest.mark.slow
 def test_torchrun_runs_the_commands(tmp_path):
-    from fastformers.testing import tiny_df
     tiny_df().to_csv(tmp_path/'rows.csv', index=False)
     env = {**os.environ, 'OMP_NUM_THREADS':'1', 'PYTHONPATH':str(repo)}
     run = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'fastformers']
-    for o in (['adapt','rows.csv','--arch','wiki-mini','--output','lm','--epochs','.5'], ['classify','rows.csv','--arch','lm','--output','out','--epochs','1']):
+    for o in (['adapt','rows.csv','--arch','wiki-mini','--output','lm','--epochs','.5'], ['classify','rows.csv','--arch','lm','--output','out','--epochs','1'],
+              ['predict','out','--csv','rows.csv','--out','answers.csv']):
         res = subprocess.run([*run, *o], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
         assert res.returncode==0, res.stderr[-3000:]
-        assert res.stdout.count('Next: fastformers')==1                               # of one process
+        assert res.stdout.count('Next: fastformers')==(o[0]!='predict')                # of one process
     assert (tmp_path/'out'/'classifier.json').is_file()
+    assert len(pd.read_csv(tmp_path/'answers.csv'))==60

@@ -70,6 +70,21 @@ def test_the_language_model_never_sees_held_out_texts():
     texts,dropped = lm_texts(df, np.flatnonzero(~df.is_valid), unlabelled=[held.upper()+' ', 'new'], test=test)
     assert 'new' in texts and not set(texts) & {*df.text[df.is_valid], *test.text, held.upper()+' '} and dropped>=2
 
+@pytest.mark.exact
+@pytest.mark.parametrize('flag', ['refit','calibrate'])
+def test_test_rows_choose_nothing(run, tmp_path, flag):
+    "Without test rows, or with other labels in them, the classifier and its record are the same"
+    rows = tiny_df()[:12]
+    other = rows.assign(label=rows.label.map(dict(negative='neutral', neutral='positive', positive='negative')))
+    how = dict(arch=str(run[0]/'arch'), epochs=2., bs=8, max_len=32) | {flag:True}
+    stages = [fine_tune_classifier(tiny_df(), path=tmp_path/k, test=o, **how) for k,o in dict(none=None, rows=rows, other=other).items()]
+    assert not stages[0].test and stages[1].test!=stages[2].test
+    for o in stages[1:]:
+        assert all(getattr(o, k)==getattr(stages[0], k) for k in ('metrics','before','lr','losses'))
+        for f in ('model.safetensors','head.safetensors'): assert (o.path/f).read_bytes()==(stages[0].path/f).read_bytes()
+        assert read_bundle(o.path).task.to_dict()==read_bundle(stages[0].path).task.to_dict()           # the temperature too
+    assert len([*tmp_path.glob('*_tfidf')]) in (0,3)
+
 @pytest.mark.parametrize('ini,words', [('[lm]\nepoch = 1', 'did you mean epochs'), ('[classifer]\nlr = 1', 'did you mean classifier'), ('lr = 1', 'no section'),
     ('[classifier]\nhidden_states = 3 6', 'separated by commas'), ('[model]\narch = minilm\n[general]\nepochs = 1', 'expected one of them'), ('[data]\nrows = many', 'a whole number or blank')])
 def test_a_bad_recipe_is_one_line(tmp_path, ini, words):

@@ -1,0 +1,60 @@
+"The web service of examples/service.py gives the answers of `from_hf` to many askers at once, and refuses in sentences"
+import json, os, socket, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+import pytest
+from transformers import BertForSequenceClassification
+from fastformers.inference.predictor import from_hf
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+
+for o in ('fastapi','uvicorn'): pytest.importorskip(o)
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+    "The directory of a tiny classifier"
+    d = tmp_path_factory.mktemp('model')
+    BertForSequenceClassification(tiny_arch('bert', initializer_range=.3)).save_pretrained(d); tiny_tok('bert').save_pretrained(d)
+    return d
+
+@pytest.fixture(scope='module')
+def ask(root, model):
+    "A function that sends a body to the service, and returns the status and the answer"
+    with socket.create_server(('127.0.0.1', 0)) as s: port = s.getsockname()[1]
+    env = {**os.environ, 'PYTHONPATH':os.pathsep.join(sys.path), 'FASTFORMERS_MODEL':str(model)}
+    command = f'-W ignore -m uvicorn service:app --app-dir {root}/examples --port {port} --log-level error'.split()
+    def f(body):
+        r = Request(f'http://127.0.0.1:{port}/predict', json.dumps(body).encode(), {'content-type':'application/json'})
+        try:
+            with urlopen(r, timeout=60) as o: return o.status, json.load(o)
+        except HTTPError as e: return e.code, json.load(e)
+    p = subprocess.Popen([sys.executable, *command], env=env)
+    try:
+        for _ in range(600):
+            assert p.poll() is None, 'the service has ended'
+            try: f({}); break
+            except URLError: time.sleep(.1)
+        yield f
+    finally: p.terminate(); p.wait()
+
+@pytest.mark.exact
+def test_eight_askers_get_the_answers_of_from_hf(ask, model):
+    texts = tiny_df().text.tolist()
+    parts = [texts[i%50:i%50+1+i%7] for i in range(64)]
+    with ThreadPoolExecutor(8) as pool: got = [*pool.map(lambda o: ask({'texts':o}), parts)]
+    here = from_hf(model, device='cpu')
+    for (status,answers),part in zip(got, parts, strict=True):
+        want = here(part)
+        assert status==200 and [o['label'] for o in answers]==[o['label'] for o in want]
+        assert [o['score'] for o in answers]==pytest.approx([o['score'] for o in want], abs=1e-5)
+
+@pytest.mark.parametrize('body,words', [({}, 'texts: field required'), ({'texts':[]}, 'at least 1 item'), ({'texts':['a']*65}, 'at most 64 items'),
+    ({'texts':['a','b'*10_001]}, 'texts 1: string should have at most 10000'), ({'texts':'one'}, 'valid list'), ({'texts':[None]}, 'texts 0: input should be a valid string'), ('text', 'got body')])
+def test_a_refusal_is_a_sentence(ask, body, words):
+    status,answer = ask(body)
+    assert status==422 and list(answer)==['error'] and words in answer['error'], answer
+    assert answer['error'].startswith('expected {"texts": [...]} with 1 to 64 texts of at most 10,000 characters') and 'bbb' not in answer['error']
+
+def test_bounds_are_allowed(ask):
+    status,answers = ask({'texts':['a '*5000, '', *['Great sound.']*62]})
+    assert status==200 and len(answers)==64
