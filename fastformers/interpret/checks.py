@@ -39,9 +39,7 @@ all_checks = Registry('check') # name -> `Check`
 
 def check(name, expect='same', labels=()):
     "Add the decorated function `change(text)` as the check `name`"
-    def add(change):
-        all_checks[name] = Check(name, change, expect, tuple(L(labels)))
-        return change
+    def add(change): return all_checks.add(Check(name, change, expect, tuple(L(labels))), name).change
     return add
 
 # %% ../../nbs/interpret/06_checks.ipynb #8ebb24bc

@@ -18,7 +18,7 @@ from scipy.stats import binomtest, false_discovery_control, hypergeom, ttest_ind
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from ..data.labels import read_labels
+from ..data.labels import find_task, read_labels
 from ..inference.baseline import as_targets
 from .attribution import word_pattern
 from .intervals import wilson
@@ -156,9 +156,12 @@ def suspects(
 )->pd.DataFrame: # Columns text, label, other, score (of the other label), given (score of the label)
     "List the rows whose label is probably wrong, the surest first"
     check_columns(df, text_col=text_col, label_col=label_col)
-    texts,(names,y) = texts_in(df, text_col),np.unique(df[label_col].astype(str), return_inverse=True)
+    task,texts = find_task(df, label_col),texts_in(df, text_col)
+    if not task.one_class: raise TypeError(f"expected one label a row; this is {task}")
+    labels = read_labels(df, label_col, task)
+    names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])
-    if k<2: raise ValueError(f"expected two rows or more of two labels in {label_col!r}, each with one label")
+    if k<2: raise ValueError("expected two rows or more of two labels")
     if isinstance(predictor, Learner): predictor = as_predictor(predictor)
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
@@ -166,15 +169,15 @@ def suspects(
         parts = StratifiedKFold(k, shuffle=True, random_state=seed)
         p = cross_val_predict(LogisticRegression(C=C, max_iter=1000), x, y, cv=parts, method='predict_proba')
     at,rows = p.argmax(1),np.arange(len(y))
-    res = dict(text=texts, label=df[label_col], other=names[at], score=p[rows,at], given=p[rows,y])
+    res = dict(text=texts, label=labels, other=names[at], score=p[rows,at], given=p[rows,y])
     return pd.DataFrame(res, df.index)[at!=y].sort_values('score', ascending=False, kind='stable')
 
 def _words(texts, **kwargs):
-    "Count words, or what `kwargs` say, as TF-IDF vectors of length 1"
+    "Count words and pairs of words, or what `kwargs` say, as TF-IDF vectors of length 1"
     texts = [' '.join(L(o)) for o in texts]
     if not any(map(str.strip, texts)): raise ValueError(f"all {len(texts)} texts are blank")
-    settings = dict(token_pattern=r'\S+', ngram_range=(1,2), sublinear_tf=True) | kwargs
-    return TfidfVectorizer(**settings).fit_transform(texts)
+    usual = dict(token_pattern=word_pattern.pattern, ngram_range=(1,2), sublinear_tf=True)
+    return TfidfVectorizer(**kwargs or usual).fit_transform(texts)
 
 # %% ../../nbs/interpret/05_slices.ipynb #c78a7b81
 def conflicts(
@@ -186,7 +189,8 @@ def conflicts(
     "List pairs of nearly equal texts with different labels"
     check_columns(df, text_col=text_col, label_col=label_col)
     text,label = (df[L(c)].astype(str).agg('; '.join, axis=1).to_numpy() for c in (text_col,label_col))
-    x,found = _words(text, analyzer='char_wb', ngram_range=(4,4), dtype=np.float32),[]
+    plain = [re.sub(r'[^\w\s]+', ' ', o) for o in text]
+    x,found = _words(plain, analyzer='char_wb', ngram_range=(4,4), dtype=np.float32),[]
     for i in range(0, len(text), block):
         o = (x[i:i+block]@x[i:].T).tocoo()
         a,b = i+o.row,i+o.col
