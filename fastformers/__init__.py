@@ -13,7 +13,7 @@ Modules:
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
-- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain`
+- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain check`
 - `fastformers.compare.entries`: Ways from labelled rows to a classifier, each a small function `fit(rows)`: `entry`, `Rows`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
@@ -30,9 +30,11 @@ Modules:
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
+- `fastformers.interpret.checks`: Change texts in ways that should not matter, and count how often a classifier changes its answer: `checks`, `check`, `identity_gaps`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
+- `fastformers.interpret.slices`: Find the rows on which a classifier fails, the rows that another one mends, and labels that are probably wrong: `slices`, `fixed_broken`, `suspects`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`

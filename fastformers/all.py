@@ -49,6 +49,7 @@ from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
 from .interpret.attribution import top_words # and `explain`
 from .interpret.decisions import expected_calibration_error, plot_reliability
+from .interpret.slices import slices
 from .ulmfit.recipe import read_recipe
 from .ulmfit.scores import measure
 from .ulmfit.record import Stage

@@ -1,4 +1,4 @@
-"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain`
+"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain check`
 
 Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
@@ -8,8 +8,8 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'check_arch', 'train', 'pretrain', 'adapt',
-           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'predict',
-           'make_parser', 'parse_args', 'main']
+           'classify', 'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'check',
+           'predict', 'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
 import argparse, json, logging, os, re, shlex, shutil, sys, warnings
@@ -251,6 +251,18 @@ def explain(args):
     text = args.texts[0] if len(args.texts)==1 else tuple(args.texts)
     print(predictor.explain(text, args.label, args.method))
 
+def check(args):
+    "Count the texts of a file whose label changes with a typo, another first name or another number"
+    import pandas as pd
+    cols,chunks = read_chunks(args.file, args.data)
+    df,predictor = pd.concat(chunks),_open(args.model)
+    from fastformers.interpret.checks import checks, identity_gaps
+    table = checks(predictor, df, cols, labels=args.negated, most=args.rows)
+    print(table.drop(columns='examples').round(3).to_string(index=False))
+    for name,(text,new,*answers) in ((o.check, e) for o in table.itertuples() for e in o.examples):
+        print(f"\n{name}: {_cell(text)}\n  as: {_cell(new)}\n  {' -> '.join(map(_cell, answers))}")
+    if not predictor.pairs: print(f"\n{identity_gaps(predictor).round(3).to_string(index=False)}")
+
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
@@ -339,6 +351,13 @@ def make_parser():
     p.add_argument('texts', metavar='TEXT', nargs='+', help='A text, or the two texts of a pair')
     p.add_argument('--label', help='Label to explain (default: the predicted one)')
     p.add_argument('--method', default='erasure', help='erasure or integrated_gradients (default: erasure)')
+    p = command(check, 'DIR FILE')
+    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
+    p.add_argument('file', metavar='FILE', help='csv, tsv or jsonl file with texts, or file with a text a line')
+    p.add_argument('--negated', type=_typed(tuple[str,...]), default=(), metavar='LABELS',
+                   help='Labels whose score a negation lowers, as good,bad (default: negation is not checked)')
+    p.add_argument('--rows', type=int, default=500, help='Most rows to draw from the file (default: 500)')
+    add_flags(p, 'data', 'text_col sep encoding')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')

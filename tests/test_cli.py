@@ -195,6 +195,10 @@ def test_a_classifier_for_everybody(here, tmp_path):
     ('run nowhere.ini', 'does not exist'),
     ('predict classifier', 'expected texts'),
     ('predict classifier --csv reviews.csv --text-col txt', 'did you mean text?'),
+    ('check classifier reviews.csv --text-col txt', 'did you mean text?'),
+    ('check classifier reviews.csv --negated good', "'good' is no label; expected one of negative, neutral, positive"),
+    ('check classifier nowhere.csv', 'does not exist'),
+    ('check nowhere reviews.csv', 'nowhere'),
     ('predict arch text', 'classifier'),
     ('predict nowhere text', 'nowhere'),
     ('classify reviews.csv --output x --arch arch --bs 0', '`bs` 0 is out of range; expected 1 or more'),
@@ -217,8 +221,8 @@ def test_an_error_is_one_line(here, capsys, monkeypatch, args, words):
 def test_debug_shows_where(here):
     with pytest.raises(FileNotFoundError): run('classify', here/'nowhere.csv', '--output', here/'x', '--debug')
 
-@pytest.mark.parametrize('args', ['--help', 'run --help', 'classify --help', 'predict --help', 'classify nowhere.csv --output x', 'classify reviews.csv --output x --label-col lable',
-    'classify reviews.csv --output x --bs 0', 'adapt reviews.csv --output x --arch ./ach', 'adapt reviews.csv --output x --seq-len 2000', 'run column.ini', 'run test.ini', 'run arch.ini', 'predict clasifier text', 'predict'])
+@pytest.mark.parametrize('args', ['--help', 'run --help', 'classify --help', 'predict --help', 'check --help', 'classify nowhere.csv --output x', 'classify reviews.csv --output x --label-col lable',
+    'classify reviews.csv --output x --bs 0', 'adapt reviews.csv --output x --arch ./ach', 'adapt reviews.csv --output x --seq-len 2000', 'run column.ini', 'run test.ini', 'run arch.ini', 'predict clasifier text', 'predict', 'check classifier reviews.csv --text-col txt'])
 def test_help_and_mistakes_load_neither_torch_nor_fastai(here, args):
     for o,text in (('column','text_col = txt'), ('test','test = nowhere.csv'), ('arch','[model]\narch = ./ach')): write_text(here/f'{o}.ini', f'[run]\noutput = new\n[data]\nsource = reviews.csv\n{text}')
     code = "import sys\nfrom fastformers.cli import main\ntry: main(sys.argv[1:])\nfinally: assert not {'torch','fastai','transformers'} & {*sys.modules}"
@@ -230,6 +234,14 @@ def test_a_column_of_others_is_not_guessed(here, capsys):
     assert run('classify', here/'reviews.csv', '--output', here/'x', '--label-col', 'intent')==2
     assert 'columns are text, label' in (err := capsys.readouterr().err) and 'did you mean' not in err
 
+def test_check_prints_a_table_and_examples(here, tmp_path, capsys):
+    assert run('check', here/'classifier', here/'reviews.csv', '--rows', 30, '--negated', 'positive,negative')==0
+    out = capsys.readouterr().out
+    for o in ('failures','typo','negation','other first name','religion'): assert o in out
+    assert ' 30 ' in next(o for o in out.splitlines() if o.strip().startswith('typo '))
+    write_text(tmp_path/'lines.txt', 'It is good.\n\nNo.\n')
+    assert run('check', here/'classifier', tmp_path/'lines.txt')==0 and 'negation' not in capsys.readouterr().out
+
 def test_pairs_are_asked_for_in_twos(here, tmp_path, capsys):
     assert run('classify', here/'wide.csv', '--text-col', 'a,b', '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
     for texts in (['one'], ['one','other','third']):
@@ -238,6 +250,7 @@ def test_pairs_are_asked_for_in_twos(here, tmp_path, capsys):
         said = capsys.readouterr()
         assert 'reads pairs' in said.err and not said.out
     assert run('predict', tmp_path/'c', 'one', 'other', 'first', 'second')==0 and len(capsys.readouterr().out.splitlines())==3
+    assert run('check', tmp_path/'c', here/'wide.csv', '--text-col', 'a,b', '--rows', 5)==0 and 'religion' not in capsys.readouterr().out
 
 def test_a_flag_is_a_setting_with_its_comment(capsys):
     from fastformers.ulmfit.recipe import TaskConfig, settings

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
 from .entries import Rows, plan, quiet
-from .leaderboard import row_scores
+from ..interpret.slices import row_scores
 from ..data.labels import as_frame, find_task, mark_valid, read_labels
 from ..hub import default_arch
 from ..inference.baseline import as_targets
