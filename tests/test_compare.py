@@ -147,5 +147,5 @@ def test_an_order_holds_each_class_first():
     assert sorted(nested_order(labels, 3))==list(range(21)) and set(labels[nested_order(labels, 3)[:2]])=={'a','b'}
 
 def test_the_table_of_entries():
-    assert [*entries][:3]==['largest class','TF-IDF','frozen probe']
+    assert [*entries][:4]==['largest class','TF-IDF','word vectors','frozen probe']
     assert all(o.fit is None or o.fit.__doc__ for o in entries.values())
