@@ -5,7 +5,7 @@ PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 FASTFORMERS_PRECISION=$${FASTFORMERS_PRECISION:-fp32}
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test test-all export readme docs docs-serve clean FORCE
+.PHONY: demo test test-all torture export readme docs docs-serve clean FORCE
 
 demo: .venv/.demo           # the three stages, as settings.ini says, on text that is always there
 	fastformers demo --force
@@ -17,6 +17,10 @@ test: .venv/.dev            # the notebooks, then the tests, two at a time: both
 
 test-all: SLOW = --slow     # the tutorials, every family and the tests that take minutes too
 test-all: test
+
+torture: .venv/.dev         # processes killed at random moments; random texts, tables, recipes and damaged directories; about a quarter of an hour
+	$(OFFLINE) $(PY) benchmarks/kills.py --kills 60
+	$(OFFLINE) $(PY) benchmarks/fuzz.py
 
 export: .venv/.dev          # notebooks -> modules
 	nbdev-export && nbdev-clean

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: stage 2 and stage 3 end with the bytes of runs that were never stopped
+"""SIGKILL at random moments: stage 2, stage 3 and a comparison end with the bytes of runs that were never stopped
 
     python benchmarks/kills.py            # about four minutes on one thread; Linux; needs no data
 
@@ -72,6 +72,18 @@ def stage3(d, src, say):
     dls = classifier_dls(pd.read_csv(src/'labels.csv'), 'minilm', max_len=48, bs=16, device='cpu')
     return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out', precision='fp32'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
 
+def comparison(d, src, say):
+    import pandas as pd
+    from fastformers.compare.leaderboard import leaderboard
+    df = pd.read_csv(src/'labels.csv')
+    def log(_): say(0, len(list((d/'board').glob('fits/*'))), 0)
+    log('')
+    board = leaderboard(df[:200], archs=src/'whole stage 2'/'out', minutes=60, seeds=(1,2), path=d/'board', resume=True, log=log,
+                        entries=['TF-IDF','frozen probe','all layers','mean'])
+    scores = {f'{k} {seed}':sha(v.numpy().tobytes()) for (k,seed),(v,_) in board.fits.items()}
+    return {'winner':board.winner, 'scores':scores, 'best':sha(board.best.scores(df.text[200:].tolist()).numpy().tobytes()),
+            'files':sorted(files_in(d/'board'))}
+
 # ---- a process that can be killed, and when
 
 class Child:
@@ -110,7 +122,7 @@ class Child:
         if self.status: raise RuntimeError(f'exit status {self.status}:\n{self.said()[-3000:]}')
         return json.loads((self.dir/'result.json').read_text())
 
-def half_written(d): return [o.name for p in ('ckpt/.*-fit*','.*-out') for o in d.glob(p)]
+def half_written(d): return [o.name for p in ('ckpt/.*-fit*','.*-out','board/**/.*') for o in d.glob(p)]
 
 def moment(kind, child, took, rng):
     "A function that says when to kill"
@@ -124,7 +136,7 @@ def moment(kind, child, took, rng):
     late,seen,n,end = rng.uniform(0, .03),[],rng.randint(1, 6),kind=='end'
     def now():
         if not child.at[0]: return False # what an earlier kill left is still there
-        there = [o for o in half_written(d) if not end or '-end' in o or o.endswith('-out')]
+        there = [o for o in half_written(d) if not end or '-end' in o or o.endswith(('-out','-best'))]
         if there and there[0] not in [o for o,_ in seen]: seen.append((there[0], time.time()))
         return len(seen)>=(1 if end else n) and time.time()-seen[-1][1]>=late
     return now
@@ -179,7 +191,7 @@ def phase(name, job, root, n_kills, rng, say):
         if not bad: shutil.rmtree(d)
     return dict(seconds=round(took, 1), runs=series, rows=rows)
 
-phases = {'stage 2':stage2, 'stage 3':stage3}
+phases = {'stage 2':stage2, 'stage 3':stage3, 'comparison':comparison}
 
 def table(rows):
     cols = list(rows[0])
@@ -189,7 +201,7 @@ def table(rows):
 
 def kill_all(work, n_kills=20, seed=None, only=phases, say=print):
     "All phases in the directory `work`: figures and rows"
-    import fastai.text.all, fastformers.learner.core, fastformers.callback.resume, fastformers.text.store, fastformers.data.block, fastformers.text.corpora # once, for all forks
+    import fastai.text.all, fastformers.compare.leaderboard, fastformers.learner.core, fastformers.callback.resume, fastformers.text.store, fastformers.data.block, fastformers.text.corpora # once, for all forks
     from fastai.basics import defaults
     from fastai.callback.progress import ProgressCallback
     rng,work = random.Random(seed),Path(work)

@@ -926,6 +926,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor._model': ( 'inference/predictor.html#_model',
                                                                                              'fastformers/inference/predictor.py'),
+                                                 'fastformers.inference.predictor._open': ( 'inference/predictor.html#_open',
+                                                                                            'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor._plain_bundle': ( 'inference/predictor.html#_plain_bundle',
                                                                                                     'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor.from_hf': ( 'inference/predictor.html#from_hf',

@@ -419,5 +419,5 @@ def main(
     except Exception as e:
         if args.debug: raise
         kind = '' if isinstance(e, (ValueError,TypeError,OSError,ImportError)) else f'{type(e).__name__}: '
-        return _print_error(2, f"error: {kind}{e}")
+        return _print_error(2, ' '.join([f"error: {kind}{e}", *getattr(e, '__notes__', [])]))
     return 0

@@ -113,6 +113,7 @@ def test_a_missing_column_names_the_nearest(door):
     refused(door, tiny_df(), ValueError, "`valid_col` 'valid' is not a column.*did you mean is_valid", valid_col='valid')
     if door is classifier_dls: refused(door, tiny_df(), ValueError, "`label_col` 'labels' is not .*did you mean label", label_col='labels')
     refused(door, tiny_df()[:0], ValueError, 'the data have no rows')
+    refused(door, tiny_df()[['text','text','label','is_valid']], ValueError, "'text' is the name of 2 columns; rename or drop")
     refused(door, tiny_pairs().assign(text_c='x'), TypeError, 'expected texts or pairs of texts', text_col=['text_a','text_b','text_c'])
 
 @doors
@@ -156,6 +157,7 @@ def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('la
 
 def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training, expected two or more")
+    refused(classifier_dls, tiny_df().assign(label='x').astype({'label':'category'}), ValueError, "'label' has only the class")
     refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, 'hold other values than 0 and 1', label_col=['a','b'])
     refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, "'label' has a standard deviation of nan in training: a number to predict must be finite")
     refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")

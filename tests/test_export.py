@@ -259,6 +259,13 @@ def test_files_of_a_bundle(bundle):
 
 # ---- directories that are something else
 
+def test_a_damaged_file_names_the_directory(tmp_path):
+    from fastformers.inference.baseline import TextBaseline
+    path = TextBaseline.fit(['one','two'], ['a','b']).save(tmp_path/'words')
+    (path/'baseline.safetensors').write_bytes(b'cut')
+    with pytest.raises(Exception) as e: from_hf(path)
+    assert e.value.__notes__==[f'On opening {path}: a file is missing or damaged; save or download the directory again.']
+
 def test_what_is_no_classifier(tmp_path):
     obj = objective('bert')
     lm = lm_learner(lm_dls(df.iloc[:16], obj.tfm, obj, device='cpu'), tiny_arch('bert'))

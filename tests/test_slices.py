@@ -121,7 +121,7 @@ def test_odd_rows_give_a_table_or_a_sentence():
     for rows in (df[:1], df[:15]):
         with pytest.raises(ValueError, match='hold no slice with 10 rows'): slices(good, rows)
     for rows,kw,words in ((df[:0], {}, 'no rows'), (df, dict(text_col='txt'), 'did you mean text'), (df, dict(by='shop'), '`by` .shop. is not a column'),
-                          (df.assign(label='maybe'), {}, "no label 'maybe'; its labels are 'no', 'yes'"), (df.assign(label=None), {}, 'has no label in column')):
+                          (df.assign(label='maybe'), {}, "no label 'maybe'; its labels are 'no', 'yes'"), (df.assign(label=None), {}, 'no label in column')):
         with pytest.raises(ValueError, match=words): slices(good, rows, **kw)
 
 # every kind of predictor
@@ -180,7 +180,7 @@ def test_vectors_are_read_where_there_are_some():
 
 def test_labels_that_cannot_be_doubted():
     df = sentences(30, 0)
-    for rows,words in ((df.assign(label='no'), 'two rows or more of two labels'), (df[:1], 'two rows or more'), (df.assign(text=''), 'blank'), (df.assign(label=None), 'has no label')):
+    for rows,words in ((df.assign(label='no'), 'two rows or more of two labels'), (df[:1], 'two rows or more'), (df.assign(text=''), 'blank'), (df.assign(label=None), 'no label in column')):
         with pytest.raises(ValueError, match=words): suspects(None, rows)
     assert len(suspects(None, df.assign(label=['yes','yes',*['no']*27,'rare'])))                 # a class with one row is doubted, not an error
 

@@ -133,7 +133,7 @@ def read_labels(df, label_col, task):
     "Read the labels of `df` for `task`, or raise if one is missing"
     def blank(o): return isinstance(o, str) and not o.strip() and not task.multi_label
     for c in [] if task.label_optional else listed(label_col):
-        no = (df[c].isna() | df[c].map(blank)).to_numpy()
+        no = df[c].isna().to_numpy() | np.array([*map(blank, df[c])], dtype=bool)
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "

@@ -24,7 +24,10 @@ def as_texts(texts):
     if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
         raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as df['text'], "
             f"got a {type(texts).__name__}")
-    return list(texts)
+    texts = list(texts)
+    if (i := first(i for i,o in enumerate(texts) if not hasattr(o, '__len__'))) is not None:
+        raise TypeError(f"text {i} is {texts[i]!r}; drop missing texts, or make them blank with df['text'].fillna('')")
+    return texts
 
 def answer_rows(answers)->list: # a dict for each text
     "Convert answers to rows with label (or answer, ...), score, label_2, score_2, ..."

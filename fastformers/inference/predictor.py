@@ -129,6 +129,14 @@ def from_hf(
     path = Path(resolve_arch(path, revision)).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier in reach")
+    try: return _open(path, device, head, revision, backend)
+    except Exception as e:
+        if type(e) not in (ValueError,TypeError,ImportError): # of a library that reads a file
+            e.add_note(f"On opening {path}: a file is missing or damaged; save or download the directory again.")
+        raise
+
+def _open(path, device, head, revision, backend):
+    "Open the directory `path` for `from_hf`"
     bundle = read_bundle(path) or _plain_bundle(path)
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
     if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)

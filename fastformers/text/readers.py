@@ -118,6 +118,7 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
     "Raise `ValueError` unless `df` has rows and all columns in `cols`"
     if not len(df): raise ValueError("the data have no rows")
     for k,c in ((k,c) for k,v in cols.items() for c in L(v)):
-        if c in df: continue
+        if (n := [*df.columns].count(c))==1: continue
+        if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
         names = [*map(str, df.columns)]
         raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")

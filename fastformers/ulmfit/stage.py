@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, StopAtNaN, script_progress
+from ..callback.progress import Diverged, StopAtNaN, script_progress, terminal_progress
 from ..callback.resume import Resume
 from ..callback.schedule import anneals, discriminative_lrs, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, tokenizer_of
@@ -390,5 +390,6 @@ def fine_tune_classifier(
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
     every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
                            seed=seed, task=task_of(dls))
-    _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
+    with terminal_progress(): # a table of figures on that one row would mislead
+        _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
     return stage
