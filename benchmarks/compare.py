@@ -2,7 +2,7 @@
 
     FASTFORMERS_DATA=... python benchmarks/compare.py rates          # a rate of the Trainer for each set, of four, on one draw and development rows
     FASTFORMERS_DATA=... python benchmarks/compare.py run --final    # every arm of `--arms` on three draws, test rows
-    FASTFORMERS_DATA=... python benchmarks/compare.py choose --final # the classifier that `leaderboard` hands out after `--minutes`
+    FASTFORMERS_DATA=... python benchmarks/compare.py choose --final # the classifier that `leaderboard` hands out after `--minutes`, of the entries in `--arms`
     python benchmarks/compare.py table                               # what the rows say
     python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
@@ -144,7 +144,8 @@ def choose(args, table):
         def make():
             rows,at = labelled(key['set'], key['n'], key['seed'], args)
             start = time.time()
-            board = leaderboard(rows.df, archs=args.arch, minutes=args.minutes, entries=[o for o in entries if o!='SetFit'])
+            ours = [o for o in args.arms if o in entries and o!='SetFit']
+            board = leaderboard(rows.df, rows.unlabelled, archs=args.arch, minutes=args.minutes, entries=ours)
             took = (time.time()-start)/60
             shown = {k:round(float(v), 4) for k,v in board.table.score.dropna().items()}
             return dict(winner=board.winner, scores=shown, took=round(took, 2), **scored(board.best, rows.task, at))
