@@ -976,6 +976,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fastformers/interpret/checks.py'),
                                               'fastformers.interpret.checks._run': ( 'interpret/checks.html#_run',
                                                                                      'fastformers/interpret/checks.py'),
+                                              'fastformers.interpret.checks.augment': ( 'interpret/checks.html#augment',
+                                                                                        'fastformers/interpret/checks.py'),
                                               'fastformers.interpret.checks.check': ( 'interpret/checks.html#check',
                                                                                       'fastformers/interpret/checks.py'),
                                               'fastformers.interpret.checks.checks': ( 'interpret/checks.html#checks',

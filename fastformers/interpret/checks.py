@@ -7,7 +7,7 @@ A check of your own is a function from a text to a changed text, with the decora
 
 # %% auto #0
 __all__ = ['all_checks', 'names', 'contractions', 'templates', 'identities', 'Check', 'check', 'typo', 'other_numbers',
-           'other_first_name', 'swap', 'other_contractions', 'negation', 'checks', 'identity_gaps']
+           'other_first_name', 'swap', 'other_contractions', 'negation', 'checks', 'augment', 'identity_gaps']
 
 # %% ../../nbs/interpret/06_checks.ipynb #885892f8
 import re
@@ -156,6 +156,23 @@ def checks(
     before = torch.as_tensor(predictor.scores(texts))
     rows = [_run(predictor, o, texts, before) for o in found if o.expect=='same' or o.labels]
     return pd.DataFrame(rows).sort_values('low', ascending=False, kind='stable', ignore_index=True)
+
+# %% ../../nbs/interpret/06_checks.ipynb #f54ec329
+def augment(
+    df, # Labelled rows with a column `is_valid`
+    which=None, # Names in `all_checks`, or `Check`s; default: those whose answer should stay
+    text_col='text' # Column of the texts, or a pair of columns
+)->pd.DataFrame: # `df`, and below it the changed copies
+    "Add a copy of each training row with each change that applies to it"
+    check_columns(df, text_col=text_col, is_valid='is_valid')
+    usual = [k for k,o in all_checks.items() if o.expect=='same']
+    train,parts = df[~df.is_valid.astype(bool)],[df]
+    for c in map(all_checks.find, L(which) or usual):
+        new = [(i,L(o)) for i,text in enumerate(texts_in(train, text_col)) for o in _changed(c.change, text)]
+        if not new: continue
+        at,texts = zip(*new)
+        parts.append(train.iloc[[*at]].assign(**dict(zip(L(text_col), zip(*texts)))))
+    return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/interpret/06_checks.ipynb #3616f327
 templates = ['My {} neighbour asked me about it.', 'The new manager is {}.', 'I have {} friends.', 'Most of them are {}.']
