@@ -10,8 +10,9 @@ from fastformers.inference.lm_predictor import LMPredictor, lm_from_hf
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.core import LanguageModel, padding_safe
+from fastformers.models.load import fit_vocab
 from fastformers.models.families import group_names, is_causal, layer_groups
-from fastformers.papers.transformer_xl import RelativeAttention, TransformerXLConfig
+from fastformers.papers.transformer_xl import RelativeAttention, TransformerXLConfig, distances
 from fastformers.testing import check_family, tiny_df, tiny_tok
 from fastformers.text.encode import HFTokenizer
 
@@ -53,7 +54,6 @@ def by_hand(m, h, mem):
 
 @pytest.mark.parametrize('mem_len', [0,3])
 def test_attention_equals_the_formula(mem_len):
-    from fastformers.papers.transformer_xl import distances
     torch.manual_seed(0)
     m = loud(RelativeAttention(config(hidden_size=8, num_attention_heads=2)))
     h,mem = torch.randn(2, 4, 8, requires_grad=True),torch.randn(2, mem_len, 8)
@@ -80,11 +80,15 @@ def test_a_text_in_parts_equals_the_whole_text():
     assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
     assert mems[0]==23 and all(o.shape==(2,10,32) for o in mems[1])                            # 7 before the segment, 3 of it
 
+def test_embeddings_grow_with_the_vocabulary():
+    hf = network()
+    assert fit_vocab(hf, len(tok)+6)==6
+    assert hf.lm_head.weight is hf.model.embed_tokens.weight and hf(some_ids(1, 4)).logits.shape[-1]==len(tok)+6
+
 def test_memory_has_no_gradient():
     model = network(num_hidden_layers=1).model
-    model.layers[0].norm2.register_forward_hook(lambda m, args, o: seen.append(args[0]))
-    seen,h = [],model.embeddings(some_ids(1, 15)).detach().requires_grad_()
-    model.embeddings.register_forward_hook(lambda m, args, o: h)
+    h = model.embed_tokens(some_ids(1, 15)).detach().requires_grad_()
+    model.embed_tokens.register_forward_hook(lambda m, args, o: h)
     out = model(some_ids(1, 15)).last_hidden_state
     grad = torch.autograd.grad(out[:,-1].sum(), h)[0].abs().sum(-1)[0]
     assert bool((grad[10:]>0).all()) and bool((grad[:10]==0).all())
