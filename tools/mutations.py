@@ -51,6 +51,8 @@ mutations = [
     ('L2-SP pulls new weights like old ones', 'callback/regularize', 'self.beta/2*_sum_squares', 'self.alpha/2*_sum_squares', 'regularizers callback/02_regularize'),
     ('R-Drop without divergence', 'callback/regularize', '(second-self.loss + self.alpha*div)/2', '(second-self.loss)/2', 'regularizers callback/02_regularize'),
     ('EWC ignores what mattered', 'papers/ewc', '((f*(p-self.reference[p]).pow(2)).sum()', '(((p-self.reference[p]).pow(2)).sum()', 'regularizers papers/11_ewc'),
+    ('a memory with gradients', 'papers/transformer_xl', 'torch.cat([mem, o.detach()], 1)', 'torch.cat([mem, o], 1)', 'transformer_xl'),
+    ('the memory is cut in a segment', 'papers/transformer_xl', 'begins=read%size==0', 'begins=True', 'transformer_xl'),
     ('resume: the random state is new', 'callback/resume', "set_random_states(**{**state, 'random_state':(version, tuple(ints), gauss)})", 'pass', 'resume'),
     ('resume: the epoch begins again', 'data/loader', 'self.passes,self._start,self._ready = passes,batch,ready', 'self.passes,self._start,self._ready = passes,0,ready', 'resume'),
     ('every epoch in the same order', 'data/loader', 'np.random.default_rng((self.seed, self.passes))', 'np.random.default_rng((self.seed, 0))', 'contracts_batches resume data/03_loader'),
