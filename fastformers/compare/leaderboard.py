@@ -27,7 +27,7 @@ from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage, versions
-from ..interpret.intervals import fmt, paired_bootstrap, verdict
+from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
 from ..interpret.slices import row_scores
 from ..text.core import normal
 from ..text.encode import texts_in
@@ -219,6 +219,9 @@ class Leaderboard:
             price += f"; {self.words(rival)} takes {_time(self.price(rival))} and scores {fmt(d)} less, " + (
                 f"so each hundredth of it costs {_time(more/(100*d))}" if low>0 else 'no measurable difference: it will do as well')
         res = [use+'.', price+'.']
+        if name!='TF-IDF' and 'TF-IDF' in self.scored and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
+            mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
+            res.append(f"It mends {mended} of the rows that TF-IDF gets wrong, and breaks {broken}.")
         for k in self.scored:
             if not self.done(k) and self.gain(k, name)[1]>0:
                 res.append(f"{k} was {self.against(k, name)} on the rows that it scored in time: give it more minutes.")

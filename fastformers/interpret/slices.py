@@ -14,14 +14,14 @@ import re, warnings
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from fastcore.foundation import L
-from scipy.stats import binomtest, false_discovery_control, hypergeom, ttest_ind
+from scipy.stats import false_discovery_control, hypergeom, ttest_ind
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from ..data.labels import find_task, read_labels
 from ..inference.baseline import as_targets
 from .attribution import word_pattern
-from .intervals import wilson
+from .intervals import mcnemar, wilson
 from ..learner.core import as_predictor
 from ..text.encode import texts_in
 from ..text.readers import check_columns
@@ -142,9 +142,7 @@ def fixed_broken(
     answers = {k:[o['label'] for o in v] for k,v in dict(a=old, b=new).items()}
     rows = pd.DataFrame(dict(text=texts, label=labels) | answers, df.index)
     rows = rows.assign(fixed=now==1)[(was==1)!=(now==1)]
-    n = int(rows.fixed.sum())
-    p = binomtest(n, len(rows)).pvalue if len(rows) else 1.
-    return pd.Series(dict(fixed=n, broken=len(rows)-n, p=p), dtype=object), rows
+    return pd.Series(dict(zip(('fixed','broken','p'), mcnemar(was, now))), dtype=object), rows
 
 # %% ../../nbs/interpret/05_slices.ipynb #8faecb40
 def suspects(

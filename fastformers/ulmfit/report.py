@@ -16,13 +16,19 @@ import numpy as np, pandas as pd
 from matplotlib.figure import Figure
 from ..files import to_json, write_text
 from ..inference.stage_json import versions
-from ..interpret.intervals import fmt, paired_bootstrap, verdict
+from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
 from .record import markdown_table, mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
 def _sign(measure):
     "Split the score '-loss' of a loss into `(-1, 'loss')`"
     return (-1,measure[1:]) if measure.startswith('-') else (1,measure)
+
+def _mended(before, after):
+    "Say how many rows one classifier mends and breaks, '' for several seeds or scores that are not right or wrong"
+    if len(after)>1 or not np.isin([before, after], (0,1)).all(): return ''
+    mended,broken,p = mcnemar(before, after)
+    return f"; {mended} rows mended, {broken} broken (McNemar's test: p = {p:.2g})"
 
 def _gain(what, on, measure, scores, before, weights, words):
     "Yield a row of the table of gains, if there are `scores` and scores `before` of the same seeds (dicts)"
@@ -36,7 +42,7 @@ def _gain(what, on, measure, scores, before, weights, words):
     ends = ' to '.join(map(fmt, (-high,-low) if high<0 else (low,high)))
     seeds = f" with {len(a)} seeds"*(len(a)>1)
     says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval {ends}): "
-            f"{words[0]} {fmt(before)}, {words[1]} {fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}.")
+            f"{words[0]} {fmt(before)}, {words[1]} {fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low, high=high,
                rows=a.shape[1], seeds=len(a), says=says)
 
