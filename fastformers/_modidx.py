@@ -934,6 +934,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'fastformers/inference/stage_json.py')},
             'fastformers.interpret.attention': { 'fastformers.interpret.attention._attend': ( 'interpret/attention.html#_attend',
                                                                                               'fastformers/interpret/attention.py'),
+                                                 'fastformers.interpret.attention._by_head': ( 'interpret/attention.html#_by_head',
+                                                                                               'fastformers/interpret/attention.py'),
                                                  'fastformers.interpret.attention._projections': ( 'interpret/attention.html#_projections',
                                                                                                    'fastformers/interpret/attention.py'),
                                                  'fastformers.interpret.attention._smaller': ( 'interpret/attention.html#_smaller',

@@ -42,6 +42,7 @@ def test_states_are_those_of_the_word(tiny):
 
 def test_whole_words_and_phrases(tiny):
     with pytest.raises(ValueError, match="'film' does not occur in text 1: 'Two films'"): word_states(tiny, ['A film', 'Two films'], 'film')
+    with pytest.raises(ValueError, match='in text 0'): word_states(tiny, ['A microfilm'], 'film')
     two = word_states(tiny, ['a (film.) was dull'], 'film.) was')
     assert two.shape==(4,1,32) and not np.allclose(two, word_states(tiny, ['a (film.) was dull'], 'film'))
 
@@ -70,8 +71,8 @@ def test_pictures(tiny):
     assert len(plot_word_map(word_map(tiny, films, 'film'), [1]))==1
 
 def test_errors_of_words(tiny):
-    with pytest.raises(ValueError, match='expected texts, got none'): word_map(tiny, [], 'film')
-    with pytest.raises(ValueError, match='three texts or more, got 1'): word_map(tiny, films[:1], 'film')
+    with pytest.raises(ValueError, match='expected 3 or more texts, got none'): word_map(tiny, [], 'film')
+    with pytest.raises(ValueError, match='expected 3 or more texts, got 1'): word_map(tiny, films[:1], 'film')
     with pytest.raises(ValueError, match='3 texts have 2 `senses`'): word_map(tiny, films, 'film', ['a','b'])
     with pytest.raises(ValueError, match="all texts have one sense, 'film'; pass two or more as `senses`"): separation(word_map(tiny, films, 'film'))
     with pytest.raises(TypeError, match='TextBaseline.*has no layers'): word_states(TextBaseline.fit(tiny_df().text, tiny_df().label), films, 'film')
@@ -85,7 +86,8 @@ def test_a_map_of_texts(tiny, learn):
     table = text_map(learn, df.text, df.label)
     assert (table.wrong==(table.answer!=df.label)).all() and 0<table.wrong.sum()<60 and table.text.tolist()==df.text.tolist()
     assert plot_text_map(table).get_title()==f'{table.wrong.sum()} of 60 answers are wrong'
-    with pytest.raises(ValueError, match='three texts or more, got 2'): text_map(tiny, films[:2])
+    with pytest.raises(ValueError, match='expected 3 or more texts, got 2'): text_map(tiny, films[:2])
+    with pytest.raises(TypeError, match='TextBaseline.*has no vectors'): text_map(TextBaseline.fit(df.text, df.label), df.text)
 
 # drift
 

@@ -42,7 +42,7 @@ def _attend(model, x):
 def attention_maps(
     o, # A `Learner`, a `Predictor`, or a hub id, directory or shipped name
     text # A text, or a pair of texts
-)->tuple: # tokens (a list of strings); weights `(layers, heads, sl, sl)`: row a gives column b its weight
+)->tuple: # Tokens, a list of strings, and weights `(layers, heads, sl, sl)`, whose rows sum to 1
     "Compute the attention weights of each layer and head for `text`"
     model,tok = open_network(o)
     x = tok.batch(tok.encode_batch([text])).to(next(model.parameters()).device)
@@ -59,6 +59,11 @@ def plot_attention(tokens, weights, ax=None): # `ax`; `weights` `(sl, sl)` are o
     return ax
 
 # %% ../../nbs/interpret/08_attention.ipynb #42e19eef
+def _by_head(values, columns): # `values` `(layers, heads, columns)`
+    layers,heads,n = values.shape
+    index = pd.MultiIndex.from_product([range(1, layers+1), range(heads)], names=['layer','head'])
+    return pd.DataFrame(values.reshape(-1, n), index, columns)
+
 def head_stats(
     o, # As in `attention_maps`
     texts # Some dozens
@@ -73,8 +78,7 @@ def head_stats(
         entropy = -(w*np.log2(np.maximum(w, 1e-12))).sum(-1)
         special = w[...,np.isin(x.ids.numpy(), tok.tok.all_special_ids)].sum(-1)
         sums,n = sums+np.stack([far, entropy, special]).sum(-1),n+len(x)
-    index = pd.MultiIndex.from_product([range(1, sums.shape[1]+1), range(sums.shape[2])], names=['layer','head'])
-    return pd.DataFrame((sums/n).reshape(3, -1).T, index, ['distance','entropy','special'])
+    return _by_head(np.moveaxis(sums/n, 0, -1), ['distance','entropy','special'])
 
 def plot_heads(table): # axes; `table` is indexed by layer and head, as of `head_stats` and `head_importance`
     "Draw each column of `table` as a picture of layers and heads"
@@ -91,7 +95,7 @@ def plot_heads(table): # axes; `table` is indexed by layer and head, as of `head
 
 # %% ../../nbs/interpret/08_attention.ipynb #0ec7449d
 def rollout(weights)->np.ndarray: # `(sl, sl)`, rows sum to 1
-    "Multiply attention `weights` `(layers, heads, sl, sl)` from the first to the last layer (Abnar and Zuidema 2020)"
+    "Multiply `weights` `(layers, heads, sl, sl)` from the first to the last layer (Abnar and Zuidema 2020)"
     res = np.eye(weights.shape[-1])
     for w in weights.mean(1): res = (w+np.eye(len(w)))/2@res
     return res
@@ -100,7 +104,7 @@ def rollout(weights)->np.ndarray: # `(sl, sl)`, rows sum to 1
 def _projections(model):
     "List the output projections of self-attention, one for each block, and the number of heads"
     if model.adapters and model.adapters['method']!='bitfit':
-        raise ValueError("heads are of a network without adapters; use `merge_adapters` or `remove_adapters` first")
+        raise ValueError("this network has adapters; use `merge_adapters` or `remove_adapters` first")
     outs = [a for a,_ in sublayers(model.body)]
     n = getattr(model.config.get_text_config(), 'num_attention_heads', None)
     if not n or not hasattr(outs[0], 'weight') or outs[0].weight.ndim!=2:
@@ -117,7 +121,8 @@ def gated(
     outs,n = _projections(model)
     if tuple(gates.shape)!=(len(outs),n):
         raise ValueError(f"expected gates for {len(outs)} layers of {n} heads, got {tuple(gates.shape)}")
-    def gate(g): return lambda m,args: ((args[0].unflatten(-1, (n,-1))*g.to(args[0])[:,None]).flatten(-2), *args[1:])
+    def gate(g):
+        return lambda m,args: ((args[0].unflatten(-1, (n,-1))*g.to(args[0])[:,None]).flatten(-2), *args[1:])
     hooks = [m.register_forward_pre_hook(gate(g)) for m,g in zip(outs, gates)]
     try: yield
     finally:
@@ -134,8 +139,7 @@ def head_importance(
     total = torch.zeros_like(gates)
     with evaluating(model), torch.enable_grad(), gated(model, gates):
         for x,*y in dl: total += torch.autograd.grad(learn.loss_func(model(x), *y), gates)[0].abs()
-    index = pd.MultiIndex.from_product([range(1, len(outs)+1), range(n)], names=['layer','head'])
-    return pd.Series((total/len(dl)).flatten().cpu(), index, name='importance')
+    return _by_head((total/len(dl)).cpu().numpy()[...,None], ['importance']).importance
 
 # %% ../../nbs/interpret/08_attention.ipynb #d1fc7ceb
 def top_heads(importance, kept)->pd.Series: # gates: 1 for a head that is kept, else 0
@@ -181,7 +185,7 @@ def plot_head_curve(curve, ax=None): # `ax`; `curve` is a table of `head_curve`
 _cut = re.compile(r'\.([qkv]_proj\.(weight|bias)|o_proj\.weight)$')
 
 def _with_heads(model, groups):
-    "Build a random network like `model.hf` with `groups` of heads in each layer; a group shares keys and values"
+    "Build a random network like `model.hf` with `groups` of heads, each with its keys and values, in each layer"
     (outs,n),cfg = _projections(model),copy.deepcopy(model.config)
     kv = getattr(cfg, 'num_key_value_heads', None)
     cfg.head_dim,cfg.num_attention_heads = outs[0].weight.shape[1]//n,groups*n//(kv or n)
@@ -193,13 +197,13 @@ def _smaller(model):
     with torch.device('meta'): one = _with_heads(model, 1).state_dict()
     names = [k for k,v in model.hf.state_dict().items() if k not in one or one[k].shape!=v.shape]
     if names and all(map(_cut.search, names)): return names
-    raise ValueError(f"transformers' {model.config.model_type} cannot have fewer heads of the same size, so nothing could "
-                     "open the smaller network; use `gated`, or a family whose config has `head_dim`")
+    raise ValueError(f"transformers' {model.config.model_type} cannot have fewer heads of the same size, so nothing "
+                     "could open the smaller network; use `gated`, or a family whose config has `head_dim`")
 
 def prune_heads(
     o, # A `Learner` or `Predictor`; its network stays as it is
     importance, # From `head_importance`
-    kept=.5 # Share of the heads of each layer that is kept, or a little less: their number divides the width
+    kept=.5 # Share of the heads of each layer, or a little less: their number divides the width
 )->Predictor: # Its `save` writes a directory for `from_hf`, `AutoModel` and further training
     "Cut the least important heads of each layer out of the weights"
     o = as_predictor(o) if isinstance(o, Learner) else o

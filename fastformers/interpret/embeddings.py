@@ -39,9 +39,10 @@ def open_network(
     else: model,tok = HFModel(*load_body(o)),o
     return model, HFTokenizer(tok, min(max_len, max_length(model.body) or max_len))
 
-def some_texts(texts)->list:
-    "Convert one or several texts to a list, or raise if there is none"
-    if not (texts := as_texts(texts)): raise ValueError("expected texts, got none")
+def some_texts(texts, least=1)->list:
+    "Convert one or several texts to a list, or raise if there are fewer than `least`"
+    texts = as_texts(texts)
+    if len(texts)<least: raise ValueError(f"expected {least} or more texts, got {len(texts) or 'none'}")
     return texts
 
 # %% ../../nbs/interpret/07_embeddings.ipynb #c6af41b2
@@ -64,19 +65,17 @@ def word_map(
     seed=42 # Of the choice between neighbours that are equally near
 )->pd.DataFrame: # Columns layer, row, text, sense, x, y, nearest (row of the largest cosine)
     "Map the vectors of `word` to two numbers in each layer, and find the nearest neighbour of each"
-    texts = some_texts(texts)
+    texts = some_texts(texts, 3)
     senses = [word]*len(texts) if senses is None else [*map(str, senses)]
     if len(senses)!=len(texts):
         raise ValueError(f"{len(texts)} texts have {len(senses)} `senses`; pass one for each")
-    if len(texts)<3: raise ValueError(f"a map needs three texts or more, got {len(texts)}")
     rng,n,res = np.random.default_rng(seed),len(texts),[]
     for i,h in enumerate(word_states(o, texts, word)):
         x = h/np.linalg.norm(h, axis=1, keepdims=True)
         cosine = (x@x.T).round(6)+1e-7*rng.random((n,n))-3*np.eye(n)
-        xy = PCA(2).fit_transform(h)
-        res.append(pd.DataFrame(dict(layer=i, row=range(n), text=texts, sense=senses, x=xy[:,0], y=xy[:,1],
-                                     nearest=cosine.argmax(1))))
-    return pd.concat(res, ignore_index=True)
+        a,b = PCA(2).fit_transform(h).T
+        res.append(dict(layer=i, row=range(n), text=texts, sense=senses, x=a, y=b, nearest=cosine.argmax(1)))
+    return pd.concat(map(pd.DataFrame, res), ignore_index=True)
 
 # %% ../../nbs/interpret/07_embeddings.ipynb #e78ec9bc
 def separation(
@@ -108,9 +107,9 @@ def plot_word_map(
     axs = plt.subplots(1, len(layers), figsize=(3*len(layers),3), squeeze=False)[1][0]
     for ax,i in zip(axs, layers):
         parts = words[words.layer==i].groupby('sense', sort=False)
-        for (k,g),marker in zip(parts, cycle('os^Dv*')): ax.scatter(g.x, g.y, alpha=.7, marker=marker, label=k)
+        for (k,g),m in zip(parts, cycle('os^Dv*')): ax.scatter(g.x, g.y, alpha=.7, marker=m, label=k)
         where = f'layer {i}' if i else 'embeddings'
-        ax.set(xticks=[], yticks=[], xlabel='', title=where if score is None else f'{where}: {score[i]:.2f}')
+        ax.set(xticks=[], yticks=[], title=where if score is None else f'{where}: {score[i]:.2f}')
     axs[0].legend(frameon=False, fontsize='small')
     return axs
 
@@ -119,14 +118,13 @@ def text_map(
     o, # A `Learner` or `Predictor`, or a hub id, directory or shipped name
     texts, # Three texts or more
     labels=None # The label of each text
-)->pd.DataFrame: # A row for each text: text, label, x, y, and for a classifier of one class answer and wrong
+)->pd.DataFrame: # Columns text, label, x, y, and of a classifier answer and wrong
     "Map the vectors of `texts` to two numbers"
     predictor = as_predictor(o) if isinstance(o, Learner) else o if isinstance(o, BasePredictor) else from_hf(o)
     if not hasattr(predictor, 'vectors'): raise TypeError(f"{predictor!r} has no vectors; pass a network")
-    texts = some_texts(texts)
-    if len(texts)<3: raise ValueError(f"a map needs three texts or more, got {len(texts)}")
-    xy,task = PCA(2).fit_transform(predictor.vectors(texts).numpy()),predictor.model.task
-    res = pd.DataFrame(dict(text=texts, label='text' if labels is None else [*map(str, labels)], x=xy[:,0], y=xy[:,1]))
+    texts,task = some_texts(texts, 3),predictor.model.task
+    x,y = PCA(2).fit_transform(predictor.vectors(texts).numpy()).T
+    res = pd.DataFrame(dict(text=texts, label='text' if labels is None else [*map(str, labels)], x=x, y=y))
     if labels is None or not (task and task.one_class): return res
     res['answer'] = [str(a['label']) for a in predictor(texts)]
     return res.assign(wrong=res.answer!=res.label)
@@ -136,7 +134,8 @@ def plot_text_map(texts, ax=None): # `ax`; `texts` is a table of `text_map`
     import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(6,4))[1]
     colors = plt.get_cmap('tab10' if texts.label.nunique()<=10 else 'tab20')
-    for i,(k,g) in enumerate(texts.groupby('label')): ax.scatter(g.x, g.y, 20, color=colors(i%colors.N), label=k)
+    for i,(k,g) in enumerate(texts.groupby('label')):
+        ax.scatter(g.x, g.y, 20, color=colors(i%colors.N), label=k)
     ax.set(xticks=[], yticks=[], xlabel='first component', ylabel='second component')
     if 'wrong' in texts:
         bad = texts[texts.wrong]
@@ -162,8 +161,9 @@ def layer_drift(
     if tok_hash(tok.tok)!=tok_hash(other.tok):
         raise ValueError("the two networks have different tokenizers, so their layers cannot be compared")
     x,y = layer_means(one, tok, texts),layer_means(two, tok, texts)
-    if x.shape!=y.shape: raise ValueError(f"expected two networks of one shape, got {len(x)-1} layers of width "
-                                          f"{x.shape[-1]}, and {len(y)-1} of width {y.shape[-1]}")
+    if x.shape!=y.shape:
+        raise ValueError(f"expected two networks of one shape, got {len(x)-1} layers of width {x.shape[-1]}, "
+                         f"and {len(y)-1} of width {y.shape[-1]}")
     def cosine(p, q): return ((p*q).sum(1)/(np.linalg.norm(p, axis=1)*np.linalg.norm(q, axis=1))).mean()
     order = np.random.default_rng(seed).permutation(len(texts))
     rows = [dict(cka=cka(p, q), cosine=cosine(p, q), shuffled=cka(p, q[order])) for p,q in zip(x, y)]
@@ -173,7 +173,8 @@ def plot_drift(drift, ax=None): # `ax`; `drift` is a table of `layer_drift`
     "Draw how far each layer moved: 1-CKA and 1-cosine"
     import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(5,3))[1]
-    for k,name in (('cka','1-CKA'), ('cosine','1-cosine')): ax.plot(drift.index, 1-drift[k], marker='o', label=name)
+    for k,name in (('cka','1-CKA'), ('cosine','1-cosine')):
+        ax.plot(drift.index, 1-drift[k], marker='o', label=name)
     most = int(drift.cka.idxmin())
     ax.set(xlabel='layer (0: embeddings)', ylabel='drift', xticks=drift.index,
            title=f"{'the embeddings' if most==0 else f'layer {most}'} moved most: CKA {drift.cka[most]:.2f}")
