@@ -29,9 +29,11 @@ Modules:
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
+- `fastformers.interpret.attention`: Show the attention of each head, weigh each head for a classifier, and leave the least important out: `attention_maps`, `head_importance`, `prune_heads`
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
 - `fastformers.interpret.checks`: Change texts in ways that should not matter, and count how often a classifier changes its answer: `checks`, `check`, `identity_gaps`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
+- `fastformers.interpret.embeddings`: Draw senses of a word and sets of texts as maps, and measure how far two networks differ in each layer: `word_map`, `text_map`, `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find the rows on which a classifier fails, the rows that another one mends, and labels that are probably wrong: `slices`, `fixed_broken`, `suspects`

@@ -1,0 +1,119 @@
+"Maps of words and texts, and the drift of layers, on one tiny network whose answers are known"
+import copy
+import numpy as np, pandas as pd, pytest, torch
+from fastformers.data.block import classifier_dls
+from fastformers.inference.baseline import TextBaseline
+from fastformers.inference.predictor import Predictor
+from fastformers.interpret.embeddings import cka, layer_drift, plot_drift, plot_text_map, plot_word_map, separation, text_map, word_map, word_states
+from fastformers.learner.core import classifier_learner
+from fastformers.models.core import HFModel
+from fastformers.models.families import block_modules
+from fastformers.models.load import load_body
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.text.encode import HFTokenizer
+
+def network(family='bert', **kwargs):
+    "A random network with a tokenizer, as a predictor without labels"
+    torch.manual_seed(0)
+    return Predictor(HFModel(*load_body(tiny_arch(family, **kwargs))), HFTokenizer(tiny_tok(family)), device='cpu')
+
+@pytest.fixture(scope='module')
+def tiny(): return network()
+@pytest.fixture(scope='module')
+def learn():
+    df = tiny_df()
+    return classifier_learner(classifier_dls(df, tiny_tok('bert')), tiny_arch('bert'))
+
+films = ['A fine film.', 'The film was so dull that I left.', 'Nobody liked it, but I found the FILM great.']
+
+# words
+
+def test_states_are_those_of_the_word(tiny):
+    got = word_states(tiny, films, 'film')
+    assert got.shape==(4,3,32)
+    tok = tiny.tok.tok
+    for i,t in enumerate(films):
+        a = t.lower().index('film')
+        enc = tok(t, return_offsets_mapping=True, return_tensors='pt')
+        (offsets,) = enc.pop('offset_mapping').tolist()
+        at = [j for j,(s,e) in enumerate(offsets) if s<a+4 and e>a]
+        with torch.no_grad(): hs = tiny.model.body(**enc, output_hidden_states=True).hidden_states
+        assert np.allclose(got[:,i], torch.stack([h[0,at].mean(0) for h in hs]), atol=1e-5)
+
+def test_whole_words_and_phrases(tiny):
+    with pytest.raises(ValueError, match="'film' does not occur in text 1: 'Two films'"): word_states(tiny, ['A film', 'Two films'], 'film')
+    with pytest.raises(ValueError, match='in text 0'): word_states(tiny, ['A microfilm'], 'film')
+    two = word_states(tiny, ['a (film.) was dull'], 'film.) was')
+    assert two.shape==(4,1,32) and not np.allclose(two, word_states(tiny, ['a (film.) was dull'], 'film'))
+
+def test_the_nearest_of_two_equal_texts_is_the_other(tiny):
+    words = word_map(tiny, films+films, 'film', list('abcabc'))
+    assert (words[words.layer>0].nearest.to_numpy()==[3,4,5,0,1,2]*3).all() and (separation(words).accuracy[1:]==1).all()
+    assert set(words.layer)=={0,1,2,3} and words[words.layer==2].text.tolist()==films+films
+    xy = words[words.layer==3][['x','y']].to_numpy()
+    assert np.allclose(xy[:3], xy[3:], atol=1e-4) and np.allclose(xy.mean(0), 0, atol=1e-4)
+
+def test_equally_near_neighbours_are_drawn_by_lot(tiny):
+    same = ['film a','film b','film c','film d','film e','film f'] # the embeddings of `film` are equal
+    words = [word_map(tiny, same, 'film', list('aaabbb'), seed=i) for i in range(60)]
+    assert .3<np.mean([separation(o, 1).accuracy[0] for o in words])<.5 # 2 of 5
+    assert all((o.nearest!=o.row).all() for o in words)
+
+def test_separation_by_hand():
+    words = pd.DataFrame(dict(layer=0, sense=list('aabb'), nearest=[1,0,3,0]))
+    o = separation(words).loc[0]
+    assert o.accuracy==.75 and abs(o.chance-1/3)<.03 and o.limit==.75 # of aabb, abab, abba
+    assert separation(pd.concat([words, words.assign(layer=1, nearest=[2,3,0,1])])).accuracy.tolist()==[.75,0]
+
+def test_pictures(tiny):
+    words = word_map(tiny, films+films, 'film', list('abcabc'))
+    assert [o.get_title() for o in plot_word_map(words)]==['embeddings: %.2f'%separation(words,1).accuracy[0], 'layer 2: 1.00', 'layer 3: 1.00']
+    assert len(plot_word_map(word_map(tiny, films, 'film'), [1]))==1
+
+def test_errors_of_words(tiny):
+    with pytest.raises(ValueError, match='expected 3 or more texts, got none'): word_map(tiny, [], 'film')
+    with pytest.raises(ValueError, match='expected 3 or more texts, got 1'): word_map(tiny, films[:1], 'film')
+    with pytest.raises(ValueError, match='3 texts have 2 `senses`'): word_map(tiny, films, 'film', ['a','b'])
+    with pytest.raises(ValueError, match="all texts have one sense, 'film'; pass two or more as `senses`"): separation(word_map(tiny, films, 'film'))
+    with pytest.raises(TypeError, match='TextBaseline.*has no layers'): word_states(TextBaseline.fit(tiny_df().text, tiny_df().label), films, 'film')
+
+# texts
+
+def test_a_map_of_texts(tiny, learn):
+    df = tiny_df()
+    plain = text_map(tiny, df.text)
+    assert list(plain)==['text','label','x','y'] and 'wrong' not in text_map(tiny, df.text, df.label)
+    table = text_map(learn, df.text, df.label)
+    assert (table.wrong==(table.answer!=df.label)).all() and 0<table.wrong.sum()<60 and table.text.tolist()==df.text.tolist()
+    assert plot_text_map(table).get_title()==f'{table.wrong.sum()} of 60 answers are wrong'
+    with pytest.raises(ValueError, match='expected 3 or more texts, got 2'): text_map(tiny, films[:2])
+    with pytest.raises(TypeError, match='TextBaseline.*has no vectors'): text_map(TextBaseline.fit(df.text, df.label), df.text)
+
+# drift
+
+def test_cka_ignores_rotation_scale_and_place():
+    rng = np.random.default_rng(0)
+    x,(q,_) = rng.normal(size=(200,8)),np.linalg.qr(rng.normal(size=(8,8)))
+    assert np.isclose(cka(x, x), 1) and np.isclose(cka(x, 3*x@q+5), 1)
+    y = x*np.r_[1:9]
+    k,l = (o@o.T for o in (x-x.mean(0), y-y.mean(0))) # by Gram matrices
+    assert np.isclose(cka(x, y), (k*l).sum()/np.sqrt((k*k).sum()*(l*l).sum())) and cka(x, y)<.99
+    assert cka(x, rng.normal(size=(200,8)))<.1
+
+def test_only_layers_above_a_change_drift(tiny):
+    other = copy.deepcopy(tiny)
+    with torch.no_grad():
+        for p in block_modules(other.model.body)[1][0].parameters(): p.add_(torch.randn_like(p)*.3)
+    drift = layer_drift(tiny, other, tiny_df().text)
+    same = drift.loc[:1,['cka','cosine']]
+    assert np.allclose(same, 1, atol=1e-6) and (drift.loc[2:,['cka','cosine']]<.99).all(None) and (drift.shuffled<.9).all()
+    assert plot_drift(drift).get_title().startswith('layer ')
+
+def test_a_learner_equals_its_directory(learn, tmp_path):
+    path = learn.save_encoder(tmp_path/'a')
+    assert np.allclose(layer_drift(path, learn, films*3)[['cka','cosine']], 1, atol=1e-6)
+
+def test_errors_of_drift(tiny):
+    with pytest.raises(ValueError, match='different tokenizers'): layer_drift(tiny, network('gpt2'), films)
+    with pytest.raises(ValueError, match='3 layers of width 32, and 2 of width 32'): layer_drift(tiny, network(num_hidden_layers=2), films)
+    with pytest.raises(ValueError, match='got none'): layer_drift(tiny, tiny, [])
