@@ -163,13 +163,13 @@ def augment(
     which=None, # Names in `all_checks`, or `Check`s; default: those whose answer should stay
     text_col='text' # Column of the texts, or a pair of columns
 )->pd.DataFrame: # `df`, and below it the changed copies
-    "Add a copy of each training row with each change that applies to it"
+    "Add a copy of each training row for each change that applies to it"
     check_columns(df, text_col=text_col, is_valid='is_valid')
     usual = [k for k,o in all_checks.items() if o.expect=='same']
     train,parts = df[~df.is_valid.astype(bool)],[df]
     for c in map(all_checks.find, L(which) or usual):
-        new = [(i,L(o)) for i,text in enumerate(texts_in(train, text_col)) for o in _changed(c.change, text)]
-        if not new: continue
+        new = [(i,_changed(c.change, text)) for i,text in enumerate(texts_in(train, text_col))]
+        if not (new := [(i,L(Random(str(o)).choice(o))) for i,o in new if o]): continue
         at,texts = zip(*new)
         parts.append(train.iloc[[*at]].assign(**dict(zip(L(text_col), zip(*texts)))))
     return pd.concat(parts, ignore_index=True)
