@@ -62,6 +62,7 @@ Modules:
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
 - `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
+- `fastformers.papers.transfertransfo`: Continue a dialogue, and choose the next reply among several (`Dialogue`, `dialogue_dls`, `reply`)
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
