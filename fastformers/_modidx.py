@@ -1702,6 +1702,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/papers/ewc.py'),
                                         'fastformers.papers.ewc.score_gradient': ( 'papers/ewc.html#score_gradient',
                                                                                    'fastformers/papers/ewc.py')},
+            'fastformers.papers.gpt': { 'fastformers.papers.gpt.gpt_learner': ('papers/gpt.html#gpt_learner', 'fastformers/papers/gpt.py'),
+                                        'fastformers.papers.gpt.gpt_tokens': ('papers/gpt.html#gpt_tokens', 'fastformers/papers/gpt.py')},
             'fastformers.papers.gpt_bert': { 'fastformers.papers.gpt_bert.Hybrid': ( 'papers/gpt_bert.html#hybrid',
                                                                                      'fastformers/papers/gpt_bert.py'),
                                              'fastformers.papers.gpt_bert.Hybrid.__init__': ( 'papers/gpt_bert.html#hybrid.__init__',
