@@ -72,6 +72,7 @@ def test_the_network_is_handed_on(tmp_path):
         theirs,mine = auto.from_pretrained(tmp_path/'lm').state_dict(),mine.state_dict()
         assert all(torch.equal(v, mine[k]) for k,v in theirs.items())
     assert [*learner(arch=tmp_path/'lm').validate()]==pytest.approx([*learn.validate()], rel=1e-6)
+    assert learner().load_encoder(tmp_path/'lm').validate()[1]==pytest.approx(learn.validate()[1], rel=1e-6) # of the reply
     c = quiet(classifier_learner(classifier_dls(tiny_df(), str(tmp_path/'lm'), bs=16, device='cpu'), tmp_path/'lm'))
     assert not c.model.loaded.new
     c.fit(1, 1e-3)
@@ -117,6 +118,17 @@ def test_a_dialogue_of_one_turn_or_with_a_blank_one_is_refused(turns):
 
 def test_one_dialogue_has_no_distractor():
     with pytest.raises(ValueError, match='replies of other dialogues'): learner(data=talks[8:])
+
+def test_without_is_valid_dialogues_are_held_out_by_a_hash():
+    df = pd.DataFrame(dict(talk=[[f'Who is {i}?', f'I am {i}.'] for i in range(300)]))
+    parts = [dialogue_dls(o, Dialogue(tiny_tok('gpt2')), 'talk', (1,1), valid_pct=.3, device='cpu') for o in (df, df[::-1])]
+    sizes = [(len(o.train_ds), len(o.valid_ds)) for o in parts]
+    assert sizes[0]==sizes[1] and sum(sizes[0])==300 and 60<sizes[0][1]<120
+
+def test_a_row_may_be_longer_than_the_network_reads():
+    learn = learner(arch=tiny_arch('gpt2', num_hidden_layers=1, n_positions=128))
+    assert learn.dls.valid.lengths.max()>128
+    learn.fit(1, 1e-3)
 
 def test_long_dialogues_lose_their_beginning():
     tok = DialogueTokenizer(tiny_tok('gpt2'))
