@@ -57,6 +57,7 @@ Modules:
 - `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
 - `fastformers.papers.elmo`: Join a forward and a backward AWD-LSTM into one body for classifiers: `join_directions`
 - `fastformers.papers.ewc`: Keep the weights that a language model needs most near their pretrained values: `EWC`, `fisher_diagonal`
+- `fastformers.papers.gpt`: Fine-tune a causal language model as GPT does: start, delimiter and extract tokens, and the LM loss beside (`gpt_tokens`, `gpt_learner`)
 - `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
 - `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
 - `fastformers.papers.mt_dnn`: Train on several labelled sets at once, on one body with a head for each: `AuxiliaryTasks`
@@ -64,6 +65,7 @@ Modules:
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
 - `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
+- `fastformers.papers.transfertransfo`: Continue a dialogue, and choose the next reply among several (`Dialogue`, `dialogue_dls`, `reply`)
 - `fastformers.papers.transformer_xl`: Read a text in segments, with a memory of the segments before: `TransformerXLConfig`
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
