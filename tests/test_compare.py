@@ -78,6 +78,7 @@ def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
     best = from_hf(tmp_path/'run/best')
     assert np.allclose(best.scores(['is my card blocked']), board.best.scores(['is my card blocked']), atol=1e-5)
     html = (tmp_path/'run/report.html').read_text()
+    assert 'Where it fails' in html and '## Where it fails' in (tmp_path/'run/report.md').read_text()
     assert 'data:image/png;base64' in html and board.sentences()[0].split(':')[0] in html
     assert not (tmp_path/'run/work').exists()
 

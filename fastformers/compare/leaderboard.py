@@ -10,7 +10,7 @@ __all__ = ['folds', 'measured', 'Leaderboard', 'leaderboard']
 
 # %% ../../nbs/compare/01_leaderboard.ipynb #36cc3344
 import base64, html, io, json, logging, re, shutil, tempfile, time, warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
@@ -28,7 +28,7 @@ from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage, versions
 from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
-from ..interpret.slices import row_scores
+from ..interpret.slices import row_scores, score_slices
 from ..text.core import normal
 from ..text.encode import texts_in
 from ..text.readers import check_columns
@@ -110,6 +110,7 @@ class Leaderboard:
         self.plan,self.task,self.y,self.parts = {o.name:o for o in plan},task,y,parts
         self.seeds,self.info = [*seeds],dict(info or {})
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
+        self.slices = None # where the winner fails, as of `slices`
         self._rows,self._gains = {},{}
 
     def members(self, name):
@@ -258,11 +259,20 @@ class Leaderboard:
         ax.minorticks_off()
         return ax
 
+    def failures(self):
+        "Describe the slices in which the winner is below its score elsewhere"
+        if self.slices is None: return ['Too few rows to say.']
+        bad = self.slices[self.slices.below]
+        rows = bad if len(bad) else self.slices.nsmallest(3, 'score')
+        says = [f"{o.slice}: {fmt(o.score)} on {o.rows} rows, elsewhere {fmt(o.score-o.difference)}" for o in rows.itertuples()]
+        return says if len(bad) else ['Nowhere measurably more often than elsewhere. The lowest scores:', *says]
+
     def to_markdown(self, picture=None): # `picture`: path relative to the Markdown file
         "Write the comparison as Markdown"
         parts = [f'# {_title}', '\n\n'.join(self.sentences())]
         if picture: parts.append(f'![Error against minutes]({picture})')
         parts += [markdown_table(self.shown()), '## What was compared', '\n'.join(f'- {k}: {v}' for k,v in self.info.items())]
+        parts += ['## Where it fails', '\n'.join(f'- {o}' for o in self.failures())]
         parts += ['## Use the best', _use.format(dir='best'), '## Read with care', _care]
         return '\n\n'.join([*parts, '## Versions', ', '.join(f'{k} {v}' for k,v in versions().items() if v)])+'\n'
     _repr_markdown_ = to_markdown
@@ -275,6 +285,7 @@ class Leaderboard:
         why,*rest = map(html.escape, self.sentences())
         facts = ''.join(f'<li>{html.escape(f"{k}: {v}")}</li>' for k,v in self.info.items())
         care = ''.join(f'<li>{html.escape(o[2:])}</li>' for o in _care.split('\n'))
+        fails = ''.join(f'<li>{html.escape(o)}</li>' for o in self.failures())
         picture = f'data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}'
         use = html.escape(_use[10:-4].format(dir='best'))
         style = ('body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}'
@@ -284,6 +295,7 @@ class Leaderboard:
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_title}</title><style>{style}</style>',
             f'<h1>{_title}</h1><p><b>{why}</b></p>', *(f'<p>{o}</p>' for o in rest),
             f'<img alt="Error against minutes" src="{picture}">', self.shown().to_html(border=0),
+            f'<details><summary>Where it fails</summary><ul>{fails}</ul></details>',
             f'<h2>Use the best</h2><pre>{use}</pre>', f'<h2>What was compared</h2><ul>{facts}</ul>',
             f'<h2>Read with care</h2><ul>{care}</ul></html>', ''])
 
@@ -485,7 +497,12 @@ def leaderboard(
         rows = Rows(df, task, text_col=text_col, label_col=label_col, unlabelled=texts, work=work)
         run = _Run(board, rows, scored, minutes, path, log)
         run.run()
-        if board.winner: board.best = run.best()
+        if board.winner:
+            board.best = run.best()
+            score = np.nanmean(board.rows(board.winner), 0)
+            at = np.flatnonzero(~np.isnan(score))
+            rated = [[o[i] for i in at] for o in (texts_in(scored, text_col), read_labels(scored, label_col, task))]
+            with suppress(ValueError): board.slices = score_slices(score[at], task, *rated) # too few rows
     if path:
         board.save(path)
         shutil.rmtree(path/'work', ignore_errors=True)

@@ -7,7 +7,7 @@ An accuracy of 85 % may be 95 % for most texts and 40 % for one kind of them. `s
 
 # %% auto #0
 __all__ = ['patterns', 'row_scores', 'whole_texts', 'rated', 'by_value', 'by_label', 'by_word', 'unknown_share', 'against_rest',
-           'slices', 'fixed_broken', 'suspects', 'conflicts']
+           'score_slices', 'slices', 'fixed_broken', 'suspects', 'conflicts']
 
 # %% ../../nbs/interpret/05_slices.ipynb #87258dc2
 import re, warnings
@@ -99,6 +99,25 @@ def against_rest(score, at)->dict: # rows, score, difference, low and high (its 
         p = np.nan_to_num(ttest_ind(a, b, equal_var=False, alternative='less').pvalue, nan=1)
     return dict(rows=n, score=u, difference=u-v, low=low, high=high, p=p)
 
+def score_slices(
+    score, # Score of each row, `(rows,)`, higher is better
+    task, texts, labels, # The `Task`, and text and label of each row
+    more=None, # More slices: name -> numbers of rows
+    least=10, n_words=10 # As in `slices`
+)->pd.DataFrame: # As of `slices`
+    "List the slices of rows, those first in which their `score` is worst, by the upper end of the interval"
+    texts = [' '.join(L(o)) for o in texts]
+    found = by_label(task, labels) | by_value([len(o.split()) for o in texts], 'words', 4)
+    for k,v in patterns.items(): found[k] = np.flatnonzero([bool(re.search(v, o)) for o in texts])
+    found |= (more or {}) | (words := by_word(texts, least))
+    found = {k:v for k,v in found.items() if least<=len(v)<=len(texts)-least}
+    if not found:
+        raise ValueError(f"{len(texts)} rows hold no slice with {least} rows in it and {least} outside; pass more rows")
+    res = pd.DataFrame([dict(slice=k) | against_rest(score, v) for k,v in found.items()])
+    res = res.assign(p=false_discovery_control(res.p), below=lambda o: o.p<.05).sort_values('high', kind='stable')
+    word = res.slice.isin([*words])
+    return res[~word | (word.cumsum()<=n_words)].reset_index(drop=True)
+
 def slices(
     predictor, # Any predictor, or a `Learner`
     df, # Labelled rows that it was not trained on
@@ -111,22 +130,14 @@ def slices(
     "List the slices of `df`, those first on which a classifier is worst, by the upper end of the interval"
     predictor = whole_texts(predictor)
     texts,labels,_,score = rated(predictor, df, text_col, label_col)
-    more,columns = (by,[]) if isinstance(by, dict) else ({},L(by))
+    own,columns = (by,[]) if isinstance(by, dict) else ({},L(by))
     check_columns(df, by=columns)
-    share,texts = unknown_share(predictor, texts),[' '.join(L(o)) for o in texts]
+    share = unknown_share(predictor, texts)
     most = np.quantile(share, .75)
-    found = by_label(predictor.task, labels) | by_value([len(o.split()) for o in texts], 'words', 4)
-    found[f'over {most:.0%} unknown tokens'] = np.flatnonzero(share>most)
-    for k,v in (patterns|more).items(): found[k] = np.flatnonzero([bool(re.search(v, o)) for o in texts])
-    for c in columns: found |= by_value(df[c], c)
-    found |= (words := by_word(texts, least))
-    found = {k:v for k,v in found.items() if least<=len(v)<=len(df)-least}
-    if not found:
-        raise ValueError(f"{len(df)} rows hold no slice with {least} rows in it and {least} outside; pass more rows")
-    res = pd.DataFrame([dict(slice=k) | against_rest(score, v) for k,v in found.items()])
-    res = res.assign(p=false_discovery_control(res.p), below=lambda o: o.p<.05).sort_values('high', kind='stable')
-    word = res.slice.isin([*words])
-    return res[~word | (word.cumsum()<=n_words)].reset_index(drop=True)
+    more = {f'over {most:.0%} unknown tokens':np.flatnonzero(share>most)}
+    for k,v in own.items(): more[k] = np.flatnonzero([bool(re.search(v, ' '.join(L(o)))) for o in texts])
+    for c in columns: more |= by_value(df[c], c)
+    return score_slices(score, predictor.task, texts, labels, more, least, n_words)
 
 # %% ../../nbs/interpret/05_slices.ipynb #b375ee6d
 def fixed_broken(
