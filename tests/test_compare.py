@@ -74,7 +74,7 @@ def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
     board = leaderboard(df[:60], unlabelled=more, archs=tiny, minutes=.4, seeds=(1,2), path=tmp_path/'run', entries=names)
     assert not [o for o in board.notes.values() if 'failed' in o] and {*names[:4]} <= {*board.scored}
     assert '60 that are equal to scored texts were dropped' in board.info['unlabelled texts']
-    assert 'mean of' in board.words('mean') and board.price('mean')>=board.price(board.network())
+    assert 'mean of' in board.words('mean') and board.price('mean')>=board.price(board.best_of("network"))
     best = from_hf(tmp_path/'run/best')
     assert np.allclose(best.scores(['is my card blocked']), board.best.scores(['is my card blocked']), atol=1e-5)
     html = (tmp_path/'run/report.html').read_text()

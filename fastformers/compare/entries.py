@@ -74,7 +74,8 @@ class Entry:
     needs:tuple = ()
     recipe:dict = field(default_factory=dict) # Sections of a recipe; without `lm` and `classifier` none repeats it
     prepare:object = None # `prepare(rows)` is called once, before the fits
-    of:tuple = () # Instead of `fit`: entries whose scores are averaged; 'network' is the best of those that need 'arch'
+    # Instead of `fit`: entries whose scores are averaged; 'network' is the best of those that need 'arch', 'words' of the others
+    of:tuple = ()
 
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
     "List the entries of some `names`, None for all, those that need a checkpoint for each of `archs`"
@@ -193,7 +194,7 @@ def contrastive(rows):
         return learn
     return as_predictor(within(rows, fit).fit_probe())
 
-entries['mean'] = Entry('mean', of=('network','TF-IDF'))
+entries['mean'] = Entry('mean', of=('network','words'))
 
 @entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted, lm={})
 def stage2(rows):

@@ -115,10 +115,10 @@ class Leaderboard:
 
     def members(self, name):
         "List the entries whose scores `name` averages, [] if it is trained itself"
-        return [self.network() if o=='network' else o for o in self.plan[name].of]
-    def network(self):
-        "Name the best entry with a network, None if none has finished"
-        names = [k for k,o in self.plan.items() if 'arch' in o.needs and self.done(k)]
+        return [self.best_of(o) if o in ('network','words') else o for o in self.plan[name].of]
+    def best_of(self, kind):
+        "Name the best entry that needs a checkpoint ('network') or none ('words'), None if none has finished"
+        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network') and self.done(k)]
         return max(names, key=self.score, default=None)
 
     def fit(self, name, seed):
