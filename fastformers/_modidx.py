@@ -573,6 +573,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/compare/leaderboard.py'),
                                                  'fastformers.compare.leaderboard._file': ( 'compare/leaderboard.html#_file',
                                                                                             'fastformers/compare/leaderboard.py'),
+                                                 'fastformers.compare.leaderboard._joules': ( 'compare/leaderboard.html#_joules',
+                                                                                              'fastformers/compare/leaderboard.py'),
                                                  'fastformers.compare.leaderboard._load': ( 'compare/leaderboard.html#_load',
                                                                                             'fastformers/compare/leaderboard.py'),
                                                  'fastformers.compare.leaderboard._peak': ( 'compare/leaderboard.html#_peak',

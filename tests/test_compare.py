@@ -150,3 +150,15 @@ def test_an_order_holds_each_class_first():
 def test_the_table_of_entries():
     assert [*entries][:4]==['largest class','TF-IDF','word vectors','frozen probe']
     assert all(o.fit is None or o.fit.__doc__ for o in entries.values())
+
+def test_energy_is_measured_where_the_system_tells(tmp_path, monkeypatch):
+    from fastformers.compare import leaderboard as page
+    monkeypatch.setattr(page, '_counters', tmp_path)
+    def read(n):
+        (tmp_path/'intel-rapl:0').mkdir(exist_ok=True)
+        (tmp_path/'intel-rapl:0/energy_uj').write_text(str(n))
+    for before,after,want in ((None,None,None), (2_000_000,5_000_000,3.), (5_000_000,1_000_000,None)):
+        if before: read(before)
+        with page.measured(facts := {}):
+            if after: read(after)
+        assert facts['joules']==want

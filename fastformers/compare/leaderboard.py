@@ -64,12 +64,20 @@ def _peak(reset=False):
         return int(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1])/1024
     except (OSError,TypeError): return None
 
+_counters = Path('/sys/class/powercap') # of Linux; a file for each processor, often for root alone
+def _joules():
+    "Return the energy that the processors have used so far in joules, None where the system does not tell"
+    try: return sum(int(o.read_text()) for o in _counters.glob('intel-rapl:?/energy_uj'))/1e6 or None
+    except (OSError,ValueError): return None
+
 @contextmanager
 def measured(facts):
-    "Measure wall and CPU seconds and peak memory of the block, and add them to the dict `facts`"
-    start,cpu,_ = time.time(),time.process_time(),_peak(reset=True)
+    "Measure wall and CPU seconds, peak memory and energy of the block, and add them to the dict `facts`"
+    start,cpu,energy,_ = time.time(),time.process_time(),_joules(),_peak(reset=True)
     yield
     facts |= dict(seconds=time.time()-start, cpu_seconds=time.process_time()-cpu, memory_mb=_peak())
+    used = _joules()-energy if energy else None
+    facts['joules'] = used if used is None or used>=0 else None # the counters begin again at 0
 
 def _size_mb(predictor):
     "Return the size of the saved `predictor`, None if it cannot be saved"
@@ -87,7 +95,7 @@ from_hf('{dir}')(['a new text'])   # label and score; without fastai
 _care = """- The score is of classifiers that were trained without the scored rows. `best` was trained on all rows and is scored by none.
 - The winner was chosen by these scores, so its own score is a little too good. Rows that chose nothing are the way to know: keep some aside.
 - Minutes are those of the slowest fit of an entry. Intervals cover the choice of rows."""
-_prices = 'minutes','cpu_seconds','memory_mb','size_mb','texts_a_second'
+_prices = 'minutes','cpu_seconds','joules','memory_mb','size_mb','texts_a_second'
 
 def _sum(facts):
     "Add the prices of several fits"
@@ -200,7 +208,7 @@ class Leaderboard:
             '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
             'time':(60*t.minutes).map(took)})
-        shown = dict(cpu_seconds='CPU s', memory_mb='memory, MB', size_mb='on disk, MB', texts_a_second='texts a second')
+        shown = dict(cpu_seconds='CPU s', joules='energy, J', memory_mb='memory, MB', size_mb='on disk, MB', texts_a_second='texts a second')
         res = res.assign(**{v:t[k].map(cell) for k,v in shown.items()}, note=words.note)
         return res.loc[:, (res!='').any()]
 
@@ -405,7 +413,7 @@ class _Run:
             if e.prepare:
                 e.prepare(longer := replace(rows, minutes=3*minutes))
                 rows.cut = longer.cut
-        facts = dict(prepare_seconds=facts['seconds'], prepare_cpu_seconds=facts['cpu_seconds'])
+        facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds','joules')}
         with quiet(), measured(facts): predictor = e.fit(rows)
         texts = texts_in(self.scored.iloc[at], rows.text_col)
         start = time.time()
