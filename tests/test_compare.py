@@ -148,7 +148,7 @@ def test_an_order_holds_each_class_first():
     assert sorted(nested_order(labels, 3))==list(range(21)) and set(labels[nested_order(labels, 3)[:2]])=={'a','b'}
 
 def test_the_table_of_entries():
-    assert [*entries][:4]==['largest class','TF-IDF','word vectors','frozen probe']
+    assert [*entries][:5]==['largest class','TF-IDF','characters','word vectors','frozen probe']
     assert all(o.fit is None or o.fit.__doc__ for o in entries.values())
 
 def test_energy_is_measured_where_the_system_tells(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def fit_linear(
     return _fit_labels(x, y, C) if task.multi_label else _fit_classes(x, y, task.n_out, C)
 
 # %% ../../nbs/inference/02_baseline.ipynb #1e870b83
-_settings = dict(ngram_range=(1,2), sublinear_tf=True)
+_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5)))
 
 def as_targets(task, labels):
     "Convert `labels` to an array: numbers of classes, 0 and 1 for each class, or numbers"
@@ -75,6 +75,16 @@ def _prior(task, y):
     share = (n+.5)/(len(y)+1)
     return np.log(share/(1-share) if task.multi_label else share)
 
+def _vectorizer(kind, **kwargs):
+    "Make a TF-IDF vectorizer of words and pairs of words, or of parts of words"
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    return TfidfVectorizer(**_kinds[kind], sublinear_tf=True, **kwargs)
+
+def _stacked(counts, texts):
+    "Count `texts` with several vectorizers, side by side"
+    from scipy.sparse import hstack
+    return hstack([o.transform(texts) for o in counts]).tocsr()
+
 def _word_vectors(texts, width=100)->tuple: # (words that stand in two texts or more, vectors `(words, width)`)
     "Compute a vector for each word from its neighbours in `texts`"
     from sklearn.feature_extraction.text import CountVectorizer
@@ -84,38 +94,38 @@ def _word_vectors(texts, width=100)->tuple: # (words that stand in two texts or 
     rows = (np.array([at[w] for w in o if w in at], dtype=np.int64) for o in texts)
     return list(at), count_vectors(rows, len(at), width)[0]
 
-def _fit_with_vectors(counts, texts, unlabelled, y, task, C)->tuple: # counts of more words, weight, bias
+def _fit_with_vectors(counts, texts, unlabelled, y, task, C)->tuple: # vectorizers of more words, weight, bias
     "Fit a linear model on the terms of `counts` and on vectors of words, and return it as one on terms alone"
     from scipy.sparse import hstack
-    from sklearn.feature_extraction.text import TfidfVectorizer
     both = [*dict.fromkeys([*texts, *unlabelled])]
     words,vecs = _word_vectors(both)
-    own = counts.get_feature_names_out()
-    counts = TfidfVectorizer(**_settings, vocabulary=sorted({*own, *words})).fit(both)
-    at = counts.vocabulary_
+    own,*parts = (o.get_feature_names_out() for o in counts)
+    terms = sorted({*own, *words}),*parts
+    counts = [_vectorizer(k, vocabulary=o).fit(both) for k,o in zip(_kinds, terms)]
+    x,at = _stacked(counts, texts),counts[0].vocabulary_
     own,words = ([at[o] for o in k] for k in (own,words))
-    x = counts.transform(texts)
+    own += range(len(at), x.shape[1])
     dense = x[:,words]@vecs
     scale = np.sqrt((dense**2).sum(1).mean()) or 1
     weight,bias = fit_linear(hstack([x[:,own], dense/scale]).tocsr(), y, task, C)
-    res = np.zeros((len(weight), len(at)))
+    res = np.zeros((len(weight), x.shape[1]))
     res[:,own] = weight[:,:len(own)]
     res[:,words] += weight[:,len(own):]@vecs.T/scale
     return counts, res, bias
 
 class TextBaseline(BasePredictor):
-    "Predict labels of texts from their words and pairs of words, with a linear model"
+    "Predict labels of texts from their words, pairs of words and parts of words, with a linear model"
     def __init__(self,
         task, # A `Task` with labels
         terms, # Words and pairs of words
-        tensors, # Dict of arrays: `idf` `(terms,)`, `weight` `(n_out, terms)` and `bias` `(n_out,)`
-        pairs=None # Was it trained on pairs of texts? None: not known
+        tensors, # Dict of arrays: `idf` `(n,)`, `weight` `(n_out, n)` and `bias` `(n_out,)` for n terms and parts
+        pairs=None, # Was it trained on pairs of texts? None: not known
+        parts=() # Parts of words of two to five characters
     ):
-        self.task,self.terms,self.tensors,self.pairs = task,list(terms),tensors,pairs
+        self.task,self.terms,self.tensors,self.pairs,self.parts = task,list(terms),tensors,pairs,list(parts)
         if not self.terms: return
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        self.counts = TfidfVectorizer(**_settings, vocabulary=self.terms)
-        self.counts.idf_ = tensors['idf']
+        self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.parts)) if o]
+        for o,idf in zip(self.counts, np.split(tensors['idf'], [len(self.terms)])): o.idf_ = idf
 
     @classmethod
     def fit(cls,
@@ -124,35 +134,36 @@ class TextBaseline(BasePredictor):
         task='single', # Name of a task for texts: 'single', 'multi' or 'regression'; or a `Task`
         C=10., # Inverse penalty of logistic regression
         max_terms=None, # Keep so many terms, the most frequent; 0: predict the class shares; None: all
-        unlabelled=() # More texts, whose words get vectors from their neighbours
+        unlabelled=(), # More texts, whose words get vectors from their neighbours
+        characters=False # Count parts of words too?
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
-        from sklearn.feature_extraction.text import TfidfVectorizer
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
         if task.per_token or task.per_sequence:
             raise ValueError(f"a label of {task.name} is no label of a whole text")
         task.fit(labels)
         pairs,joined,y = not isinstance(texts[0], str),_joined(texts),as_targets(task, labels)
-        counts = TfidfVectorizer(**_settings, max_features=max_terms or None)
-        if max_terms==0 or not any(map(counts.build_analyzer(), joined)): # no words at all
+        counts = [_vectorizer(k, max_features=max_terms or None) for k in [*_kinds][:1+characters]]
+        if max_terms==0 or not any(map(counts[0].build_analyzer(), joined)): # no words at all
             return cls(task, [], dict(bias=_prior(task, y).astype(np.float32)), pairs)
         if task.one_class and len({*y})<2: raise ValueError(f"all rows have the label {labels[0]!r}; expected two labels or more")
-        x = counts.fit_transform(joined)
+        for o in counts: o.fit(joined)
         if len(unlabelled): counts,weight,bias = _fit_with_vectors(counts, joined, _joined(unlabelled), y, task, C)
-        else: weight,bias = fit_linear(x, y, task, C)
-        tensors = dict(idf=counts.idf_, weight=weight, bias=bias)
+        else: weight,bias = fit_linear(_stacked(counts, joined), y, task, C)
+        tensors = dict(idf=np.concatenate([o.idf_ for o in counts]), weight=weight, bias=bias)
         tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in tensors.items()}
-        return cls(task, counts.get_feature_names_out().tolist(), tensors, pairs)
+        terms,*parts = (o.get_feature_names_out().tolist() for o in counts)
+        return cls(task, terms, tensors, pairs, *parts)
 
     def __repr__(self):
         labels = ', '.join(map(str, self.labels))
-        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words)"
+        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words"+f", {len(self.parts):,} parts of words"*bool(self.parts)+')'
 
     def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`
         "Compute probabilities, or values of a regression, for each of the `texts`"
         texts,bias = _joined(self.as_list(texts)),self.tensors['bias']
         if not texts or not self.terms: logits = np.tile(bias, (len(texts),1))
-        else: logits = self.counts.transform(texts)@self.tensors['weight'].T+bias
+        else: logits = _stacked(self.counts, texts)@self.tensors['weight'].T+bias
         return self.task.scores(torch.from_numpy(logits))
 
     def write(self, path):
@@ -160,12 +171,14 @@ class TextBaseline(BasePredictor):
         if self.pairs is not None: about['pairs'] = self.pairs
         write_text(path/'classifier.json', json.dumps(about, indent=1, ensure_ascii=False)+'\n')
         write_text(path/'terms.json', json.dumps(self.terms, ensure_ascii=False))
+        if self.parts: write_text(path/'parts.json', json.dumps(self.parts, ensure_ascii=False))
         save_file(self.tensors, path/'baseline.safetensors')
 
     @classmethod
     def load(cls, path, task, pairs=None):
         "Open the directory `path` that `save` wrote, for `from_hf`"
-        terms = json.loads((Path(path)/'terms.json').read_text('utf-8'))
-        return cls(task, terms, load_file(Path(path)/'baseline.safetensors'), pairs)
+        names = [o for k in _kinds if (o := Path(path)/f'{k}.json').is_file() or k=='terms']
+        terms,*parts = (json.loads(o.read_text('utf-8')) for o in names)
+        return cls(task, terms, load_file(Path(path)/'baseline.safetensors'), pairs, *parts)
 
 def _joined(texts): return [o if isinstance(o, str) else ' '.join(map(str, o)) for o in texts]

@@ -80,7 +80,7 @@ def unknown_share(predictor, texts)->np.ndarray: # `(n,)`
     if hasattr(predictor, 'tok'):
         found = [(o.ids==predictor.tok.tok.unk_token_id).tolist() for o in predictor.tok.encode_batch(texts)]
     elif hasattr(predictor, 'counts'):
-        known,words = {*predictor.terms},predictor.counts.build_analyzer()
+        known,words = {*predictor.terms},predictor.counts[0].build_analyzer()
         found = [[w not in known for w in words(' '.join(L(o))) if ' ' not in w] for o in texts]
     else: return np.zeros(len(texts))
     return np.array([np.mean(o or [0]) for o in found])
