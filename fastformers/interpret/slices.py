@@ -54,7 +54,7 @@ def rated(predictor, df, text_col='text', label_col='label')->tuple: # texts, la
 patterns = {'blank':r'\A\s*\Z', 'has digits':r'\d', 'has capitals':r'[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]',
             'ends with punctuation':r'[^\w\s]\s*\Z'}
 
-def by_value(column, name, most=10)->dict: # name -> numbers of rows
+def by_value(column, name, most=10)->dict: # name -> row numbers
     "Divide rows by the values of a column, or into quarters if it has more than `most` different numbers"
     o = pd.Series([*column])
     if o.dtype.kind in 'iuf' and o.nunique()>most:
@@ -62,12 +62,12 @@ def by_value(column, name, most=10)->dict: # name -> numbers of rows
         return {f'{name} {v.min():g} to {v.max():g}':v.index.to_numpy() for _,v in parts}
     return {f'{name} = {k}':v.index.to_numpy() for k,v in o.groupby(o.astype(str))}
 
-def by_label(task, labels)->dict: # name -> numbers of rows
+def by_label(task, labels)->dict: # name -> row numbers
     "Divide rows by their labels, or into quarters if the labels are numbers"
     if task.classes: return {f'label = {n}':np.flatnonzero([n in task.names(o) for o in labels]) for n in task.labels}
     return {k:v for n,o in zip(task.labels, as_targets(task, labels).T) for k,v in by_value(o, n).items()}
 
-def by_word(texts, least=10)->dict: # name -> numbers of rows
+def by_word(texts, least=10)->dict: # name -> row numbers
     "Find the rows of each word that occurs in `least` rows or more"
     rows = {}
     for i,o in enumerate(texts):
@@ -102,7 +102,7 @@ def against_rest(score, at)->dict: # rows, score, difference, low and high (its 
 def score_slices(
     score, # Score of each row, `(rows,)`, higher is better
     task, texts, labels, # The `Task`, and text and label of each row
-    more=None, # Further slices: name -> numbers of rows
+    more=None, # Further slices: name -> row numbers
     least=10, n_words=10 # As in `slices`
 )->pd.DataFrame: # As `slices` returns
     "List slices of rows with their mean `score`, the worst first"
