@@ -14,7 +14,7 @@ Modules:
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain check`
-- `fastformers.compare.entries`: Ways from labelled rows to a classifier, each a small function `fit(rows)`: `entry`, `Rows`
+- `fastformers.compare.entries`: Define ways to train a classifier on labelled rows, each a small function `fit(rows)`: `entry`, `Rows`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
@@ -23,20 +23,20 @@ Modules:
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.files`: Write directories and files atomically, hash contents, suggest names for misspelt ones
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
-- `fastformers.inference.baseline`: Train and use a linear model on words and pairs of words: `TextBaseline`
+- `fastformers.inference.baseline`: Train and use a linear model on TF-IDF of words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
-- `fastformers.interpret.attention`: Show the attention of each head, weigh each head for a classifier, and leave the least important out: `attention_maps`, `head_importance`, `prune_heads`
+- `fastformers.interpret.attention`: Show the attention of each head, measure how much a classifier needs it, and remove the least important heads: `attention_maps`, `head_importance`, `prune_heads`
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
 - `fastformers.interpret.checks`: Change texts in ways that should not matter, and count how often a classifier changes its answer: `checks`, `check`, `identity_gaps`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
 - `fastformers.interpret.embeddings`: Draw senses of a word and sets of texts as maps, and measure how far two networks differ in each layer: `word_map`, `text_map`, `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
-- `fastformers.interpret.slices`: Find the rows on which a classifier fails, the rows that another one mends, and labels that are probably wrong: `slices`, `fixed_broken`, `suspects`
+- `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `suspects`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
@@ -54,11 +54,11 @@ Modules:
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
-- `fastformers.papers.all_tokens`: A loss at all tokens with a copy mechanism, from the ablations of ELECTRA (`AllTokensMLM`)
+- `fastformers.papers.all_tokens`: Train a masked language model with a loss at all tokens and a copy mechanism, from the ablations of ELECTRA: `AllTokensMLM`
 - `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
 - `fastformers.papers.elmo`: Join a forward and a backward AWD-LSTM into one body for classifiers: `join_directions`
 - `fastformers.papers.ewc`: Keep the weights that a language model needs most near their pretrained values: `EWC`, `fisher_diagonal`
-- `fastformers.papers.gpt`: Fine-tune a causal language model as GPT does: start, delimiter and extract tokens, and the LM loss beside (`gpt_tokens`, `gpt_learner`)
+- `fastformers.papers.gpt`: Fine-tune a causal language model as GPT does, with start, delimiter and extract tokens and the LM loss added: `gpt_tokens`, `gpt_learner`
 - `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
 - `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
 - `fastformers.papers.mt_dnn`: Train on several labelled sets at once, on one body with a head for each: `AuxiliaryTasks`
@@ -66,8 +66,8 @@ Modules:
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
 - `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
-- `fastformers.papers.transfertransfo`: Continue a dialogue, and choose the next reply among several (`Dialogue`, `dialogue_dls`, `reply`)
-- `fastformers.papers.transformer_xl`: Read a text in segments, with a memory of the segments before: `TransformerXLConfig`
+- `fastformers.papers.transfertransfo`: Train a causal language model to continue a dialogue and to choose the reply among several: `Dialogue`, `dialogue_dls`, `reply`
+- `fastformers.papers.transformer_xl`: Train a causal language model that reads a text in segments, with a memory of earlier segments: `TransformerXLConfig`
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
@@ -77,7 +77,7 @@ Modules:
 - `fastformers.testing`: Make tiny texts, tokenizers and networks, and check your own objective, task or model family
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Read the labelled set of English texts that is part of the package: `intents`
-- `fastformers.text.counts`: Compute a vector for each token from the tokens that stand beside it, without training: `count_vectors`
+- `fastformers.text.counts`: Compute a vector for each token from counts of the tokens near it, without training: `count_vectors`
 - `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
