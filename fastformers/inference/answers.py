@@ -26,7 +26,7 @@ def as_texts(texts):
             f"got a {type(texts).__name__}")
     texts = list(texts)
     if (i := first(i for i,o in enumerate(texts) if not hasattr(o, '__len__'))) is not None:
-        raise TypeError(f"text {i} is {texts[i]!r}; drop missing texts, or make them blank with df['text'].fillna('')")
+        raise TypeError(f"expected texts, got {texts[i]!r} at position {i}; drop missing texts, or fill them: df['text'].fillna('')")
     return texts
 
 def answer_rows(answers)->list: # a dict for each text
