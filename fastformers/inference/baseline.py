@@ -99,10 +99,9 @@ def _fit_with_vectors(counts, texts, unlabelled, y, task, C)->tuple: # vectorize
     from scipy.sparse import hstack
     both = [*dict.fromkeys([*texts, *unlabelled])]
     words,vecs = _word_vectors(both)
-    own,*parts = (o.get_feature_names_out() for o in counts)
-    terms = sorted({*own, *words}),*parts
-    counts = [_vectorizer(k, vocabulary=o).fit(both) for k,o in zip(_kinds, terms)]
-    x,at = _stacked(counts, texts),counts[0].vocabulary_
+    (own,*parts),at = counts,{o:i for i,o in enumerate(sorted({*counts[0].vocabulary_, *words}))}
+    own,counts = own.get_feature_names_out(),[_vectorizer('terms', vocabulary=at).fit(both), *parts]
+    x = _stacked(counts, texts)
     own,words = ([at[o] for o in k] for k in (own,words))
     own += range(len(at), x.shape[1])
     dense = x[:,words]@vecs
