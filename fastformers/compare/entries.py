@@ -107,16 +107,17 @@ def tfidf(rows):
     return TextBaseline.fit(rows.texts, rows.labels, rows.task)
 
 @entry('characters')
-def characters(rows):
+def characters(rows, unlabelled=()):
     "Fit a linear model on words, pairs of words and parts of words"
-    return TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True)
+    seconds = sum(len(str(o)) for o in rows.texts)/80_000 # of reviews
+    if rows.minutes is not None and seconds>60*rows.minutes: raise NoTime(seconds)
+    return TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=unlabelled)
 
 @entry('word vectors', 'unlabelled')
 def word_vectors(rows):
     "Fit a linear model on words, parts of words, and vectors of words from counts in the unlabelled texts"
     most = np.searchsorted(np.cumsum([*map(len, rows.unlabelled)]), 10_000_000) # characters, half a minute
-    more = rows.unlabelled[:most]
-    return TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=more)
+    return characters(rows, rows.unlabelled[:most])
 
 # %% ../../nbs/compare/00_entries.ipynb #d471ee80
 @contextmanager
