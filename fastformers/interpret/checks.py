@@ -160,8 +160,8 @@ def checks(
 # %% ../../nbs/interpret/06_checks.ipynb #f54ec329
 def augment(
     df, # Labelled rows with a column `is_valid`
-    which=None, # Names in `all_checks`, or `Check`s; default: those that expect the 'same' answer
-    text_col='text' # Column of the texts, or a pair of columns
+    text_col='text', # Column of the texts, or a pair of columns
+    which=None # Names in `all_checks`, or `Check`s; default: those that expect the 'same' answer
 )->pd.DataFrame: # The rows of `df`, then the changed copies
     "Add a copy of each training row for each change that applies to it"
     check_columns(df, text_col=text_col, is_valid='is_valid')
