@@ -61,6 +61,15 @@ def setfit(rows):
         Trainer(model, args, train_dataset=data).train()
     return Peer(lambda texts: model.predict_proba(list(texts)))
 
+@entry('as typed', 'arch')
+def as_typed(rows):
+    "`fastformers classify` without flags"
+    from fastformers.inference.predictor import from_hf
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    with tempfile.TemporaryDirectory() as tmp:
+        fine_tune_classifier(rows.df, rows.arch, f'{tmp}/classifier', refit=True, seed=rows.seed)
+        return from_hf(f'{tmp}/classifier')
+
 def trainer(rows, lr):
     "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, a tenth of them warm-up"
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
