@@ -155,6 +155,8 @@ def test_a_label_with_a_typo_is_named(caplog):
 @pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
 def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; drop such rows first")
 
+def test_dicts_are_no_labels(): refused(classifier_dls, replaced('label', 4, {'name':'a'}), ValueError, "column 'label' holds {'name': 'a'}; expected a name")
+
 def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training, expected two or more")
     refused(classifier_dls, tiny_df().assign(label='x').astype({'label':'category'}), ValueError, "'label' has only the class")

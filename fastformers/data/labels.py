@@ -121,6 +121,8 @@ def find_task(df, label_col='label',
 )->Task:
     "Choose the `Task` for the labels of `df`"
     target = ' '.join(map(str, listed(label_col)))
+    if (odd := first(o for c in listed(label_col) for o in df[c] if isinstance(o, dict))) is not None:
+        raise ValueError(f"column {target!r} holds {odd}; expected a name, a number or a list; take one entry of each dict")
     if isinstance(task, Task): return type(task).from_dict(task.to_dict() | dict(target=target))
     if task is not None: return tasks[task](target=target)
     cls = first(o for o in reversed(tasks.load().values()) if o.matches(df, label_col))
