@@ -76,6 +76,7 @@ class Bundle:
     def __post_init__(self):
         for f in fields(self):
             if not isinstance(v := getattr(self, f.name), f.type): raise ValueError(f"{f.name} is {v!r:.60}")
+        if 'class' not in self.head: raise ValueError(f"head is {self.head}")
         if self.format!=1: raise ValueError(f"its format is {self.format}, this version reads 1")
 
     @property
