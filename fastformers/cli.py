@@ -243,13 +243,13 @@ def _open(path, device=None):
     return from_hf(path, device=device)
 
 def explain(args):
-    "Weigh the words of a text, or of the two texts of a pair, for its label"
+    "Weigh the words of a text, a pair, a question and its context, or a text and its candidates"
     predictor = _open(args.model)
     from fastformers.interpret import attribution # `explain`
-    if len(args.texts)>2:
+    if len(args.texts)>2 and not predictor.task.per_sequence:
         raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
     text = args.texts[0] if len(args.texts)==1 else tuple(args.texts)
-    print(predictor.explain(text, args.label, args.method))
+    print(predictor.explain(text, args.label, args.method, args.word))
 
 def check(args):
     "Count the texts of a file whose label changes with a typo, another first name or another number"
@@ -348,9 +348,12 @@ def make_parser():
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col sep encoding')
     p = command(explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
-    p.add_argument('texts', metavar='TEXT', nargs='+', help='A text, or the two texts of a pair')
+    p.add_argument('texts', metavar='TEXT', nargs='+',
+                   help='A text, the two texts of a pair, or a text and its candidates')
     p.add_argument('--label', help='Label to explain (default: the predicted one)')
-    p.add_argument('--method', default='erasure', help='erasure or integrated_gradients (default: erasure)')
+    p.add_argument('--word', help='Of a tagger: the word whose tag is explained')
+    p.add_argument('--method', default='erasure',
+                   help='erasure, or for labels of whole texts integrated_gradients (default: erasure)')
     p = command(check, 'DIR FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help='csv, tsv or jsonl file with texts, or file with a text a line')

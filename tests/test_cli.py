@@ -59,6 +59,7 @@ def test_pairs_and_several_labels_are_named_with_commas(here, tmp_path, labels, 
 def test_a_tagger_from_a_conll_file(here, tmp_path, capsys):
     assert run('classify', here/'words.conll', '--task', 'tags', '--arch', here/'arch', '--output', tmp_path/'t', *quick)==0
     assert run('predict', tmp_path/'t', 'Anna Berg lives in Oslo .')==0
+    assert run('explain', tmp_path/'t', 'Anna Berg lives in Oslo .', '--word', 'Oslo')==0 and 'Oslo: ' in capsys.readouterr().out
 
 def test_flags_are_settings_of_the_stage(here, tmp_path):
     assert run('classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--hidden-states=-2,-1', '--adapters', 'bitfit', *quick)==0

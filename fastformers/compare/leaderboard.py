@@ -321,7 +321,7 @@ class Leaderboard:
 def _check(df, task, labels, text_col, minutes):
     "Raise if the rows cannot be compared"
     if not minutes>0: raise ValueError(f"`minutes` is above 0, got {minutes}")
-    if task.per_token or task.per_sequence: raise ValueError(f"a comparison is for labels of whole texts; {task.target!r} holds {task}")
+    if task.of_parts: raise ValueError(f"a comparison is for labels of whole texts; {task.target!r} holds {task}")
     if len({*map(str, texts_in(df, text_col))})<2:
         raise ValueError(f"all {len(df)} texts are equal; is {text_col!r} the column of the texts?")
     if not task.classes: return

@@ -138,7 +138,7 @@ class TextBaseline(BasePredictor):
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
-        if task.per_token or task.per_sequence:
+        if task.of_parts:
             raise ValueError(f"a label of {task.name} is no label of a whole text")
         task.fit(labels)
         pairs,joined,y = not isinstance(texts[0], str),_joined(texts),as_targets(task, labels)

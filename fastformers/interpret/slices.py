@@ -36,7 +36,7 @@ def whole_texts(predictor):
     "Return the predictor or make one of a `Learner`, and raise unless it labels whole texts"
     if isinstance(predictor, Learner): predictor = as_predictor(predictor)
     task = predictor.task
-    if task.per_token or task.per_sequence: raise TypeError(f"expected labels of whole texts; this is {task}")
+    if task.of_parts: raise TypeError(f"expected labels of whole texts; this is {task}")
     return predictor
 
 def rated(predictor, df, text_col='text', label_col='label')->tuple: # texts, labels, answers, array of scores

@@ -198,7 +198,7 @@ def classifier_learner(
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
     if head not in ('hf','linear'): head = heads.find(head)
-    if head=='hf' and tokenizer_of(dls).splits and not (task.per_token or task.per_sequence):
+    if head=='hf' and tokenizer_of(dls).splits and not task.of_parts:
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
                          "or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):

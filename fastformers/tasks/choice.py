@@ -60,7 +60,8 @@ class Choice(Task):
     def read(self, df, label_col): return [self.read_row(r, label_col) for r in df.to_dict('records')]
     def read_row(self, r, label_col):
         "Read the number of the right candidate of row `r`"
-        o,(_,*cs) = r[label_col],choice_row([r[c] for c in self.text_col])
+        return self._number(r[label_col], choice_row([r[c] for c in self.text_col])[1:])
+    def _number(self, o, cs):
         if o in cs: return cs.index(o)
         if o in range(len(cs)): return int(o)
         raise ValueError(f"the label {o!r} is neither one of the candidates nor a number from 0 to {len(cs)-1}: {cs!r:.80}")
@@ -79,3 +80,6 @@ class Choice(Task):
             return [dict(label=cs[i], score=s, index=i) for s,i in zip(vals.tolist(), at.tolist())]
         res = [ranked(p, cs) for p,(_,*cs) in zip(scores, texts)]
         return [o[0] for o in res] if top_k==1 else res
+    def find_target(self, scores, text, label=None, word=None):
+        at = int(scores.argmax()) if label is None else self._number(label, text[1:])
+        return text, text[1+at], at

@@ -65,6 +65,10 @@ class Task:
     @property
     def n_out(self): "Return the number of outputs of the network"; return len(self.labels)
     @property
+    def of_parts(self):
+        "Check whether labels are of parts of an input"
+        return self.per_token or self.per_sequence
+    @property
     def one_class(self):
         "Check whether the label of a text is one class"
         return self.classes and not (self.multi_label or self.per_token)
@@ -123,6 +127,14 @@ class Task:
         if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
+    def find_target(self, scores, text, label=None, word=None): # the text, the name of a target, its index
+        "Find the part of the `scores` of one text that `explain` explains, by default the answer"
+        names = [*map(str, self.labels)]
+        if label is not None and str(label) not in names:
+            raise ValueError(f"{label!r} is no label; expected one of {', '.join(names)}")
+        at = int(scores.argmax()) if label is None else names.index(str(label))
+        return tuple(text) if is_pair(text) else text, self.labels[at], at
+    def target_score(self, scores, at, text): "Return the score of the target `at` of one text"; return scores[at]
     def decoded(self, y, scores, item): "Return the label that `learn.predict` shows for target `y`"; return y
     def row_score(self, pred, y, x=None): "Score each row `(bs,)` of predictions for `x`, higher is better"
     def targets_and_classes(self, preds, y):

@@ -141,3 +141,14 @@ class Spans(Task):
         res = [[answer(c, chars, *o) for o in zip(*(t.tolist() for t in self.spans(p, top_k or 20)))]
                for p,(_,c),(_,chars,_) in zip(scores, texts, self.tok.aligned(texts))]
         return [o[0] for o in res] if top_k==1 else res
+    def find_target(self, scores, text, label=None, word=None): # a target is (start, end) in the context
+        found, = self.answers([scores], [text])
+        label = found['answer'] if label is None else label
+        start = found['start'] if label==found['answer'] else text[1].find(label)
+        if start<0: raise ValueError(f"the answer {label!r} is not in the context, {text[1]!r:.80}")
+        return text, label, (start, start+len(label))
+    def target_score(self, scores, at, text):
+        (_,chars,_), = self.tok.aligned([text])
+        i = np.flatnonzero((chars[:,1]>at[0]) & (chars[:,0]<at[1]))
+        first,last = (i[0],i[-1]) if len(i) else (0,0) # no answer
+        return scores[first,0]*scores[last,1]

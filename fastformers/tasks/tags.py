@@ -156,6 +156,15 @@ class Tags(Task):
     def scores(self, logits): return [o.float().softmax(-1) for o in logits]
     def answers(self, scores, texts, top_k=1, threshold=None):
         return [self._spans(s, o) for s,o in zip(scores, texts)]
+    def find_target(self, scores, text, label=None, word=None):
+        words,_ = words_of(text)
+        at = words.index(word) if word in words else word
+        if at not in range(len(scores)):
+            some = ', '.join(f'{i} {w}' for i,w in enumerate(words[:9]))
+            raise ValueError(f"`word` is the word whose tag is explained, or its number, got {word!r}; "
+                f"the words are {some}{', ...'*(len(words)>9)}")
+        _,name,tag = super().find_target(scores[at], text, label)
+        return words, f'{words[at]}: {name}', (at, tag)
     def _spans(self, scores, text):
         "List the spans of a text: label, mean score of the words, start and end in characters, text"
         (words,at),(vals,ids) = words_of(text),scores.max(-1)
