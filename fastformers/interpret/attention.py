@@ -16,7 +16,8 @@ import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from ..inference.predictor import Predictor
 from .embeddings import open_network, some_texts
-from .slices import rated, whole_texts
+from .attribution import whole_texts
+from .slices import rated
 from ..learner.core import as_predictor
 from ..models.adapters import sublayers
 from ..models.core import ModelInputs

@@ -7,7 +7,7 @@ Integrated gradients divide the score between the words (Sundararajan et al. 201
 
 # %% auto #0
 __all__ = ['word_pattern', 'attributions', 'word_spans', 'without', 'dashed', 'label_values', 'erasure', 'integrated_gradients',
-           'Explanation', 'top_words', 'faithfulness']
+           'Explanation', 'whole_texts', 'top_words', 'faithfulness']
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0005
 import html, re
@@ -146,6 +146,12 @@ def explain(self:Learner, text, label=None, method:str='erasure', word=None)->Ex
     return as_predictor(self).explain(text, label, method, word)
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0022
+def whole_texts(predictor):
+    "Return the predictor or make one of a `Learner`, and raise unless it labels whole texts"
+    if isinstance(predictor, Learner): predictor = as_predictor(predictor)
+    if predictor.task.of_parts: raise TypeError(f"expected labels of whole texts; this is {predictor.task}")
+    return predictor
+
 def top_words(
     predictor, # Any predictor, or a `Learner`
     texts, # Texts or pairs; some hundreds
@@ -154,7 +160,7 @@ def top_words(
     method='erasure' # A name in `attributions`
 )->pd.DataFrame: # columns label, word, weight (mean), texts
     "List the words that speak most for each predicted label"
-    if isinstance(predictor, Learner): predictor = as_predictor(predictor)
+    predictor = whole_texts(predictor)
     found = (predictor.explain(o, method=method) for o in texts)
     rows = pd.concat([e.words.assign(label=e.label, text=i) for i,e in enumerate(found)])
     rows['word'] = rows.word.str.lower()
@@ -164,14 +170,14 @@ def top_words(
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0026
 def faithfulness(
-    predictor, # A `Predictor` or other predictor
+    predictor, # Any predictor, or a `Learner`
     texts, # Texts or pairs; a hundred or more
     methods=('erasure','integrated_gradients'), # Names in `attributions`
     share:float=.2, # Share of the words of each text
     seed:int=42 # Of the random words
 )->pd.DataFrame: # A row for each method: means, and the interval of the difference to random words
     "Measure how far the score of the label falls without the top words, and with nothing else"
-    rng,rows = np.random.default_rng(seed),{}
+    predictor,rng,rows = whole_texts(predictor),np.random.default_rng(seed),{}
     def drops(text, at, words, order):
         k = int(np.ceil(share*len(words)))
         less = [text, without(text, words.iloc[order[:k]]), without(text, words.iloc[order[k:]])]

@@ -16,8 +16,8 @@ from random import Random
 import numpy as np, pandas as pd, torch
 from fastcore.foundation import L
 from ..files import Registry
+from .attribution import whole_texts
 from .intervals import wilson
-from .slices import whole_texts
 from ..text.encode import texts_in
 from ..text.readers import check_columns
 
