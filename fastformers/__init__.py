@@ -78,10 +78,10 @@ Modules:
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Read the labelled set of English texts that is part of the package: `intents`
 - `fastformers.text.counts`: Compute a vector for each token from counts of the tokens near it, without training: `count_vectors`
-- `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
+- `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
-- `fastformers.text.tokenizer`: Load any fast Hugging Face tokenizer, add tokens to it, compare it with another
+- `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`

@@ -21,7 +21,7 @@ from ..text.tokenizer import separates_pairs
 class Template:
     "Add the special tokens of `tok` to one or two texts that are already ids"
     def __init__(self, tok, *texts):
-        row,of = tok(texts if len(texts)>1 else texts[0]),tok.tok.backend_tokenizer.encode(*texts).sequence_ids
+        row,of = tok(texts if len(texts)>1 else texts[0]),tok.rust.encode(*texts).sequence_ids
         raw,ids = row.as_subclass(Tensor).numpy(),row.ids.numpy()
         at = [[i for i,o in enumerate(of) if o==k] for k in range(len(texts))]
         cuts = [0, *(j for o in at for j in (o[0], o[-1]+1)), len(row)]

@@ -18,6 +18,7 @@ from ..files import Registry
 from ..inference.answers import BasePredictor
 from ..learner.core import as_predictor
 from ..text.encode import is_pair
+from ..text.tokenizer import need_rust
 from .intervals import paired_bootstrap
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0008
@@ -67,6 +68,7 @@ def erasure(predictor, text, at, words, most=200):
 @attributions.add
 def integrated_gradients(predictor, text, at, words, steps=64):
     "Integrate the gradients from a text of mask tokens to `text` (Sundararajan et al. 2017)"
+    need_rust(predictor.tok.tok, 'attributions by gradients')
     e = predictor.tok.rust.encode(*(text if is_pair(text) else [text]))
     x,places = predictor.tok.encode_marked(e, [i for i,(a,b) in enumerate(e.offsets) if b>a])
     if bool(x.starts.any()): raise ValueError("gradients are for texts of one window; use method='erasure'")

@@ -35,7 +35,7 @@ from ..tasks.core import loss_for, task_of
 from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
-from ..models.families import is_causal, layer_groups, max_length
+from ..models.families import is_causal, layer_groups, max_length, vocab_size
 from ..models.heads import LSTMHead, LinearHead, PoolingHead, TokenHead, as_head, build_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
@@ -54,7 +54,7 @@ class Lineage(Callback):
 
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
-    vocab,report = model.config.get_text_config().vocab_size,model.loaded
+    vocab,report = vocab_size(model.config),model.loaded
     path = resolve_arch(arch, report.revision)
     if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(path)): return
     try: share = same_ids(tok, load_tokenizer(arch, report.revision))

@@ -24,7 +24,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn, Tensor
 from ..text.core import TensorTokens, as_tokens
 from .adapters import load_adapters, plain_state, save_adapters
-from .families import evaluating, get_meta, is_decoder, max_length
+from .families import evaluating, get_meta, is_decoder, max_length, vocab_size
 from .heads import window_places
 from .hidden_states import HiddenStateSelector, all_states, forget_states
 from .load import ADAPTERS, LoadReport, fit_vocab, quiet_hf
@@ -44,7 +44,7 @@ class ModelInputs:
         self.segments = types and 'token_type_ids' in sig # pass segment ids?
         # disable the KV cache: nothing is generated here
         self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {}
-        self.vocab_sz,self.max_len,self.min_len = cfg.vocab_size,max_length(body),m.min_len
+        self.vocab_sz,self.max_len,self.min_len = vocab_size(cfg),max_length(body),m.min_len
         self.safe = None # is padding safe? set by the first padded batch
         pad = getattr(cfg,'pad_token_id',None)
         self.pad = pad if pad is not None and 0<=pad<self.vocab_sz else 0

@@ -14,7 +14,8 @@ from collections import Counter
 import numpy as np, pandas as pd, torch
 from transformers import PreTrainedTokenizerBase
 from ..text.encode import HFTokenizer
-from ..text.tokenizer import extend_vocab, load_tokenizer
+from .families import get_meta
+from ..text.tokenizer import extend_vocab, load_tokenizer, need_rust
 
 # %% ../../nbs/models/08_vocab.ipynb #f1000008
 def _in_place(text):
@@ -28,6 +29,7 @@ def vocab_report(
 )->pd.DataFrame: # By word: `count`, `pieces`, `unknown` (is a piece?), and tokens `saved` by `extend_vocab`
     "Count the words of `texts` and their tokens, sorted by the tokens that `extend_vocab` would save"
     tok = HFTokenizer(tok)
+    need_rust(tok.tok, 'new words')
     read = tok.rust.normalizer.normalize_str if tok.rust.normalizer else str # in lower case, perhaps
     found = Counter(o for text in texts for o in _in_place(read(text).replace('▁', ' ')))
     rows = pd.DataFrame([*found], columns=['before','word','after']).assign(count=[*found.values()])
@@ -77,7 +79,7 @@ def extend_rows(
     arch, # Hub id, directory of a stage, or shipped name
 ):
     "Extend the embeddings of `model` to the tokens of `tok`, from the mean of their old pieces"
-    if len(tok)<=model.hf.get_input_embeddings().num_embeddings: return
+    if get_meta(model.config).vocab or len(tok)<=model.hf.get_input_embeddings().num_embeddings: return
     rows = {k:p.detach().clone() for k,p in vocab_rows(model.hf).items()}
     model.fit_vocab(len(tok))
     if model.loaded.loaded: fill_rows(model.hf, rows, tok, load_tokenizer(arch, model.loaded.revision))

@@ -112,4 +112,5 @@ class NLLPerByte(TokenMean):
 
 def token_metrics(objective):
     "Make metrics for an objective that predicts tokens, new objects for each learner"
-    return [TokenAccuracy(), TokenPerplexity(), NLLPerByte(objective.tok)]
+    tok = objective.tok
+    return [TokenAccuracy(), TokenPerplexity(), *([NLLPerByte(tok)] if tok.is_fast else [])]

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM
-from ..text.tokenizer import ordinary_ids
+from ..text.tokenizer import need_rust, ordinary_ids
 from .core import Objective, hash_to_unit, shift_right, splitmix64
 from .metrics import token_metrics
 
@@ -77,7 +77,9 @@ def word_marks(
     tok # A fast tokenizer
 )->tuple: # Two bool tensors over ids: does the token begin a word, does it end one?
     "Find which ids begin a word and which end one, by the marks in the vocabulary"
-    model,vocab = json.loads(tok.backend_tokenizer.to_str())['model'],tok.get_vocab()
+    vocab = tok.get_vocab()
+    if not any(o.endswith('</w>') for o in vocab): need_rust(tok, 'whole words')
+    model = json.loads(tok.backend_tokenizer.to_str())['model'] if tok.is_fast else {'end_of_word_suffix':'</w>'}
     prefix,suffix = model.get('continuing_subword_prefix'),model.get('end_of_word_suffix')
     spaces = any(o[0] in _spaces for o in vocab if o)
     begins,ends = (torch.zeros(1+max(vocab.values()), dtype=torch.bool) for _ in range(2))

@@ -1,4 +1,4 @@
-"""`HFTokenizer`: text to ids and back with any fast Hugging Face tokenizer
+"""`HFTokenizer`: text to ids and back with any Hugging Face tokenizer
 
 `HFTokenizer` converts a text, or a pair of texts, into `TensorTokens` and back. Ids and segments equal those of the model family's own tokenizer, with three differences. Special tokens come from the
 template only: "[SEP]" in a text is ordinary text. Texts are truncated only if `max_len` is given. Many texts are encoded at once, on all cores. This module does not import fastai."""
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from .core import TensorTokens, TokenText, valid_text
-from .tokenizer import load_tokenizer
+from .tokenizer import PythonEncoder, load_tokenizer, need_rust
 
 # %% ../../nbs/text/03_encode.ipynb #a8c86588
 def reads(o)->dict:
@@ -46,6 +46,7 @@ class HFTokenizer(Transform):
             self.tok = copy.deepcopy(self.tok)
             self.tok.init_kwargs['backwards'] = backwards # written to tokenizer_config.json
         self.backwards = self.tok.init_kwargs.get('backwards', False)
+        if not self.turns: need_rust(self.tok, 'tags and answers')
         if self.backwards and not self.turns:
             raise ValueError("tags and answers are read forwards, and this tokenizer reads backwards; "
                 "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
@@ -77,7 +78,9 @@ class HFTokenizer(Transform):
     @property
     def splits(self): "Check if rows hold many sequences"; return self.windows>1 or self.pairing!='together'
     @cached_property
-    def rust(self): "Return the Rust tokenizer, without special tokens in texts"; return _encoder(self.tok)
+    def rust(self):
+        "Return the Rust tokenizer, or a `PythonEncoder`, without special tokens in texts"
+        return _encoder(self.tok) if self.tok.is_fast else PythonEncoder(self.tok)
     @cached_property
     def _typed(self): return any(self.rust.encode('a').type_ids) # does a single text have segments (XLNet)?
     def __getstate__(self): return {k:v for k,v in self.__dict__.items() if k!='rust'} # a copy of `tok`
@@ -102,8 +105,9 @@ class HFTokenizer(Transform):
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
         if bad is not None:
             raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
-        starts = tqdm(range(0, len(texts), 1000), disable=len(texts)<50_000)
-        return [o for i in starts for o in self._encode(texts[i:i+1000])]
+        n = 1000 if self.tok.is_fast else 100_000 # to start processes takes time
+        starts = tqdm(range(0, len(texts), n), disable=len(texts)<50_000)
+        return [o for i in starts for o in self._encode(texts[i:i+n])]
 
     def batch(self, rows)->TensorTokens:
         "Stack `rows` of tokens to a batch `(bs, sl)`, padded on the right"
@@ -125,6 +129,7 @@ class HFTokenizer(Transform):
 
     def between(self, text, start, end)->TensorTokens:
         "Encode the string `text` and mark the characters from `start` to `end` as `predicted`"
+        need_rust(self.tok, 'places in a text')
         e = self.rust.encode(text)
         if len(e)>(self.max_len or len(e)):
             raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; "
