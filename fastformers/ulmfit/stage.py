@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, StopAtNaN, script_progress, terminal_progress
+from ..callback.progress import Diverged, script_progress, terminal_progress # and `fit_halving`
 from ..callback.resume import Resume
 from ..callback.schedule import anneals, discriminative_lrs, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, tokenizer_of
@@ -118,8 +118,7 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     if getattr(c, 'refit', None): length += ', then as many on all rows'
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
-    learn.fit_schedule(stage.schedule, stage.lr, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved,
-                       cbs=StopAtNaN())
+    learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
     if c.minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
