@@ -3,12 +3,13 @@
     python benchmarks/train_lm.py                # S1: MiniLM (6x384, vocabulary 30,522)
     python benchmarks/train_lm.py --part s2      # a random BERT of base size (12x768, vocabulary 50,000)
     python benchmarks/train_lm.py --part s3      # our own fp32 beside cpu_bf16, loss curves
+    python benchmarks/train_lm.py --part two --precision fp32   # two gloo processes with a thread each beside one process with two threads, on two idle cores
     FASTFORMERS_DATA=... python benchmarks/train_lm.py --part s5    # padding of classifier batches on IMDb, our loop beside a bare one
 
 Rows of 128 tokens from `intents`, no padding, 15 % masked. All contenders get the same weights, rows, masks and order; see `LMTask` in timing.py. First it is checked that they do the same: without dropout and
 in fp32 the losses of three steps agree. Each part takes two to four minutes on one thread and writes results/train_lm_PART.json.
 """
-import logging
+import json, logging, os, subprocess, sys
 from functools import partial
 from timing import *
 from common import data_files, quiet, read, save
@@ -167,7 +168,24 @@ def s5(args):
     return fig | {'speed':tokens_of(runs), 'targets':targets(*rows, ('S5 steps/s of the learner, share of a bare loop', clock, '>=', .95), ('   the same by processor time', cpu, '>=', .95),
                                                             ('   largest difference of a loss', gap, '', None))}
 
-parts = dict(s1=s1, s2=s2, s3=s3, s5=s5)
+def worker(args):
+    "One contender of `two`, in the processes and threads that it was started with; the first process prints its figures"
+    task = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout)
+    o = task.ours(args.precision)
+    if int(os.environ.get('RANK', 0))==0: print(json.dumps(o))
+
+def two(args):
+    "Two processes with one thread each, which share the rows of a batch, and one process with two threads, in turn, each run in new processes: the same first weights and batches"
+    def run(n):
+        start = ['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2'] if n==2 else []
+        own = ['--part=worker', f'--threads={2//n}', f'--precision={args.precision}', f'--bs={args.bs or 32}', f'--steps={args.steps or 7}', *(['--no-dropout'] if args.no_dropout else [])]
+        p = subprocess.run([sys.executable, '-W', 'ignore', *start, __file__, *own], env={**os.environ, 'OMP_NUM_THREADS':str(2//n)}, stdout=subprocess.PIPE, text=True, check=True)
+        return next(json.loads(o) for o in p.stdout.splitlines() if o.startswith('{'))
+    runs = in_turn({'two processes':partial(run, 2), 'one process':partial(run, 1)}, args.repeats, lambda o: f"{o['tokens/s']:9.0f} tokens/s  loss {o['losses'][0]:.6f} -> {o['losses'][-1]:.6f}")
+    return {'tokens/s':{k:v['tokens/s'] for k,v in tokens_of(runs).items()}, 'losses':{k:v[0]['losses'] for k,v in runs.items()},
+            'targets':targets(('tokens/s of two processes, times one with two threads', times(runs, 'two processes', 'one process')[0], '', None))}
+
+parts = dict(s1=s1, s2=s2, s3=s3, s5=s5, two=two, worker=worker)
 
 def main():
     p = parser(__doc__)
@@ -184,6 +202,7 @@ def main():
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR) # each contender starts the same new head
     fig = parts[args.part](args)
-    if not args.tiny: save(f"train_lm_{args.part}{'_no_dropout' if args.no_dropout else ''}", args, vars(args), fig)
+    name = 'two_processes' if args.part=='two' else f'train_lm_{args.part}'
+    if fig and not args.tiny: save(f"{name}{'_no_dropout' if args.no_dropout else ''}", args, vars(args), fig)
 
 if __name__=='__main__': main()
