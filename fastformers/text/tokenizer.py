@@ -74,7 +74,7 @@ class PythonEncoder:
     def encode(self, *texts): "Encode a text or the texts of a pair"; return self._encoding(self.text_ids(texts))
     def encode_batch_fast(self, texts, add_special_tokens=True):
         "Encode many texts, or pairs of texts"
-        start,some,rest = time.monotonic(),texts[:1000],texts[1000:]
+        start,some,rest = time.monotonic(),texts[:100],texts[100:]
         parts = [*map(self.text_ids, some)]
         if (time.monotonic()-start)*len(rest)<=self.seconds*len(some): parts += map(self.text_ids, rest)
         else:
