@@ -170,8 +170,7 @@ def s5(args):
 
 def worker(args):
     "One contender of `two`, in the processes and threads that it was started with; the first process prints its figures"
-    task = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout)
-    o = task.ours(args.precision)
+    o = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout).ours(args.precision)
     if int(os.environ.get('RANK', 0))==0: print(json.dumps(o))
 
 def two(args):
