@@ -499,6 +499,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.random_weights': ( 'compare/entries.html#random_weights',
                                                                                              'fastformers/compare/entries.py'),
+                                             'fastformers.compare.entries.self_training': ( 'compare/entries.html#self_training',
+                                                                                            'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.stage2': ( 'compare/entries.html#stage2',
                                                                                      'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.tfidf': ( 'compare/entries.html#tfidf',

@@ -7,8 +7,8 @@ To add an entry, use the decorator `entry` on a function."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'characters', 'word_vectors', 'quiet', 'NoTime',
-           'Limit', 'within', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'stage2',
-           'adapters', 'committee', 'random_weights']
+           'Limit', 'within', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'self_training',
+           'stage2', 'adapters', 'committee', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 import logging, time
@@ -203,6 +203,23 @@ def contrastive(rows):
     return as_predictor(within(rows, fit).fit_probe())
 
 entries['mean'] = Entry('mean', of=('network','words'))
+
+@entry('self-training', ('arch','all layers','unlabelled','one class')) # no recipe repeats it
+def self_training(rows):
+    "Label unlabelled texts by the mean of all layers and word vectors, then train all layers on both (Lee 2013)"
+    if len(L(rows.text_col))>1: raise ValueError('self-training is for single texts, not for pairs')
+    third = rows.minutes and rows.minutes/3
+    teacher = Ensemble([all_layers(replace(rows, minutes=third)), word_vectors(rows)])
+    own = {*rows.texts}
+    texts = [o for o in rows.unlabelled if o not in own][:5000]
+    texts = texts[:np.searchsorted(np.cumsum([*map(len, texts)]), 1_000_000)] # characters, some seconds
+    labelled = pd.DataFrame({rows.text_col:texts, rows.label_col:[o['label'] for o in teacher(texts)]})
+    df = pd.concat([rows.df]*max(len(texts)//(5*len(rows.df)), 1)+[labelled], ignore_index=True)
+    recipe = rows.recipe.replace(classifier=dict(epochs=300*rows.recipe.classifier.bs/len(df))) # 300 steps
+    student = replace(rows, df=df, recipe=recipe, minutes=third and 2*third)
+    res = all_layers(student)
+    rows.cut += student.cut
+    return res
 
 @entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted, lm={})
 def stage2(rows):
