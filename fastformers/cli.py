@@ -117,10 +117,10 @@ def adapt(args):
 def classify(args):
     "Train a classifier on your labels"
     d = args.data
-    df,_,_,test = read_data(Recipe(data=d))
+    df,unlabelled,_,test = read_data(Recipe(data=d))
     text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
-                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col)
+                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled)
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string())
@@ -159,7 +159,7 @@ def demo(args):
 # %% ../nbs/10_cli.ipynb #d33a0b64
 def compare(args):
     "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
-    if int(os.environ.get('WORLD_SIZE', 1))>1:
+    if _processes()[1]>1:
         raise ValueError("`compare` runs in one process; start it without `torchrun`")
     d,path = args.data,check_dir(args.output, 'compare.json')
     if (path/'compare.json').exists() and not (args.resume or args.force):
@@ -334,7 +334,7 @@ def make_parser():
     p = command(classify, 'LABELLED --output DIR')
     labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
     p.add_argument('data.source', metavar='LABELLED', help=labelled)
-    data(p, 'classifier', 'test text_col label_col group_col')
+    data(p, 'classifier', 'unlabelled test text_col label_col group_col')
     p = command(compare, 'LABELLED --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=labelled)
     p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')

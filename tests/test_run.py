@@ -14,7 +14,8 @@ from fastformers.text.corpora import intents
 from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
 from fastformers.interpret.intervals import paired_bootstrap
-from fastformers.ulmfit.run import lm_texts, ulmfit
+from fastformers.data.labels import lm_texts
+from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs
 

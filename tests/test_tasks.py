@@ -14,7 +14,7 @@ from fastformers.tasks.core import task_of
 from fastformers.learner.core import classifier_learner
 from fastformers.models.heads import LSTMHead, PoolingHead, TokenHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
-from fastformers.ulmfit.run import lm_texts
+from fastformers.data.labels import lm_texts
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *

@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from .entries import Rows, plan, quiet
 from ..interpret.slices import row_scores
-from ..data.labels import as_frame, find_task, mark_valid, read_labels
+from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap
 from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe, split_columns
-from ..ulmfit.run import lm_texts
 
 _log = logging.getLogger(__name__)
 

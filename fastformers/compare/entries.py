@@ -32,7 +32,7 @@ from ..models.load import load_config
 from ..tasks.core import Task
 from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner, usual_epochs
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner, usual_epochs
 
 # %% ../../nbs/compare/00_entries.ipynb #150bba5e
 @dataclass
@@ -116,8 +116,7 @@ def characters(rows, unlabelled=()):
 @entry('word vectors', 'unlabelled')
 def word_vectors(rows):
     "Fit a linear model on words, parts of words, and vectors of words from counts in the unlabelled texts"
-    most = np.searchsorted(np.cumsum([*map(len, rows.unlabelled)]), 10_000_000) # characters, half a minute
-    return characters(rows, rows.unlabelled[:most])
+    return characters(rows, first_texts(rows.unlabelled, 10_000_000)) # half a minute
 
 # %% ../../nbs/compare/00_entries.ipynb #d471ee80
 @contextmanager
@@ -136,7 +135,8 @@ class NoTime(Exception):
 
 class Limit(Callback):
     "Raise `NoTime` after a few steps of a fit that would take more than `minutes`"
-    def __init__(self, minutes): self.limit,self.steps = minutes,[]
+    def __init__(self, minutes): self.limit = minutes
+    def before_fit(self): self.steps = []
     def after_batch(self):
         if self.limit is None or not self.training or len(self.steps)>8: return
         self.steps.append(time.time())
@@ -183,11 +183,11 @@ def adapted(rows):
     return path
 
 @entry('all layers', ('arch','frozen probe'), lm=dict(objective='none'))
-def all_layers(rows, start=None, tok=None):
+def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     start,c = rows.arch if start is None else start,vars(rows.recipe.classifier) | dict(task=rows.task)
     def fit(**kw):
-        return fine_tune_classifier(rows.frame, start, tok=tok, seed=rows.seed, **rows.columns, **c | kw).learner
+        return fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed, **rows.columns, **c | kw).learner
     return as_predictor(within(rows, fit))
 
 @entry('contrastive', ('arch','frozen probe','one class')) # no recipe repeats it
@@ -206,20 +206,8 @@ entries['mean'] = Entry('mean', of=('network','words'))
 
 @entry('self-training', ('arch','all layers','unlabelled','one class')) # no recipe repeats it
 def self_training(rows):
-    "Label unlabelled texts by the mean of all layers and word vectors, then train all layers on both (Lee 2013)"
-    if len(L(rows.text_col))>1: raise ValueError('self-training is for single texts, not for pairs')
-    third = rows.minutes and rows.minutes/3
-    teacher = Ensemble([all_layers(replace(rows, minutes=third)), word_vectors(rows)])
-    own = {*rows.texts}
-    texts = [o for o in rows.unlabelled if o not in own][:5000]
-    texts = texts[:np.searchsorted(np.cumsum([*map(len, texts)]), 1_000_000)] # characters, some seconds
-    labelled = pd.DataFrame({rows.text_col:texts, rows.label_col:[o['label'] for o in teacher(texts)]})
-    df = pd.concat([rows.df]*max(len(texts)//(5*len(rows.df)), 1)+[labelled], ignore_index=True)
-    recipe = rows.recipe.replace(classifier=dict(epochs=300*rows.recipe.classifier.bs/len(df))) # 300 steps
-    student = replace(rows, df=df, recipe=recipe, minutes=third and 2*third)
-    res = all_layers(student)
-    rows.cut += student.cut
-    return res
+    "Train all layers, then again with the answers for unlabelled texts as labels (Lee 2013)"
+    return all_layers(rows, unlabelled=rows.unlabelled)
 
 @entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted, lm={})
 def stage2(rows):

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from sklearn.model_selection import StratifiedGroupKFold
 from ..callback.resume import differences
 from .entries import NoTime, Rows, plan, quiet
-from ..data.labels import as_frame, read_labels, split_rows, warn_leak
+from ..data.labels import as_frame, lm_texts, read_labels, split_rows, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
@@ -34,7 +34,6 @@ from ..text.encode import texts_in
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 from ..ulmfit.record import fmt_time, markdown_table
-from ..ulmfit.run import lm_texts
 from ..ulmfit.stage import named_task
 
 _log = logging.getLogger(__name__)

@@ -9,11 +9,12 @@ function is called again. `ulmfit.run` calls all three; `learner.core` has the l
 
 # %% auto #0
 __all__ = ['usual_epochs', 'small_config', 'pretrain_lm', 'fine_tune_lm', 'named_task', 'task_dls', 'task_learner', 'test_rows',
-           'labelled_dl', 'fine_tune_classifier']
+           'labelled_dl', 'first_texts', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, math, time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
@@ -26,9 +27,9 @@ from ..callback.resume import Resume
 from ..callback.schedule import anneals, discriminative_lrs, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, tokenizer_of
 from ..callback.windows import SampleWindow
-from ..data.labels import as_frame, find_task, mark_valid, read_labels, split_rows
+from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
 from ..files import check_dir, mark_checkpoints
-from ..learner.core import classifier_learner, lm_learner
+from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
 from ..learner import counts # `start_from_counts`
@@ -40,6 +41,7 @@ from ..text.encode import HFTokenizer, reads, texts_in
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
+from ..inference.predictor import Ensemble
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from .record import Stage, fmt_time
@@ -345,6 +347,19 @@ def _tfidf(df, text_col, label_col, most=5000):
     train,valid = df[~df.is_valid],df[df.is_valid]
     if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col)
 
+def first_texts(texts, most)->list:
+    "Return the first of `texts`, with at most `most` characters together"
+    return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
+
+def _answered(df, texts, learn, text_col, label_col):
+    "Add `texts` to the training rows of `df`, with the answers of `learn` and of word vectors as labels"
+    rows,model = df[~df.is_valid],as_predictor(learn)
+    words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], model.task, characters=True,
+                             unlabelled=first_texts(texts, 10_000_000)) # half a minute
+    texts = first_texts(texts[:5000], 1_000_000)
+    more = pd.DataFrame({text_col:texts, label_col:[o['label'] for o in Ensemble([model, words])(texts)], 'is_valid':False})
+    return pd.concat([df, *[rows]*(len(texts)//(5*len(rows))-1), more], ignore_index=True) # one label in six is given
+
 @delegates(TaskConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_classifier(
@@ -357,6 +372,7 @@ def fine_tune_classifier(
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
+    unlabelled=None, # Texts without labels, a DataFrame or a list, to train on too, with the answers of a first training
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
@@ -373,16 +389,31 @@ def fine_tune_classifier(
     check_columns(df, text_col=text_col, label_col=label_col)
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
+    tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
+    labelled,first = df,None
+    if unlabelled is not None:
+        if not task.one_class or len(L(text_col))>1: raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
+        texts,_ = lm_texts(df, [], unlabelled, test, text_col)
+        first = fine_tune_classifier(df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
+            name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
+            **kwargs | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
+        df = _answered(df, texts, first.learner, text_col, label_col)
     dls = task_dls(df, tok, c, text_col, label_col, task, seed)
+    if first is not None:
+        steps = 300/len(dls.train) if c.epochs is None else c.epochs
+        c = replace(c, epochs=steps, minutes=c.minutes and 2*c.minutes/3)
     if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
-    tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
     stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
+    if first is not None:
+        more = f"{name}: {stage.score_name} {stage.score.mean():.3f} with {len(texts):,} unlabelled texts, {first.score.mean():.3f} without"
+        if _worse(stage.score, first.score): _log.warning(f"{more}: leave `unlabelled` out")
+        else: _log.info(more)
     tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf*1.):
-        rows,at = df if c.refit else df[~df.is_valid],Path(path)
+        rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
         best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col])
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
     if not c.refit: return stage
