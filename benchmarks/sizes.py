@@ -78,11 +78,11 @@ def main():
     quiet()
     rows,left_out = Rows(args.work, settings=settings, labels=labels, precision=args.precision),[]
     for seed in map(int, args.seeds.split(',')):
-        for size in args.sizes:
-            minutes = 0
-            for tokens in args.tokens:
-                if 2*minutes>args.most: left_out.append(dict(size=size, tokens=tokens)); continue
-                minutes = rows.get(lambda: cell(size, tokens, seed, args.precision, max(args.tokens)), size=size, tokens=tokens, seed=seed)['core minutes']
+        minutes = dict.fromkeys(args.sizes, 0.)
+        for tokens in args.tokens:
+            for size in args.sizes:
+                if 2*minutes[size]>args.most: left_out.append(dict(size=size, tokens=tokens)); continue
+                minutes[size] = rows.get(lambda: cell(size, tokens, seed, args.precision, max(args.tokens)), size=size, tokens=tokens, seed=seed)['core minutes']
     table = pd.DataFrame([dict(size=o['size'], tokens=o['tokens'], **o['validation'], probe=o['probe'], weights=o['weights'], minutes=o['core minutes']) for o in rows.all])
     table = table.groupby(['size','tokens'], as_index=False).mean()
     print(table.round(3).to_string(), f'left out: {left_out}', sep='\n')
