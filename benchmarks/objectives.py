@@ -81,7 +81,7 @@ def pretrain(arm, budget, size, seed, path):
     tok,texts,read = corpus(n := size*(1e6 if budget=='tokens' else 5e5)) # nothing here reads half a million tokens in a minute
     k = int(np.searchsorted(read, n/passes))+1
     length = dict(epochs=n/read[k-1]) if budget=='tokens' else dict(minutes=size)
-    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, layers=network['layers'], width=width), objective=objective(name, tok, seed, **kwargs),
+    return pretrain_lm(texts[:k], path, tok, small_config(tok, family=family, size=network['layers'], width=width), objective=objective(name, tok, seed, **kwargs),
                        precision='fp32', seed=seed, cbs=muon_optimizer() if opt=='muon' else None, **length | settings | own)
 
 def sets(names):

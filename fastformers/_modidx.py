@@ -2611,6 +2611,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/ulmfit/recipe.py'),
                                            'fastformers.ulmfit.recipe.GeneralConfig': ( 'ulmfit/recipe.html#generalconfig',
                                                                                         'fastformers/ulmfit/recipe.py'),
+                                           'fastformers.ulmfit.recipe.GeneralConfig.sized': ( 'ulmfit/recipe.html#generalconfig.sized',
+                                                                                              'fastformers/ulmfit/recipe.py'),
                                            'fastformers.ulmfit.recipe.LMConfig': ( 'ulmfit/recipe.html#lmconfig',
                                                                                    'fastformers/ulmfit/recipe.py'),
                                            'fastformers.ulmfit.recipe.ModelConfig': ( 'ulmfit/recipe.html#modelconfig',

@@ -36,7 +36,7 @@ def here(tmp_path_factory):
 # Training
 
 def test_pretrain_and_adapt_hand_over(here, capsys):
-    assert run('pretrain', here/'reviews.csv', here/'folder', '--output', here/'general', '--layers', 2, '--width', 64, '--vocab-sz', 600, '--seq-len', 32, *quick)==0
+    assert run('pretrain', here/'reviews.csv', here/'folder', '--output', here/'general', '--size', 2, '--width', 64, '--vocab-sz', 600, '--seq-len', 32, *quick)==0
     assert f"adapt TEXTS --arch {here/'general'}" in capsys.readouterr().out
     assert run('adapt', here/'folder', '--arch', here/'general', '--output', here/'domain', '--schedule', 'gradual_unfreeze', *quick)==0
     assert read_stage(here/'domain')['parent']['stage']=='general LM' and AutoModelForMaskedLM.from_pretrained(here/'domain').config.num_hidden_layers==2
@@ -67,9 +67,9 @@ def test_flags_are_settings_of_the_stage(here, tmp_path):
     assert list(recipe['hidden_states'])==[-2,-1] and recipe['adapters']=='bitfit'
 
 def test_settings_come_from_a_recipe_and_flags_change_them(here, tmp_path, capsys):
-    (tmp_path/'general.ini').write_text('[general]\nlayers = 3\nwidth = 64\ninner = 96\nvocab_sz = 600\nseq_len = 32')
+    (tmp_path/'general.ini').write_text('[general]\nsize = 3\nwidth = 64\ninner = 96\nvocab_sz = 600\nseq_len = 32')
     (tmp_path/'lm.ini').write_text('[lm]\nepochs = 2')
-    assert run('pretrain', here/'folder', '--recipe', tmp_path/'general.ini', '--output', tmp_path/'g', '--layers', 1, *quick)==0
+    assert run('pretrain', here/'folder', '--recipe', tmp_path/'general.ini', '--output', tmp_path/'g', '--size', 1, *quick)==0
     cfg = load_config(tmp_path/'g')
     assert (cfg.num_hidden_layers,cfg.hidden_size,cfg.intermediate_size)==(1,64,96)
     assert run('pretrain', here/'folder', '--recipe', tmp_path/'lm.ini', '--output', tmp_path/'h')==2

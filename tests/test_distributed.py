@@ -76,7 +76,7 @@ def stage(name, stop=None, resume=None, path=None, minutes=None, rank=None):
 
 def lm_stages(path):
     "Stages 1 and 2, joined by directories that all processes read"
-    a = pretrain_lm(df, root/path/'general', vocab_sz=500, layers=1, width=64, seq_len=32, bs=8, epochs=1., precision='fp32')
+    a = pretrain_lm(df, root/path/'general', vocab_sz=500, size=1, seq_len=32, bs=8, epochs=1., precision='fp32')
     b = fine_tune_lm(df, root/path/'general', root/path/'target', seq_len=32, bs=8, epochs=1., drop_mult=0., precision='fp32')
     return dict(weights={f'{o.name} {k}':p.detach().clone() for o in (a,b) for k,p in o.learner.model.named_parameters()}, metrics=b.metrics, score=torch.tensor(b.score))
 

@@ -121,7 +121,7 @@ def test_every_setting_of_a_recipe_reaches_what_it_names(tmp_path):
 def test_mistakes_of_the_third_stage_are_found_before_stage_1(tmp_path, monkeypatch, classifier, test, words):
     def never(*args, **kwargs): raise AssertionError('a stage is trained')
     monkeypatch.setattr(run_module, 'pretrain_lm', never)
-    recipe = Recipe().replace(general=dict(layers=2, width=64), classifier=classifier)
+    recipe = Recipe().replace(general=dict(size=2, width=64), classifier=classifier)
     with pytest.raises((ValueError,IndexError,KeyError), match=words): ulmfit(tiny_df(), test=test, recipe=recipe, path=tmp_path/'run')
 
 def test_what_a_run_is_compared_with(tmp_path, run):

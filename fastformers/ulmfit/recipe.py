@@ -85,7 +85,7 @@ _registries = dict(schedule='callback.schedule:schedules', anneal='callback.sche
 # lowest and highest value of a setting
 _ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
                discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
-               windows=(1,inf), vocab_sz=(1,inf), layers=(1,inf), width=(1,inf), positions=(4,inf), halvings=(0,inf))
+               windows=(1,inf), vocab_sz=(1,inf), size=(1,inf), width=(1,inf), positions=(4,inf), halvings=(0,inf))
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -143,8 +143,8 @@ class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
     section = 'general'
     epochs:float|None = 1. # Epochs, fractions allowed; blank: as make 1.5 million tokens, from 1 to 10
-    lr:float|None = 1e-3 # Highest learning rate
-    bs:int = 64
+    lr:float|None = None # Highest learning rate; blank: 8e-3 divided by the size
+    bs:int = 8
     drop_mult:float = 0.
     packing:str = 'full-sentences'
     valid_pct:float = .05 # Share of texts held out to measure the language model
@@ -152,12 +152,16 @@ class GeneralConfig(LMConfig):
     vocab_sz:int = 8000 # Size of its vocabulary
     backwards:bool = False # Read each text from the last token to the first? Later stages do so too
     family:str = 'modernbert' # Architecture: modernbert, bert, roberta, ... for mlm; gpt2, llama, ... for clm
-    layers:int = 6 # Layers of the network
-    width:int = 256 # Its hidden size; attention heads have 64 dimensions
+    size:int = 4 # Layers of the network; its width and the learning rate follow, unless they are given
+    width:int|None = None # Its hidden size; blank: 64 a layer; attention heads have 64 dimensions
     inner:int|None = None # Inner width of its feed-forward layers; blank: four times the hidden size
     positions:int = 512 # Longest row the network can read
     # Token embeddings at the start: counts (of neighbouring tokens in the texts, a minute for 10 million) or random
     embeddings:Literal['counts','random'] = 'counts'
+
+    def sized(self):
+        "Return a copy in which `width` and `lr` follow the `size` where they are blank"
+        return replace(self, width=self.width or 64*self.size, lr=self.lr or 8e-3/self.size)
 
 @dataclass(frozen=True)
 class TaskConfig(TrainConfig):

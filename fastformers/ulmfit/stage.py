@@ -207,7 +207,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
 @delegates(GeneralConfig)
 def small_config(tok, **kwargs)->PretrainedConfig:
     "Make the config of a small network with the vocabulary of `tok`"
-    c = GeneralConfig(**kwargs)
+    c = GeneralConfig(**kwargs).sized()
     known = AutoConfig.for_model(c.family)
     ids = 'pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id'
     inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim' # the field's names for one size
@@ -215,7 +215,7 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
     return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width,
-                                num_hidden_layers=c.layers, num_attention_heads=max(c.width//64,1), **own)
+                                num_hidden_layers=c.size, num_attention_heads=max(c.width//64,1), **own)
 
 def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
@@ -241,6 +241,7 @@ def pretrain_lm(
 ) -> Stage:
     "Train a tokenizer, if none is given, and a language model from random weights (stage 1)"
     (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
+    c = c.sized()
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = _new_tok(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
