@@ -61,6 +61,11 @@ def test_a_tagger_from_a_conll_file(here, tmp_path, capsys):
     assert run('predict', tmp_path/'t', 'Anna Berg lives in Oslo .')==0
     assert run('explain', tmp_path/'t', 'Anna Berg lives in Oslo .', '--word', 'Oslo')==0 and 'Oslo: ' in capsys.readouterr().out
 
+def test_classify_trains_on_unlabelled_texts_too(here, tmp_path, caplog):
+    caplog.set_level('INFO', 'fastformers')
+    assert run('classify', here/'reviews.csv', '--unlabelled', here/'folder', '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
+    assert 'unlabelled texts' in caplog.text and 'first training' in caplog.text and from_hf(tmp_path/'c')(['a text'])[0]['label']
+
 def test_flags_are_settings_of_the_stage(here, tmp_path):
     assert run('classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--hidden-states=-2,-1', '--adapters', 'bitfit', *quick)==0
     recipe = read_stage(tmp_path/'c')['recipe']

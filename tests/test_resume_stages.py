@@ -69,6 +69,20 @@ def start(tmp_path_factory):
     AutoModel.from_config(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(d); tiny_tok('bert').save_pretrained(d)
     return d
 
+@pytest.mark.parametrize('which', ['first','second'])
+def test_a_training_with_unlabelled_texts_that_stopped_ends_as_the_whole_one(start, tmp_path, which):
+    class Accident(Callback):
+        order,outside = 2000,True
+        def after_batch(self):
+            path = next(o.path for o in self.learn.cbs if isinstance(o, Resume))
+            if self.training and self.train_iter==5 and (path.name=='first')==(which=='first'): raise KeyboardInterrupt
+    def fit(path, **kwargs):
+        return fine_tune_classifier(tiny_df(), start, path, unlabelled=[f'{o} again' for o in tiny_df().text], epochs=2, bs=8, precision='fp32', **kwargs)
+    fit(tmp_path/'whole')
+    with pytest.raises(KeyboardInterrupt): fit(tmp_path/'stopped', resume=tmp_path/'checkpoints', cbs=Accident())
+    fit(tmp_path/'stopped', resume=tmp_path/'checkpoints')
+    same(tmp_path/'whole', tmp_path/'stopped')
+
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='processes are killed')
 def test_a_run_killed_in_each_stage_ends_as_the_whole_one(start, tmp_path):
     d = tmp_path
