@@ -56,7 +56,7 @@ class DataConfig:
     # Column that is true for validation rows; blank: is_valid if there is one, else 20 % are drawn
     valid_col:str|None = None
     group_col:str|None = None # Column of groups, such as customers, whose rows are held out together
-    # More texts for the language model: a file or folder as above, a txt file with one text per line, or intents
+    # More texts, without labels: a file or folder as above, a txt file with one text per line, or intents
     unlabelled:str|None = None
     unlabelled_rows:int|None = None # Draw so many of them; blank: all
     general:str|None = None # Texts that stage 1, [general], is trained on; blank: those of the language model
