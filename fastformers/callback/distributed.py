@@ -117,7 +117,7 @@ class Distributed(Callback):
     def after_loss(self):
         if not self.training: return
         w = loss_weight(self.learn)
-        total,loss = summed(w, w*float(self.loss))
+        total,loss = summed(w, w*float(self.loss.detach()))
         self.learn.loss_grad = self.loss_grad*(w/(total or 1.))
         self.learn.loss = torch.full_like(self.loss, loss/(total or 1.))
 

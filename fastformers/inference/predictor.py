@@ -132,7 +132,8 @@ def from_hf(
     try: return _open(path, device, head, revision, backend)
     except Exception as e:
         last = Path(traceback.extract_tb(e.__traceback__)[-1].filename)
-        if not isinstance(e, ImportError) and 'fastformers' not in last.parts[-3:]: # of a library
+        ours = 'fastformers' in last.parts[-3:] and not isinstance(e, (LookupError,AttributeError))
+        if not ours and not isinstance(e, ImportError): # a library, or a key that a file lacks
             e.add_note(f"On opening {path}: a file is missing or damaged; save or download the directory again.")
         raise
 
