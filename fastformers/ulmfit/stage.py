@@ -397,6 +397,7 @@ def fine_tune_classifier(
         if not task.one_class or len(L(text_col))>1:
             raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
         texts,_ = lm_texts(df, [], unlabelled, test, text_col)
+        if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
         first = fine_tune_classifier(df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
             name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
             **kwargs | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
