@@ -63,7 +63,10 @@ def test_a_tagger_from_a_conll_file(here, tmp_path, capsys):
 
 def test_classify_trains_on_unlabelled_texts_too(here, tmp_path, caplog):
     caplog.set_level('INFO', 'fastformers')
-    assert run('classify', here/'reviews.csv', '--unlabelled', here/'folder', '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
+    (tmp_path/'more.txt').write_text('A new text.\nAnother one.\n')
+    def classify(more): return run('classify', here/'reviews.csv', '--unlabelled', more, '--arch', here/'arch', '--output', tmp_path/'c', *quick)
+    assert classify(here/'folder')==2 # the labelled texts themselves
+    assert classify(tmp_path/'more.txt')==0
     assert 'unlabelled texts' in caplog.text and 'first training' in caplog.text and from_hf(tmp_path/'c')(['a text'])[0]['label']
 
 def test_flags_are_settings_of_the_stage(here, tmp_path):
