@@ -21,9 +21,7 @@ from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, content_hash, delete_checkpoints, to_json, writes, write_text
 from ..learner.core import classifier_learner
 from ..models.load import load_config
-from ..text.core import normal
 from ..text.readers import check_columns
-from ..text.encode import texts_in
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Stage
