@@ -163,6 +163,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'fastformers/callback/keep_vectors.py')},
             'fastformers.callback.progress': { 'fastformers.callback.progress.Diverged': ( 'callback/progress.html#diverged',
                                                                                            'fastformers/callback/progress.py'),
+                                               'fastformers.callback.progress.Diverged.__init__': ( 'callback/progress.html#diverged.__init__',
+                                                                                                    'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.Learner.fit_halving': ( 'callback/progress.html#learner.fit_halving',
                                                                                                       'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.StopAtNaN': ( 'callback/progress.html#stopatnan',

@@ -54,7 +54,11 @@ def script_progress():
     return nullcontext() if IN_NOTEBOOK else terminal_progress()
 
 # %% ../../nbs/callback/06_progress.ipynb #7c1d5a02
-class Diverged(ValueError): "Say that the loss is NaN, infinite or far above the first"
+class Diverged(ValueError):
+    "Say that the loss is NaN, infinite or far above the first"
+    def __init__(self, why):
+        super().__init__(f"{why}: try half of it; if that does not help, look for faulty rows")
+        self.why = why # a sentence for the log
 
 class StopAtNaN(Callback):
     "Raise `Diverged` at the first training loss that is NaN or infinite, on a GPU at most 20 steps later"
@@ -66,7 +70,7 @@ class StopAtNaN(Callback):
         if not torch.isfinite(self.loss).all() or self.loss.item()>limit:
             rate = max(o['lr'] for o in self.opt.hypers)
             raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, at a learning rate "
-                           f"of {rate:.2g}: try half of it; if that does not help, look for faulty rows")
+                           f"of {rate:.2g}")
 
 # %% ../../nbs/callback/06_progress.ipynb #7c1d5a05
 @patch
@@ -88,5 +92,5 @@ def fit_halving(self:Learner,
         with self.added_cbs([] if resume else own):
             while True:
                 try: return fit(4)
-                except Diverged as e: # fastai puts a line before the message
-                    if not own.halve(str(e).split('\t')[-1].split(':')[0], halvings): raise
+                except Diverged as e:
+                    if not own.halve(e.why, halvings): raise
