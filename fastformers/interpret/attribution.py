@@ -132,6 +132,7 @@ def explain(self:BasePredictor,
 )->Explanation:
     "Weigh each word of `text` for its label: what speaks for it has a weight above 0"
     f,task,text = attributions.find(method),self.task,self.as_list([text])[0]
+    if word is not None and not task.per_token: raise TypeError(f"`word` is for the tag of a word; this is {task}")
     if method!='erasure' and task.of_parts: raise TypeError(f"{task} is explained by method='erasure' only")
     body = getattr(getattr(self, 'model', None), 'body', None)
     if method!='erasure' and not hasattr(body, 'get_input_embeddings'): # TF-IDF, several networks, a graph

@@ -74,7 +74,7 @@ class MLM(Objective):
 _lines,_spaces = {*'Ċĉč'},{*'ĠĊĉč▁'} # how vocabularies write line ends and tabs; with spaces
 
 def word_marks(
-    tok # A fast tokenizer
+    tok # A tokenizer in Rust, or one that marks the ends of words by '</w>'
 )->tuple: # Two bool tensors over ids: does the token begin a word, does it end one?
     "Find which ids begin a word and which end one, by the marks in the vocabulary"
     vocab = tok.get_vocab()
