@@ -20,6 +20,7 @@ from fastai.callback.progress import ProgressCallback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.torch_core import set_seed
 from fastformers.callback.compute import TokenAccumulation
+from fastformers.callback.contrastive import Contrastive
 from fastformers.callback.regularize import L2SP
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
@@ -93,6 +94,7 @@ def refused(cb):
     except Exception as e: return str(e)
 
 equal = dict(mlm=lambda: fit('mlm'), clm=lambda: fit('clm', opt_func=SGD), tags=lambda: fit('tags'), unfreeze=lambda: fit('classifier', 2.5),
+    contrastive=lambda: fit('classifier', 2.5, cbs=Contrastive()),
     windows=lambda: fit('classifier', 2.5, cbs=[TokenAccumulation(n_acc=20), L2SP(), GradientClip(.1)]),
     tokens=lambda: fit('mlm', cbs=TokenAccumulation(n_tokens=300), opt_func=SGD), stages=lambda: lm_stages('one' if alone else 'two'), stage=lambda: stage('whole'),
     run=lambda: whole_run('one' if alone else 'two'))
@@ -145,7 +147,7 @@ def gap(a, b):
     assert a['weights'].keys()==b['weights'].keys()
     return max(float((v-b['weights'][k]).abs().max()) for k,v in a['weights'].items())
 
-@pytest.mark.parametrize('job', 'mlm clm tags unfreeze windows tokens stages stage run'.split())
+@pytest.mark.parametrize('job', 'mlm clm tags unfreeze contrastive windows tokens stages stage run'.split())
 def test_two_processes_reach_the_weights_of_one(done, job):
     one,(a,b) = done['one'][0][job],(o[job] for o in done['two'])
     assert gap(one, a)<1e-5 and gap(a, b)==0

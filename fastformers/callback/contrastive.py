@@ -12,6 +12,7 @@ __all__ = ['contrastive_loss', 'class_order', 'Contrastive']
 import numpy as np, torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from .distributed import gathered, is_idle
 from .regularize import Regularizer
 from ..models.heads import mean_pool
 
@@ -50,12 +51,12 @@ class Contrastive(Regularizer):
         if not task.one_class: raise ValueError(f"`Contrastive` is for one class a text; got {task}")
         if not hasattr(self.model, 'head'):
             raise ValueError("`Contrastive` reads what the head pools; use head='linear', not head='hf'")
-        self.labels = np.array([int(o) for o in self.dls.train_ds.tls[-1]])
+        self.targets = np.array([int(o) for o in self.dls.train_ds.tls[-1]])
 
     def before_train(self): # fastai's place for an order from outside
         dl = self.dl
         def order():
-            return class_order(self.labels, dl.bs, self.n, np.random.default_rng((dl.seed, dl.passes)))
+            return class_order(self.targets, dl.bs, self.n, np.random.default_rng((dl.seed, dl.passes)))
         dl.get_idxs = order
     def after_train(self): del self.dl.get_idxs
 
@@ -64,4 +65,6 @@ class Contrastive(Regularizer):
         self.hook = self.model.head.register_forward_pre_hook(keep)
     def after_pred(self): self.hook.remove()
 
-    def penalty(self): return self.weight*(contrastive_loss(self.vectors, self.y, self.temperature)-self.loss)
+    def penalty(self):
+        v,y = (gathered(o[:0] if is_idle(self.learn) else o) for o in (self.vectors, self.y))
+        return self.weight*(contrastive_loss(v, y, self.temperature)-self.loss)

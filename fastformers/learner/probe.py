@@ -65,6 +65,7 @@ def _in_order(dl): return dl.new(shuffle=False, drop_last=False)
 
 def _fit(model, x, y):
     "Fit the output layer of `model` to its inputs `x` and targets `y`"
+    if not np.isfinite(x).all(): raise ValueError("the network's states are not finite, so no probe can be fitted; try a lower `lr`")
     unit = isinstance(getattr(model, 'head', None), LinearHead) # vectors of length 1
     scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
     if scaler: x = scaler.transform(x)

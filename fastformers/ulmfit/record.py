@@ -79,6 +79,7 @@ class Stage:
     test_sets:list = field(default_factory=list) # The set of each test row, if there are several
     score_name:str = '' # Name of the weighted mean of `score`: 'accuracy', '-loss', ...
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
+    contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
     cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, with fewer than ten a class

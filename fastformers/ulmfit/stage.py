@@ -20,12 +20,13 @@ import numpy as np, pandas as pd
 from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
+from ..callback.contrastive import Contrastive
 from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, script_progress, terminal_progress # and `fit_halving`
+from ..callback.progress import Diverged, StopAtNaN, script_progress, terminal_progress # and `fit_halving`
 from ..callback.resume import Resume
-from ..callback.schedule import anneals, discriminative_lrs, schedules, table_for
-from ..data.block import classifier_dls, lm_dls, tokenizer_of
+from ..callback.schedule import anneals, discriminative_lrs, full_tune, linear_warmup, schedules, table_for
+from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
 from ..files import check_dir, mark_checkpoints
@@ -89,7 +90,8 @@ def _verdict(learn, stage, tfidf):
     if score<rivals[best]-.01: faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}")
     trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
-    if trained and len(loss)<150: faults.append(f'{len(loss)} steps are few: try more epochs')
+    steps = len(loss)*(1+stage.contrasted)
+    if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
     if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
@@ -107,21 +109,31 @@ def usual_epochs(learn)->float:
     drawn = any(isinstance(o, SampleWindow) for o in learn.cbs) # a step reads one window of each text
     return max(3, (300 if drawn and np.mean(train.lengths>tok.max_len)>.1 else 150)/len(train))
 
+def _contrast(learn, c, lr, epochs, **clock):
+    "Train texts of a class to have near vectors, then fit the output layer to them"
+    with learn.no_logging(): # the output layer does not follow, so its scores mean nothing
+        learn.fit_schedule(full_tune, lr, epochs, c.discr, linear_warmup, cbs=[Contrastive(), StopAtNaN()], **clock)
+    learn.fit_probe()
+
 def _fit(learn, c, stage, title, usual, reserved, took):
     "Train `learn` with the settings `c`, and put schedule, curve and losses into `stage`"
     schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
-    stage.schedule = table.rescale(usual_epochs(learn) if c.epochs is None else c.epochs)
-    length = f"{c.minutes:g} minutes" if c.minutes else f"{stage.schedule.total:.3g} epochs"
-    if took and not c.minutes and not any(isinstance(o, SampleWindow) for o in learn.cbs):
+    total,part,minutes = usual_epochs(learn) if c.epochs is None else c.epochs,.5 if stage.contrasted else 1,c.minutes
+    stage.schedule = table.rescale(total*part)
+    length = f"{minutes:g} minutes" if minutes else f"{total:.3g} epochs"
+    if stage.contrasted: length += ', the first half with a contrastive loss'
+    if took and not minutes and not any(isinstance(o, SampleWindow) for o in learn.cbs):
         # a training step costs about three forward passes, `KeepVectors` as much again
-        passes = stage.schedule.total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
+        passes = total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
         length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
     if getattr(c, 'refit', None): length += ', then as many on all rows'
     _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
-    learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=anneals.find(c.anneal), minutes=c.minutes, reserved=reserved)
-    if c.minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
+    clock = dict(minutes=minutes and part*minutes, reserved=part*reserved)
+    if stage.contrasted: _contrast(learn, c, stage.lr, total*part, **clock)
+    learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=anneals.find(c.anneal), **clock)
+    if minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
@@ -134,7 +146,9 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
-    probe = not is_lm and learn.model.new_head and _start(c, learn.model.task)=='probe'
+    begin = 'random' if is_lm or not learn.model.new_head else _start(c, learn.model.task)
+    probe = begin!='random'
+    stage.contrasted = begin=='contrastive' or probe and c.start is None and _contrasts(learn, c)
     if probe:
         learn.fit_probe()
         weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
@@ -270,11 +284,16 @@ def fine_tune_lm(
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
 def _start(c, task):
-    "Decide how the output layer begins: 'probe' or 'random'"
+    "Decide how the output layer begins: 'probe', 'contrastive' or 'random'"
     if c.start is not None: return c.start
     numbers = task.target_scale and c.pairing=='together' # a pair has its cosine
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
+
+def _contrasts(learn, c):
+    "Decide whether the first half of the steps has a contrastive loss"
+    few = learn.model.task.one_class and len(learn.dls.train_ds)<=200 and not reads_pairs(learn.dls) # measured on this page
+    return few and c.schedule is c.aux_lm is None
 
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
@@ -293,7 +312,7 @@ def named_task(df, label_col, task=None, test=None)->Task:
 def _reading(df, tok, c, task, text_col):
     "Return how texts are read, the arguments of `HFTokenizer` in `c` with windows for long texts"
     how = reads(c)
-    if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)!='probe' or task.per_token: return how
+    if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)=='random' or task.per_token: return how
     tok,few = HFTokenizer(tok),df[text_col].sample(min(len(df), 200), random_state=0)
     n = min(128, tok.tok.model_max_length)
     long = any(len(o)>n for o in tok.encode_batch(texts_in(few.to_frame(), text_col)))
@@ -307,7 +326,7 @@ def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=Non
 
 def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     "Make a `classifier_learner` with the settings `c`"
-    linear = c.head is None and _start(c, task_of(dls))=='probe'
+    linear = c.head is None and _start(c, task_of(dls))!='random'
     adapt,cbs = adapter_methods.find(c.adapters),[*L(cbs)]
     if c.aux_lm is not None: cbs.append(AuxiliaryLM(c.aux_lm))
     if linear and c.windows is None and tokenizer_of(dls).windows>1: cbs.append(SampleWindow())
@@ -324,7 +343,9 @@ def _refit(stage, c, learn, path, test_dl):
     start,tried,n = time.time(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
     if stage.losses and not stage.probe_kept:
-        table = stage.schedule.rescale(stage.schedule.total*len(tried.dls.train)/n)
+        epochs = stage.schedule.total*len(tried.dls.train)/n
+        if stage.contrasted: _contrast(learn, c, stage.lr, epochs)
+        table = stage.schedule.rescale(epochs)
         learn.fit_schedule(table, stage.lr, anneal=anneals.find(c.anneal))
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
