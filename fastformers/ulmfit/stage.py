@@ -292,7 +292,8 @@ def _start(c, task):
 
 def _contrasts(learn, c):
     "Decide whether the first half of the steps has a contrastive loss"
-    few = learn.model.task.one_class and len(learn.dls.train_ds)<=200 and not reads_pairs(learn.dls) # measured on this page
+    task,n = learn.model.task,len(learn.dls.train_ds)
+    few = task.one_class and 10*task.n_out<=n<=200 and not reads_pairs(learn.dls) # measured on this page
     return few and c.schedule is c.aux_lm is None
 
 def named_task(df, label_col, task=None, test=None)->Task:
