@@ -2672,6 +2672,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/ulmfit/record.py'),
                                            'fastformers.ulmfit.record.Stage._repr_markdown_': ( 'ulmfit/record.html#stage._repr_markdown_',
                                                                                                 'fastformers/ulmfit/record.py'),
+                                           'fastformers.ulmfit.record.Stage.epochs': ( 'ulmfit/record.html#stage.epochs',
+                                                                                       'fastformers/ulmfit/record.py'),
                                            'fastformers.ulmfit.record.Stage.load': ( 'ulmfit/record.html#stage.load',
                                                                                      'fastformers/ulmfit/record.py'),
                                            'fastformers.ulmfit.record.Stage.save': ( 'ulmfit/record.html#stage.save',

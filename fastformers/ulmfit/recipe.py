@@ -176,7 +176,8 @@ class TaskConfig(TrainConfig):
     discr:float = 1.11
     # How the output layer begins: probe (a linear model on the frozen states of the training rows), contrastive (a probe
     # after half of the steps, which have a contrastive loss) or random; blank: probe for classes and numbers on a
-    # checkpoint, if `head` is blank or linear and there are no adapters; contrastive up to 200 texts, ten or more a class
+    # checkpoint, if `head` is blank or linear and there are no adapters; contrastive for up to 200 texts that a probe
+    # hardly tells apart
     start:Literal['probe','contrastive','random']|None = None
     # single, multi (several labels per text), regression, tags, spans (the answer to a question, from a text) or
     # choice (the best of several candidates); blank: inferred from the label column, but choice must be named

@@ -44,7 +44,7 @@ def _row(stages):
     def values(*args): return ' ± '.join(filter(None, map(fmt, mean_std(*args))))
     def sizes(unit): return ' + '.join(f'{v:,}' for k,v in s.data.items() if k.endswith(unit))
     row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'),
-           'epochs':f'{s.schedule.total:.3g}'*trained, 'lr':f'{s.lr:.2g}'*trained,
+           'epochs':f'{s.epochs:.3g}'*trained, 'lr':f'{s.lr:.2g}'*trained,
            'time':fmt_time(np.mean([o.seconds for o in stages]))}
     if s.settings: row['settings'] = ', '.join(f'{k} {v}' for k,v in s.settings.items())
     for k in after[0]: row[k] = ' → '.join(filter(None, [fmt(mean_std(before, k)[0]), values(after, k)]))
@@ -82,9 +82,14 @@ class Stage:
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
-    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, with fewer than ten a class
+    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, up to 200 or ten a class
     path:Path|None = None # Its directory
     learner:Learner|None = None # The fastai `Learner`, trained
+
+    @property
+    def epochs(self):
+        "Return the number of epochs, of both halves"
+        return self.schedule.total*(1+self.contrasted)*(self.lr>0)
 
     def _facts(self):
         "Return all fields but path and learner, for JSON"
@@ -95,7 +100,7 @@ class Stage:
         "Summarize the record for JSON, without the scores of single rows"
         left_out = 'losses schedule score weight score_before test_score test_sets'.split()
         facts = {k:v for k,v in self._facts().items() if k not in left_out}
-        return facts | {'epochs':self.schedule.total*(self.lr>0)}
+        return facts | {'epochs':self.epochs}
 
     def save(self, path):
         "Write all fields but the learner to the file `path`"

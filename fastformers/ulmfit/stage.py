@@ -148,7 +148,6 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
     begin = 'random' if is_lm or not learn.model.new_head else _start(c, learn.model.task)
     probe = begin!='random'
-    stage.contrasted = begin=='contrastive' or probe and c.start is None and _contrasts(learn, c)
     if probe:
         learn.fit_probe()
         weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
@@ -159,8 +158,9 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
         stage.before,stage.score_before,_ = measure(learn)
         took = time.time()-began
         reserved = time.time()-start + 2*took # validation at the end of the fit, evaluation after it
-    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<10*learn.model.task.n_out
+    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
+    stage.contrasted = begin=='contrastive' or probe and c.start is None and _contrasts(learn, c, stage.cross_validated)
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
     if c.epochs==0 and not probe: raise ValueError(f"{name}: `epochs` 0 is for the probe alone, and there is none")
     if c.epochs==0: stage.lr = 0. # nothing but the probe
@@ -290,11 +290,12 @@ def _start(c, task):
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
-def _contrasts(learn, c):
-    "Decide whether the first half of the steps has a contrastive loss"
-    task,n = learn.model.task,len(learn.dls.train_ds)
-    few = task.one_class and 10*task.n_out<=n<=200 and not reads_pairs(learn.dls) # measured on this page
-    return few and c.schedule is c.aux_lm is None
+def _contrasts(learn, c, right):
+    "Decide whether half of the steps have a contrastive loss: for few texts that the probe, `right` in folds, hardly tells apart"
+    n = len(learn.dls.train_ds)
+    if n>200 or right is None or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
+    largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
+    return right-largest<.6*(1-largest) # measured on this page
 
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
