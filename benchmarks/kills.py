@@ -8,6 +8,7 @@ and random numbers must be those of the first run; if kills are left, the next b
 killed; the other must end by itself with a sentence, or with its work done.
 """
 import argparse, hashlib, json, logging, mmap, os, random, re, shutil, signal, struct, sys, tempfile, time, traceback, warnings
+from glob import glob
 from pathlib import Path
 os.environ.update(TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1', OMP_NUM_THREADS='1', MPLBACKEND='agg')
 warnings.filterwarnings('ignore')
@@ -141,7 +142,8 @@ class Child:
         first,*others = [json.loads((self.dir/f'result{i}.json').read_text()) for i in range(len(self.pids))]
         return first|{f'process {i}':o for i,o in enumerate(others, 1)}
 
-def half_written(d): return [o.name for p in ('ckpt/.*-fit*','.*-out','board/**/.*') for o in d.glob(p)]
+def half_written(d): # `Path.glob` fails where a directory is deleted meanwhile
+    return [Path(o).name for p in ('ckpt/.*-fit*','.*-out','board/**/.*') for o in glob(p, root_dir=d, recursive=True, include_hidden=True)]
 
 def moment(kind, child, took, rng):
     "A function that says when to kill"
