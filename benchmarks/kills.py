@@ -181,7 +181,7 @@ def differences(a, b):
 
 def left_over(d): return [o.name for o in d.glob('ckpt/.*-fit*')] # a hidden directory of `save_encoder` stays
 
-def phase(name, job, root, n_kills, rng, say, n=1):
+def phase(name, job, n, root, n_kills, rng, say):
     "Run `job` in `n` processes whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
     rows,series = [],0
     c = Child(job, root/f'whole {name}', root, n)
@@ -230,13 +230,15 @@ def kill_all(work, n_kills=20, seed=None, only=phases, say=print):
     rng,work = random.Random(seed),Path(work)
     work.mkdir(parents=True, exist_ok=True)
     corpus(work)
+    if 'stage 2' not in only: phase('stage 2', *phases['stage 2'], work, 0, rng, say) # others start from it
     per = [n_kills//len(only)+(i<n_kills%len(only)) for i in range(len(only))]
-    return {name:phase(name, phases[name][0], work, k, rng, say, phases[name][1]) for name,k in zip(only, per)}
+    return {name:phase(name, *phases[name], work, k, rng, say) for name,k in zip(only, per)}
 
 def main():
-    from common import save
+    from common import commit, results, save
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     p.add_argument('--kills', type=int, default=20, help='how many in all')
+    p.add_argument('--only', choices=[*phases], nargs='+', default=[*phases], help='phases; the rows of the others stay in the stored table')
     p.add_argument('--seed', type=int, default=None, help='of the moments; default: another each time, printed')
     p.add_argument('--work', default=None, help='empty directory for the runs; default: a temporary one')
     args = p.parse_args()
@@ -245,11 +247,13 @@ def main():
     start = time.time()
     def say(o): print(f'{time.time()-start:6.1f} s  {o}', flush=True)
     say(f'seed {seed}')
-    with tempfile.TemporaryDirectory() as tmp: res = kill_all(args.work or tmp, args.kills, seed, say=say)
+    with tempfile.TemporaryDirectory() as tmp: res = kill_all(args.work or tmp, args.kills, seed, args.only, say)
     rows = [o for r in res.values() for o in r['rows']]
     bad = [o for o in rows if o['verdict']!='equal']
     print('\n'+table(rows), f"\n{len(rows)} kills, {len(bad)} of them in runs that ended otherwise", sep='\n')
-    save('kills', args, {'kills':args.kills, 'seed':seed}, {'seconds':round(time.time()-start), 'phases':res, 'different':len(bad)})
+    old = json.loads((results/'kills.json').read_text())['phases']
+    new = {k:{'commit':commit, **res[k]} if k in res else old[k] for k in phases if k in res or k in old}
+    save('kills', args, {'kills':args.kills, 'seed':seed}, {'seconds':round(time.time()-start), 'phases':new, 'different':len(bad)})
     sys.exit(bool(bad) or len(rows)<args.kills)
 
 if __name__=='__main__': main()
