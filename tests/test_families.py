@@ -109,7 +109,8 @@ def test_loss_on_predicted_positions_is_that_of_the_dense_head(family):
         x,y = obj((batch(obj.tfm, [t]),), split_idx=0)
         with torch.no_grad(): pred,logits = model(x),model.hf(**model.model_inputs(x)).logits
         assert pred.shape[1]==int((y!=-100).sum())<x.shape[1]
-        assert gap(obj.loss_func(pred, y), F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100))<1e-5
+        dense = F.cross_entropy(logits.flatten(0,1), y.flatten(), ignore_index=-100)
+        assert gap(obj.loss_func(pred, y), dense)<1e-5*max(1., float(dense)) # T5's is about 200
 
 def in_threads(fs, n=20):
     "What each of `fs` gives, `n` times, while the others run"
