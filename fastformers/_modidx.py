@@ -1555,6 +1555,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'fastformers.models.load': { 'fastformers.models.load.EncoderLM': ('models/load.html#encoderlm', 'fastformers/models/load.py'),
                                          'fastformers.models.load.EncoderLM.__init__': ( 'models/load.html#encoderlm.__init__',
                                                                                          'fastformers/models/load.py'),
+                                         'fastformers.models.load.EncoderLM._init_weights': ( 'models/load.html#encoderlm._init_weights',
+                                                                                              'fastformers/models/load.py'),
                                          'fastformers.models.load.EncoderLM.forward': ( 'models/load.html#encoderlm.forward',
                                                                                         'fastformers/models/load.py'),
                                          'fastformers.models.load.LoadReport': ( 'models/load.html#loadreport',

@@ -76,6 +76,9 @@ class EncoderLM(PreTrainedModel):
         self.transformer = getattr(transformers, get_meta(config).encoder)(config)
         self.dense = nn.Linear(config.d_model, config.d_model)
         self.post_init()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if module is self.dense: nn.init.eye_(module.weight)
     def forward(self, input_ids, attention_mask=None, **kwargs):
         h = self.dense(self.transformer(input_ids, attention_mask, **kwargs)[0])
         # T5's embeddings have the standard deviation 1
