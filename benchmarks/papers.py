@@ -1,22 +1,28 @@
 """Methods of `papers` that change how a classifier is trained, beside plain fine-tuning on the same rows and seeds
 
-    FASTFORMERS_DATA=... python benchmarks/papers.py run     # about a quarter of an hour on one thread; finished rows are kept
+    FASTFORMERS_DATA=... python benchmarks/papers.py run     # about half an hour on one thread; finished rows are kept
+    FASTFORMERS_DATA=... python benchmarks/papers.py run --sets elmo --work DIR
     python benchmarks/papers.py table
 
 `trec`: 100 questions, all-MiniLM-L6-v2, Mixout with and without dropout. `rte`: entailment with 500 pairs, alone, after SICK (STILTs) and together with it (MT-DNN).
+`ewc`: 500 questions from the shipped LM of Wikipedia, and what is left of its LM loss on 300 paragraphs. `uda`: 100 questions from the same LM, adapted to the others, as many steps in each arm.
+`elmo`: 2,000 questions after half a million tokens of Wikipedia, which each direction reads (the row of both is without the seconds of the forward one); `plain` is a masked LM of as many tokens. `--work` keeps the language models.
 Development rows score; they also decide, in each arm, whether training is kept or the probe."""
 from compare import Table, draw, held, results
 from common import *
 
-def row(right, start):
+def clock(): return np.array([time.time(), time.process_time()])
+
+def row(stage, start):
+    right,took = stage.score>0,clock()-start
     return dict(accuracy=round(float(np.mean(right)), 5), hits=np.packbits(right).tobytes().hex(), n_scored=len(right),
-                seconds=round(time.time()-start), commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
+                seconds=round(took[0]), cpu=round(took[1]), commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
 
 def plain(df, at, arch='minilm', cols='text', **kw):
-    "Train a classifier as typed and score the rows `at`"
+    "Train a classifier as typed, with the rows `at` for validation"
     from fastformers.ulmfit.stage import fine_tune_classifier
     both = pd.concat([df.assign(is_valid=False), at.assign(is_valid=True)], ignore_index=True)
-    return fine_tune_classifier(both, arch, text_col=cols, **kw).score>0
+    return fine_tune_classifier(both, arch, text_col=cols, **kw)
 
 def trec(args, table):
     "Mixout with 100 questions"
@@ -27,7 +33,7 @@ def trec(args, table):
         df = draw(train, 100, seed)
         for arm,kw in arms.items():
             def make():
-                start = time.time()
+                start = clock()
                 return row(plain(df, dev, seed=seed, **kw), start)
             table.get(make, 'accuracy', set='trec', arm=arm, seed=seed)
 
@@ -54,6 +60,75 @@ def rte(args, table):
                 return row(plain(df, dev, arch, cols, seed=seed, cbs=cbs), start)
             table.get(make, 'accuracy', set='rte', arm=arm, seed=seed)
 
+def ewc(args, table):
+    "What a classifier of questions leaves of a language model of Wikipedia"
+    from fastformers.data.block import lm_dls
+    from fastformers.interpret.forgetting import forgetting
+    from fastformers.learner.core import lm_learner
+    from fastformers.papers.ewc import EWC, fisher_diagonal
+    from fastformers.text.readers import read_texts
+    train,dev,_ = held('trec/train.csv', 'trec/test.csv', 500)
+    general,other = (read_texts(o).text for o in data_files('wiki_en/train.txt.gz', 'wiki_en/valid.txt.gz'))
+    paragraphs = [o for t in other for o in t.split('\n') if len(o)>300]
+    paragraphs = pd.Series(paragraphs).sample(300, random_state=0).tolist()
+    lm = lm_learner(lm_dls(general.sample(100, random_state=0).tolist(), 'wiki-mini', bs=16, device='cpu'), 'wiki-mini')
+    fisher = fisher_diagonal(lm, lm.dls.train, n=1000)
+    for seed in args.seeds:
+        df = draw(train, 500, seed)
+        arms = {'plain':{}, 'lower rate':dict(lr=1e-4), **{f'EWC {o:g}':dict(cbs=EWC(fisher, o)) for o in (100, 1000)}}
+        for arm,kw in arms.items():
+            def make():
+                start = clock()
+                stage = plain(df, dev, 'wiki-mini', seed=seed, **kw)
+                left = forgetting(stage.learner, paragraphs).loc['now',['change','from','to']]
+                return row(stage, start) | dict(forgotten=left.astype(float).round(4).tolist())
+            table.get(make, 'accuracy', set='ewc', arm=arm, seed=seed)
+
+def uda(args, table):
+    "100 questions, and all others without labels"
+    from fastformers.papers.uda import Consistency
+    from fastformers.ulmfit.stage import fine_tune_lm
+    train,dev,_ = held('trec/train.csv', 'trec/test.csv', 500)
+    for seed in args.seeds:
+        df,lm = draw(train, 100, seed),Path(args.work)/f'questions{seed}'
+        more = train[~train.text.isin(df.text)].text.tolist()
+        if not lm.exists(): fine_tune_lm(train.text.tolist(), 'wiki-mini', path=lm, seed=seed)
+        arms = {'plain':None, 'UDA, masks':{}, 'UDA, words':dict(fill=lm), 'UDA, more words':dict(fill=lm, p=.4)}
+        for arm,kw in arms.items():
+            def make():
+                start = clock()
+                return row(plain(df, dev, lm, seed=seed, epochs=60., cbs=None if kw is None else Consistency(more, seed=seed, **kw)), start)
+            table.get(make, 'accuracy', set='uda', arm=arm, seed=seed)
+
+def elmo(args, table):
+    "Questions after a masked language model, a forward one of LSTMs, and two of them joined"
+    from transformers import AutoConfig
+    from fastformers.papers.elmo import join_directions
+    from fastformers.text.encode import HFTokenizer
+    from fastformers.text.readers import read_texts
+    from fastformers.text.tokenizer import load_tokenizer
+    from fastformers.text.train_tokenizer import train_tokenizer
+    from fastformers.ulmfit.stage import pretrain_lm
+    train,dev,_ = held('trec/train.csv', 'trec/test.csv', 500)
+    texts,work = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(1000, random_state=0).tolist(),Path(args.work)
+    tok = load_tokenizer(work/'tok') if (work/'tok').exists() else train_tokenizer(texts, 'wordpiece', 4000, path=work/'tok')
+    read = np.cumsum([len(o) for o in HFTokenizer(tok).encode_batch(texts)])
+    texts = texts[:np.searchsorted(read, args.tokens)+1]
+    lstm = AutoConfig.for_model('awd_lstm', vocab_size=len(tok), hidden_size=128, inner_size=128, num_hidden_layers=2)
+    for seed in args.seeds:
+        df,at = draw(train, 2000, seed),{o:work/f'{o}{seed}' for o in ('mlm','forwards','backwards','both')}
+        def lm(way):
+            own = dict(objective='mlm', size=2) if way=='mlm' else dict(objective='clm', config=lstm, size=2, backwards=way=='backwards')
+            if not at[way].exists(): pretrain_lm(texts, at[way], tok, seed=seed, **own)
+        arms = {'plain':('mlm', -1), 'forward LSTM':('forwards', 'mix'), 'ELMo':('both', 'mix')}
+        for arm,(way,states) in arms.items():
+            def make():
+                start = clock()
+                for o in (way,) if way!='both' else ('forwards','backwards'): lm(o)
+                if way=='both' and not at[way].exists(): join_directions(at['forwards'], at['backwards'], at[way])
+                return row(plain(df, dev, at[way], seed=seed, hidden_states=states), start)
+            table.get(make, 'accuracy', set='elmo', arm=arm, seed=seed)
+
 def show(rows):
     "Print the mean of each arm, and its difference to plain fine-tuning with a 95 % interval"
     from fastformers.interpret.intervals import paired_bootstrap
@@ -62,18 +137,24 @@ def show(rows):
     for (name,arm),o in d.groupby(['set','arm'], sort=False):
         base = d[(d.set==name) & (d.arm=='plain') & d.seed.isin(o.seed)]
         gain,low,high = (100*v for v in paired_bootstrap(np.stack(o.right), np.stack(base.right)))
-        print(f'{name:9} {arm:12} {100*o.accuracy.mean():5.1f}  {gain:+.1f} ({low:+.1f} to {high:+.1f})  {len(o)} seeds  {o.seconds.mean():.0f} s')
+        print(f'{name:9} {arm:15} {100*o.accuracy.mean():5.1f}  {gain:+.1f} ({low:+.1f} to {high:+.1f})  {len(o)} seeds  {o.seconds.mean():.0f} s')
+    for o in rows.all:
+        if 'forgotten' in o: print('{set:9} {arm:15} seed {seed}: LM loss on Wikipedia {0:+.3f} ({1:+.3f} to {2:+.3f})'.format(*o['forgotten'], **o))
 
 if __name__=='__main__':
-    import torch
+    import tempfile, torch
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     p.add_argument('part', choices=['run','table'])
-    p.add_argument('--sets', default='trec,rte', type=lambda o: o.split(','))
+    p.add_argument('--sets', default='trec,rte,ewc,uda,elmo', type=lambda o: o.split(','))
     p.add_argument('--seeds', default='1,2', type=lambda o: [*map(int, o.split(','))])
+    p.add_argument('--tokens', default=500_000, type=int, help='that each language model of `elmo` reads')
+    p.add_argument('--work', default=None, help='directory for language models; default: a temporary one')
+    p.add_argument('--out', default=results/'papers', help='directory of the rows')
     args = p.parse_args()
+    args.work = args.work or (folder := tempfile.TemporaryDirectory()).name
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(1)
     quiet()
-    table = Table(results/'papers')
+    table = Table(args.out)
     for name in args.sets if args.part=='run' else []: globals()[name](args, table)
     show(table)
