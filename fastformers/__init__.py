@@ -62,6 +62,7 @@ Modules:
 - `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
 - `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
 - `fastformers.papers.mt_dnn`: Train on several labelled sets at once, on one body with a head for each: `AuxiliaryTasks`
+- `fastformers.papers.multifit`: Train a language model of several languages, and a classifier without labels in its language: `balanced`, `zero_shot`
 - `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)

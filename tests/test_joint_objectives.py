@@ -59,7 +59,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch(kind):
     a,b = whole.grads.grads,parts.grads.grads
     assert a.keys()==b.keys() and max(gap(a[k], b[k]) for k in a)<1e-5 and max(float(o.abs().max()) for o in a.values())>1e-2
 
-@pytest.mark.parametrize('kind', ['plm','nsp','joint'])
+@pytest.mark.parametrize('kind', ['plm','nsp','sop','joint'])
 def test_a_stopped_run_ends_as_the_whole_one(kind, tmp_path):
     whole = learner(kind, cbs=Resume(tmp_path/'a', every=2, minutes=None)); whole.fit_one_cycle(2, 1e-3)
     with pytest.raises(KeyboardInterrupt): learner(kind, cbs=[Resume(tmp_path/'b', every=2, minutes=None), Power(5)]).fit_one_cycle(2, 1e-3)

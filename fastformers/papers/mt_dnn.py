@@ -10,6 +10,7 @@ __all__ = ['AuxiliaryTasks']
 
 # %% ../../nbs/papers/09_mt_dnn.ipynb #7e4df271
 import numpy as np
+from fastai.torch_core import no_random
 from torch import nn
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
@@ -43,8 +44,9 @@ class AuxiliaryTasks(Regularizer):
         for name,dls in self.tasks.items():
             if tok_hash(tokenizer_of(dls).tok)!=own:
                 raise ValueError(f"the dls of {name!r} have another tokenizer than the learner's; build all with the same")
-            task = task_of(dls)
-            def head(nf): return as_head(task.head(at=at), nf, task.n_out)
+            task,pairing = task_of(dls),tokenizer_of(dls).pairing
+            pairing = None if pairing=='together' else pairing
+            def head(nf): return as_head(task.head(at=at, pairing=pairing), nf, task.n_out)
             heads[name] = TextClassifier(self.model.body, self.model.loaded, head)
             self.losses[name] = loss_for(task)
         self.model.others = heads
@@ -52,9 +54,10 @@ class AuxiliaryTasks(Regularizer):
     def _batch(self, name):
         "Return the next batch of task `name`, in the order of its loader"
         dl,n = self.tasks[name].train,self.drawn[name]
-        if name not in self.batches or n%len(dl)==0: self.batches[name] = iter(dl.seek(*divmod(n, len(dl))))
         self.drawn[name] += 1
-        return next(self.batches[name])
+        with no_random(): # a loader draws when it starts, which it does once more after a stop
+            if name not in self.batches or n%len(dl)==0: self.batches[name] = iter(dl.seek(*divmod(n, len(dl))))
+            return next(self.batches[name])
 
     def penalty(self):
         if self.pct_train>=self.until: return self.loss.new_zeros(())
