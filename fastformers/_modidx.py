@@ -1042,6 +1042,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/interpret/checks.py'),
                                               'fastformers.interpret.checks.augment': ( 'interpret/checks.html#augment',
                                                                                         'fastformers/interpret/checks.py'),
+                                              'fastformers.interpret.checks.changed_copy': ( 'interpret/checks.html#changed_copy',
+                                                                                             'fastformers/interpret/checks.py'),
                                               'fastformers.interpret.checks.check': ( 'interpret/checks.html#check',
                                                                                       'fastformers/interpret/checks.py'),
                                               'fastformers.interpret.checks.checks': ( 'interpret/checks.html#checks',
