@@ -86,7 +86,8 @@ from_hf('{dir}')(['a new text'])   # label and score; without fastai
 _care = """- The score is of classifiers that were trained without the scored rows. `best` was trained on all rows and is scored by none.
 - The winner was chosen by these scores, so its own score is a little too good. Rows that chose nothing are the way to know: keep some aside.
 - Minutes are those of the slowest fit of an entry. Intervals cover the choice of rows."""
-_prices = ('minutes','cpu_seconds','joules','answers_cpu_seconds','answers_joules', # answers: of a thousand texts
+# answers: of a thousand texts
+_prices = ('minutes','cpu_seconds','joules','answers_cpu_seconds','answers_joules',
            'memory_mb','size_mb','texts_a_second')
 
 def _sum(facts):
@@ -200,8 +201,9 @@ class Leaderboard:
             '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
             'time':(60*t.minutes).map(took)})
-        shown = dict(cpu_seconds='CPU s', joules='energy, J', answers_cpu_seconds='CPU s, 1,000 texts', answers_joules='J, 1,000 texts',
-                     memory_mb='memory, MB', size_mb='on disk, MB', texts_a_second='texts a second')
+        shown = dict(cpu_seconds='CPU s', joules='energy, J', answers_cpu_seconds='CPU s, 1,000 texts',
+                     answers_joules='energy, J, 1,000 texts', memory_mb='memory, MB', size_mb='on disk, MB',
+                     texts_a_second='texts a second')
         res = res.assign(**{v:t[k].map(cell) for k,v in shown.items()}, note=words.note)
         return res.loc[:, (res!='').any()]
 
@@ -413,7 +415,8 @@ class _Run:
         with quiet(): scores = torch.as_tensor(predictor.scores(texts))
         took = meter.read(1000/max(len(texts), 1))
         facts |= {f'answers_{k}':took[k] for k in ('cpu_seconds','joules')}
-        facts |= dict(cut=rows.cut, texts_a_second=1000/max(took['seconds'], 1e-3), size_mb=None if i else _size_mb(predictor))
+        facts |= dict(cut=rows.cut, texts_a_second=1000/max(took['seconds'], 1e-3))
+        facts['size_mb'] = None if i else _size_mb(predictor)
         if scores.shape!=(len(texts),b.task.n_out):
             raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of "
                              f"`rows.task.labels`, got {tuple(scores.shape)}")

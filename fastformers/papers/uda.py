@@ -27,7 +27,7 @@ class Consistency(Regularizer):
         texts, # Unlabelled texts, or pairs of texts
         weight=1., # Of the divergence beside the loss of the labels
         p=.15, # Share of tokens that are hidden in the copy
-        which=None, # Names in `all_checks`, or `Check`s, of which one changes the copy; default: tokens are hidden
+        which=None, # Names in `all_checks`, or `Check`s: one changes the copy; default: tokens are hidden
         temperature=.4, # Of the target; below 1 it is sharper than the answer
         confidence=.8, # Least probability of the answer for a text that counts
         anneal=True, # Leave labelled rows out of the loss while they are answered too well?
@@ -52,7 +52,9 @@ class Consistency(Regularizer):
         self.drawn += 1
         rows,texts = zip(*self.rows[at:at+self.n])
         x = self.tok.batch(rows)
-        if self.mask is None: copy = self.tok.batch(self.tok.encode_batch([changed_copy(o, self.which) for o in texts]))
+        if self.mask is None:
+            texts = [changed_copy(o, self.which) for o in texts]
+            copy = self.tok.batch(self.tok.encode_batch(texts))
         else:
             self.mask.passes = self.drawn
             copy = self.mask((x,), split_idx=0)[0].replace(predicted=False)

@@ -59,7 +59,7 @@ class Meter:
     def counters(self): return {k:v for k,f in dict(RAPL=_rapl, NVML=_nvml).items() if (v := f()) is not None}
 
     def read(self, scale=1.): # `scale`: 1000/n for the price of a thousand texts, if there were n
-        "Return seconds, CPU seconds, joules (None where nobody counts them) and the method, `by`, of their price"
+        "Return seconds, CPU seconds, joules (None where nothing counts them) and the method, `by`"
         now = self.counters()
         used = [now.get(k,-1.)-v for k,v in self.used.items()]
         joules = scale*sum(used) if used and min(used)>=0 else None # counters begin again at 0
@@ -69,8 +69,8 @@ class Meter:
 def fmt_price(prices):
     "Format the mean of several `prices` of `Meter.read`, in joules if all have them, else in CPU seconds"
     k = 'cpu_seconds' if any(o['joules'] is None for o in prices) else 'joules'
-    mean = fmt(np.mean([o[k] for o in prices])) if prices else ''
-    return mean and f"{mean} J ({prices[0]['by']})" if k=='joules' else f'{mean} CPU s'
+    mean = fmt(np.mean([o[k] for o in prices]))
+    return f"{mean} J ({prices[0]['by']})" if k=='joules' else f'{mean} CPU s'
 
 # %% ../../nbs/ulmfit/02_record.ipynb #37dc3546
 def mean_std(dicts, k):
@@ -87,8 +87,8 @@ def _row(stages):
     row = {'from':s.parent, 'rows':sizes('rows'), 'tokens':sizes('tokens'),
            'epochs':f'{s.epochs:.3g}'*trained, 'lr':f'{s.lr:.2g}'*trained,
            'time':fmt_time(np.mean([o.seconds for o in stages]))}
-    prices = {'price':'price', 'price of 1,000 texts':'answers'}
-    row |= {k:v for k,attr in prices.items() if (v := fmt_price([*filter(None, (getattr(o, attr) for o in stages))]))}
+    for k,attr in (('price','price'), ('price of 1,000 texts','answers')):
+        if known := [v for o in stages if (v := getattr(o, attr))]: row[k] = fmt_price(known)
     if s.settings: row['settings'] = ', '.join(f'{k} {v}' for k,v in s.settings.items())
     for k in after[0]: row[k] = ' → '.join(filter(None, [fmt(mean_std(before, k)[0]), values(after, k)]))
     if s.majority: row['largest class'] = fmt(s.majority)
