@@ -1,12 +1,14 @@
-"""SIGKILL at random moments: stage 2, stage 3 and a comparison end with the bytes of runs that were never stopped
+"""SIGKILL at random moments: stages 2, 3, a comparison and two processes end with the bytes of runs that were never stopped
 
-    python benchmarks/kills.py            # about four minutes on one thread; Linux; needs no data
+    python benchmarks/kills.py            # about four minutes; Linux; needs no data
 
 Each phase is first run without a kill, and timed. Then the same is started again and again in a directory of its own and killed: some time after its
 work began ("time"), while a checkpoint is being written ("write"), or at its end ("end"). When one comes through, its files, weights, optimizer, losses
-and random numbers must be those of the first run; if kills are left, the next begins.
+and random numbers must be those of the first run; if kills are left, the next begins. Of two processes that train together by gloo one or both are
+killed; the other must end by itself with a sentence, or with its work done.
 """
 import argparse, hashlib, json, logging, mmap, os, random, re, shutil, signal, struct, sys, tempfile, time, traceback, warnings
+from glob import glob
 from pathlib import Path
 os.environ.update(TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1', OMP_NUM_THREADS='1', MPLBACKEND='agg')
 warnings.filterwarnings('ignore')
@@ -87,42 +89,61 @@ def comparison(d, src, say):
 # ---- a process that can be killed, and when
 
 class Child:
-    "`job` in a fork of this process, which has imported everything and started no thread"
-    def __init__(self, job, d, src):
-        self.dir,self.log,self.place = d,d.with_name(d.name+'.log'),mmap.mmap(-1, 64) # shared with the fork
+    "`job` in a fork of this process, which has imported everything and started no thread, or in `n` that train together"
+    def __init__(self, job, d, src, n=1):
+        self.dir,self.log,self.place = d,d.with_name(d.name+'.log'),mmap.mmap(-1, 64) # shared with the forks
         d.mkdir(exist_ok=True)
         self.from_byte = self.log.stat().st_size if self.log.exists() else 0
-        self.pid,self.status,self.start = os.fork(),None,time.time()
-        if not self.pid: self._work(job, src)
+        self.start,meet = time.time(),f'file://{tempfile.mktemp(dir=d.parent)}'
+        self.pids,self.codes = [],{}
+        for rank in range(n):
+            if not (pid := os.fork()): self._work(job, src, rank, n, meet)
+            self.pids.append(pid)
     def _say(self, *at): self.place[:32] = struct.pack('4q', 1, *(*at, 0, 0, 0)[:3])
-    def _work(self, job, src):
+    def _work(self, job, src, rank, n, meet):
         out = os.open(self.log, os.O_WRONLY|os.O_CREAT|os.O_APPEND)
         os.dup2(out, 1); os.dup2(out, 2)
         logging.basicConfig(level=logging.INFO, format='%(message)s', force=True)
-        try: (self.dir/'result.json').write_text(json.dumps(job(self.dir, src, self._say))); os._exit(0)
+        try:
+            if n>1:
+                import torch.distributed as dist
+                os.environ.update(RANK=str(rank), WORLD_SIZE=str(n))
+                dist.init_process_group('gloo', init_method=meet, rank=rank, world_size=n)
+            (self.dir/f'result{rank}.json').write_text(json.dumps(job(self.dir, src, (lambda *at: None) if rank else self._say)))
+            os._exit(0)
         except BaseException: traceback.print_exc(); sys.stderr.flush(); os._exit(1)
 
     @property
     def at(self): return struct.unpack('4q', self.place[:32])
     def over(self):
-        if self.status is None and (r := os.waitpid(self.pid, os.WNOHANG))[0]: self.status = os.waitstatus_to_exitcode(r[1])
-        return self.status is not None
+        for o in self.pids:
+            if o not in self.codes and (r := os.waitpid(o, os.WNOHANG))[0]: self.codes[o] = os.waitstatus_to_exitcode(r[1])
+        return len(self.codes)==len(self.pids)
     def wait_until(self, moment, limit=600):
         "Wait until `moment()` is true or all is over; was it the moment?"
+        start = time.time()
         while not self.over():
             if moment(): return True
-            if time.time()-self.start>limit: self.kill(); raise TimeoutError(f'{self.dir} hangs; see {self.log}')
+            if time.time()-start>limit: self.kill(self.pids); raise TimeoutError(f'{self.dir} hangs; see {self.log}')
             time.sleep(.0003)
         return False
-    def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
-        self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+    def kill(self, pids):
+        "Kill the processes `pids`; the others have a minute to end by themselves"
+        for o in pids:
+            if o not in self.codes: os.kill(o, signal.SIGKILL)
+        self.wait_until(lambda: False, 60)
     def said(self): return self.log.read_bytes()[self.from_byte:].decode(errors='replace')
+    def silent(self):
+        "Name what other processes than those that were killed ended with, if with an error without a sentence"
+        bad = [o for o in self.codes.values() if o not in (0, -signal.SIGKILL)]
+        return f'the other ended with {bad}, without a sentence' if bad and 'another process of this run has ended' not in self.said() else ''
     def result(self):
-        if self.status: raise RuntimeError(f'exit status {self.status}:\n{self.said()[-3000:]}')
-        return json.loads((self.dir/'result.json').read_text())
+        if any(self.codes.values()): raise RuntimeError(f'exit status {self.codes}:\n{self.said()[-3000:]}')
+        first,*others = [json.loads((self.dir/f'result{i}.json').read_text()) for i in range(len(self.pids))]
+        return first|{f'process {i}':o for i,o in enumerate(others, 1)}
 
-def half_written(d): return [o.name for p in ('ckpt/.*-fit*','.*-out','board/**/.*') for o in d.glob(p)]
+def half_written(d): # `Path.glob` fails where a directory is deleted meanwhile
+    return [Path(o).name for p in ('ckpt/.*-fit*','.*-out','board/**/.*') for o in glob(p, root_dir=d, recursive=True, include_hidden=True)]
 
 def moment(kind, child, took, rng):
     "A function that says when to kill"
@@ -160,10 +181,10 @@ def differences(a, b):
 
 def left_over(d): return [o.name for o in d.glob('ckpt/.*-fit*')] # a hidden directory of `save_encoder` stays
 
-def phase(name, job, root, n_kills, rng, say):
-    "Run `job` whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
+def phase(name, job, n, root, n_kills, rng, say):
+    "Run `job` in `n` processes whole, then killed `n_kills` times: seconds of its work, how many runs the kills were spread over, and a row for each kill"
     rows,series = [],0
-    c = Child(job, root/f'whole {name}', root)
+    c = Child(job, root/f'whole {name}', root, n)
     c.wait_until(lambda: c.at[0])
     begun = time.time(); c.wait_until(lambda: False)
     took,want = time.time()-begun,c.result()
@@ -173,25 +194,27 @@ def phase(name, job, root, n_kills, rng, say):
         d,verdicts = root/f'{name} {series}',[]
         series += 1
         while True:
-            child = Child(job, d, root)
+            child = Child(job, d, root, n)
             kind = kinds[len(rows)%len(kinds)] if len(rows)<n_kills else None
             hit = kind and child.wait_until(moment(kind, child, took*.8, rng))
             if not hit: child.wait_until(lambda: False)
             for o in verdicts[-1:]: o['resumed from'] = resumed(child.said())
             if not hit: break
-            child.kill()
+            which = rng.choice([[0],[1],[0,1]]) if n>1 else [0]
+            child.kill([child.pids[o] for o in which])
             at,left = where(child)
-            row = {'phase':name, 'moment':kind, 'at':at, 'left':left, 'resumed from':''}
+            if n>1: kind += f", process{'es' if len(which)>1 else ''} {' and '.join(map(str, which))}"
+            row = {'phase':name, 'moment':kind, 'at':at, 'left':left, 'resumed from':'', 'silent':child.silent()}
             verdicts.append(row); rows.append(row)
             say(f"{name}: kill {len(rows)} of {n_kills} ({kind}) at {row['at']}{', left '+row['left'] if row['left'] else ''}")
         got = child.result()
         bad = differences(want, got)+[f'left over: {o}' for o in left_over(d)]
-        for o in verdicts: o['verdict'] = '; '.join(bad) or 'equal'
+        for o in verdicts: o['verdict'] = '; '.join([*bad, *filter(None, [o.pop('silent')])]) or 'equal'
         say(f"{name}: run {series} came through after {len(verdicts)} kills: {'; '.join(bad) or 'equal'}")
         if not bad: shutil.rmtree(d)
     return dict(seconds=round(took, 1), runs=series, rows=rows)
 
-phases = {'stage 2':stage2, 'stage 3':stage3, 'comparison':comparison}
+phases = {'stage 2':(stage2,1), 'stage 3':(stage3,1), 'comparison':(comparison,1), 'two processes':(stage3,2)} # and how many processes
 
 def table(rows):
     cols = list(rows[0])
@@ -201,19 +224,21 @@ def table(rows):
 
 def kill_all(work, n_kills=20, seed=None, only=phases, say=print):
     "All phases in the directory `work`: figures and rows"
-    import fastai.text.all, fastformers.compare.leaderboard, fastformers.learner.core, fastformers.callback.resume, fastformers.text.store, fastformers.data.block, fastformers.text.corpora # once, for all forks
+    import fastai.text.all, fastformers.compare.leaderboard, fastformers.learner.core, fastformers.callback.distributed, fastformers.callback.resume, fastformers.text.store, fastformers.data.block, fastformers.text.corpora # once, for all forks
     from fastai.basics import defaults
     from fastai.callback.progress import ProgressCallback
     rng,work = random.Random(seed),Path(work)
     work.mkdir(parents=True, exist_ok=True)
     corpus(work)
+    if 'stage 2' not in only: phase('stage 2', *phases['stage 2'], work, 0, rng, say) # others start from it
     per = [n_kills//len(only)+(i<n_kills%len(only)) for i in range(len(only))]
-    return {name:phase(name, phases[name], work, n, rng, say) for name,n in zip(only, per)}
+    return {name:phase(name, *phases[name], work, k, rng, say) for name,k in zip(only, per)}
 
 def main():
-    from common import save
+    from common import commit, results, save
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     p.add_argument('--kills', type=int, default=20, help='how many in all')
+    p.add_argument('--only', choices=[*phases], nargs='+', default=[*phases], help='phases; the rows of the others stay in the stored table')
     p.add_argument('--seed', type=int, default=None, help='of the moments; default: another each time, printed')
     p.add_argument('--work', default=None, help='empty directory for the runs; default: a temporary one')
     args = p.parse_args()
@@ -222,11 +247,13 @@ def main():
     start = time.time()
     def say(o): print(f'{time.time()-start:6.1f} s  {o}', flush=True)
     say(f'seed {seed}')
-    with tempfile.TemporaryDirectory() as tmp: res = kill_all(args.work or tmp, args.kills, seed, say=say)
+    with tempfile.TemporaryDirectory() as tmp: res = kill_all(args.work or tmp, args.kills, seed, args.only, say)
     rows = [o for r in res.values() for o in r['rows']]
     bad = [o for o in rows if o['verdict']!='equal']
     print('\n'+table(rows), f"\n{len(rows)} kills, {len(bad)} of them in runs that ended otherwise", sep='\n')
-    save('kills', args, {'kills':args.kills, 'seed':seed}, {'seconds':round(time.time()-start), 'phases':res, 'different':len(bad)})
+    old = json.loads((results/'kills.json').read_text())['phases']
+    new = {k:{'commit':commit, **res[k]} if k in res else old[k] for k in phases if k in res or k in old}
+    save('kills', args, {'kills':args.kills, 'seed':seed}, {'seconds':round(time.time()-start), 'phases':new, 'different':len(bad)})
     sys.exit(bool(bad) or len(rows)<args.kills)
 
 if __name__=='__main__': main()

@@ -7,7 +7,8 @@
 It has no password and reads a body of any size: on the internet, run it behind a proxy that has both.
 """
 import os
-from threading import Lock
+from asyncio import wrap_future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -17,16 +18,29 @@ from fastformers.inference.predictor import from_hf
 
 max_texts,max_chars = 64,10_000
 predictor = from_hf(os.environ['FASTFORMERS_MODEL'])
-one_at_a_time = Lock() # each request may use all cores
+waiting,worker = [],ThreadPoolExecutor(1) # one thread runs the network, on all cores
 app = FastAPI(title='A fastformers classifier')
 
 class Texts(BaseModel):
     texts: Annotated[list[Annotated[str, Field(max_length=max_chars)]], Field(min_length=1, max_length=max_texts)]
 
+def answer():
+    "Label the texts of all requests that wait, together"
+    requests = [waiting.pop(0) for _ in range(len(waiting))]
+    requests = [o for o in requests if o[1].set_running_or_notify_cancel()]
+    try: answers = iter(predictor([text for texts,_ in requests for text in texts]))
+    except Exception as e:
+        for _,o in requests: o.set_exception(e)
+    else:
+        for texts,o in requests: o.set_result([next(answers) for _ in texts])
+
 @app.post('/predict')
-def predict(body: Texts):
+async def predict(body: Texts):
     "Label each of the texts"
-    with one_at_a_time: return predictor(body.texts)
+    answers = Future()
+    waiting.append((predictor.as_list(body.texts), answers)) # refuses texts that would fail for all
+    worker.submit(answer)
+    return await wrap_future(answers)
 
 @app.exception_handler(RequestValidationError)
 def refuse(request, e):

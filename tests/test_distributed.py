@@ -1,5 +1,5 @@
 "Two processes train as one does: weights, losses, metrics, accumulation, frozen layers, checkpoints, and what only the first writes"
-import os, socket, subprocess, sys
+import json, os, socket, subprocess, sys
 from pathlib import Path
 import pandas as pd, pytest, torch
 from transformers import BertForSequenceClassification
@@ -248,3 +248,13 @@ def test_torchrun_runs_the_commands(tmp_path):
         assert res.stdout.count('Next: fastformers')==(o[0]!='predict')                # of one process
     assert (tmp_path/'out'/'classifier.json').is_file()
     assert len(pd.read_csv(tmp_path/'answers.csv'))==60
+
+@pytest.mark.slow
+def test_two_processes_that_are_killed_end_as_two_that_were_not(tmp_path):
+    code = """import json, sys
+from kills import kill_all
+print(json.dumps(kill_all(sys.argv[1], 6, 3, only=['stage 2','two processes'], say=lambda o: None)['two processes']['rows']))"""
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code, tmp_path/'work'], cwd=repo/'benchmarks', capture_output=True, text=True, timeout=300)
+    assert res.returncode==0, res.stderr[-3000:]
+    rows = json.loads(res.stdout.splitlines()[-1])
+    assert len(rows)==3 and {o['verdict'] for o in rows}=={'equal'}, rows

@@ -1,5 +1,5 @@
 "The web service of examples/service.py gives the answers of `from_hf` to many askers at once, and refuses in sentences"
-import json, os, socket, subprocess, sys, time
+import asyncio, importlib, json, os, socket, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -58,3 +58,21 @@ def test_a_refusal_is_a_sentence(ask, body, words):
 def test_bounds_are_allowed(ask):
     status,answers = ask({'texts':['a '*5000, '', *['Great sound.']*62]})
     assert status==200 and len(answers)==64
+
+def test_requests_that_wait_are_answered_together_and_a_failure_ends_nothing(root, model, monkeypatch):
+    monkeypatch.setenv('FASTFORMERS_MODEL', str(model)); monkeypatch.syspath_prepend(root/'examples')
+    service = importlib.import_module('service')
+    calls = []
+    class Slow:
+        as_list = staticmethod(list)
+        def __call__(self, texts):
+            calls.append(len(texts)); time.sleep(.2 if texts else 0)
+            if 'fails' in texts: raise RuntimeError('out of memory')
+            return [o.upper() for o in texts]
+    monkeypatch.setattr(service, 'predictor', Slow())
+    def ask(*parts):
+        async def f(): return await asyncio.gather(*(service.predict(service.Texts(texts=o)) for o in parts), return_exceptions=True)
+        return asyncio.run(f())
+    parts = [[f'a{i}', f'b{i}'][:1+i%2] for i in range(20)]
+    assert ask(*parts)==[[o.upper() for o in p] for p in parts] and sum(calls)==30 and len([o for o in calls if o])<=5
+    assert all(isinstance(o, RuntimeError) for o in ask(['fails'])) and ask(['a'])==[['A']] and not service.waiting

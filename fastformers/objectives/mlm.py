@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM
+from ..models.families import get_meta
 from ..text.tokenizer import need_rust, ordinary_ids
 from .core import Objective, hash_to_unit, shift_right, splitmix64
 from .metrics import token_metrics
@@ -49,7 +50,8 @@ class MLM(Objective):
         self.words = ordinary_ids(self.tok) # random tokens are drawn from these
 
     @classmethod
-    def fits(cls, config): return type(config) in AutoModelForMaskedLM._model_mapping
+    def fits(cls, config):
+        return bool(get_meta(config).encoder) or type(config) in AutoModelForMaskedLM._model_mapping
 
     @property
     def rate(self):

@@ -98,9 +98,9 @@ def _verdict(learn, stage, tfidf):
     else: _log.info(f"{stage.name}: accuracy {score:.2f}, beside {beside} on the same {len(targs)} rows")
 
 def _worse(a, b):
-    "Check whether the mean of the row scores `a` is more than one standard error below that of `b`, or NaN"
+    "Check whether the mean of the row scores `a` is more than two standard errors below that of `b`, or NaN"
     error = (b-a).std()/len(a)**.5 if len(a)>1 else np.inf # one row tells nothing
-    return not (b-a).mean()<=error
+    return not (b-a).mean()<=2*error
 
 def usual_epochs(learn)->float:
     "Compute the epochs that make 1.5 million tokens (1 to 10), for a classifier 150 steps, or 300 for long texts (at least 3)"
@@ -160,7 +160,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         reserved = time.time()-meter.time + 2*took # validation at the end of the fit, evaluation after it
     few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
-    stage.contrasted = begin=='contrastive' or probe and c.start is None and _contrasts(learn, c, stage.cross_validated)
+    stage.contrasted = begin=='contrastive' or few and c.start is None and _contrasts(learn, c, stage.cross_validated)
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
     if c.epochs==0 and not probe: raise ValueError(f"{name}: `epochs` 0 is for the probe alone, and there is none")
     if c.epochs==0: stage.lr = 0. # nothing but the probe
@@ -297,9 +297,9 @@ def _start(c, task):
 def _contrasts(learn, c, right):
     "Decide whether half of the steps have a contrastive loss: for few texts that the probe, `right` in folds, hardly tells apart"
     n = len(learn.dls.train_ds)
-    if n>200 or right is None or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
+    if n>200 or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
-    return right-largest<.6*(1-largest) # measured on this page
+    return right-largest<.55*(1-largest) # measured on this page
 
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
