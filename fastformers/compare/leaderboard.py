@@ -33,7 +33,7 @@ from ..text.core import normal
 from ..text.encode import texts_in
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
-from ..ulmfit.record import fmt_time, markdown_table
+from ..ulmfit.record import Meter, fmt_time, markdown_table
 from ..ulmfit.stage import named_task
 
 _log = logging.getLogger(__name__)
@@ -63,20 +63,12 @@ def _peak(reset=False):
         return int(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1])/1024
     except (OSError,TypeError): return None
 
-_counters = Path('/sys/class/powercap') # of Linux; a file for each processor, often for root alone
-def _joules():
-    "Return the energy that the processors have used so far in joules, None where the system does not tell"
-    try: return sum(int(o.read_text()) for o in _counters.glob('intel-rapl:?/energy_uj'))/1e6 or None
-    except (OSError,ValueError): return None
-
 @contextmanager
 def measured(facts):
-    "Measure wall and CPU seconds, peak memory and energy of the block, and add them to the dict `facts`"
-    start,cpu,energy,_ = time.time(),time.process_time(),_joules(),_peak(reset=True)
+    "Measure wall and CPU seconds, energy and peak memory of the block, and add them to the dict `facts`"
+    meter,_ = Meter(),_peak(reset=True)
     yield
-    facts |= dict(seconds=time.time()-start, cpu_seconds=time.process_time()-cpu, memory_mb=_peak())
-    used = _joules()-energy if energy else None
-    facts['joules'] = used if used is None or used>=0 else None # the counters begin again at 0
+    facts |= meter.read() | dict(memory_mb=_peak())
 
 def _size_mb(predictor):
     "Return the size of the saved `predictor`, None if it cannot be saved"
@@ -94,11 +86,13 @@ from_hf('{dir}')(['a new text'])   # label and score; without fastai
 _care = """- The score is of classifiers that were trained without the scored rows. `best` was trained on all rows and is scored by none.
 - The winner was chosen by these scores, so its own score is a little too good. Rows that chose nothing are the way to know: keep some aside.
 - Minutes are those of the slowest fit of an entry. Intervals cover the choice of rows."""
-_prices = 'minutes','cpu_seconds','joules','memory_mb','size_mb','texts_a_second'
+# answers: of a thousand texts
+_prices = ('minutes','cpu_seconds','joules','answers_cpu_seconds','answers_joules',
+           'memory_mb','size_mb','texts_a_second')
 
 def _sum(facts):
     "Add the prices of several fits"
-    res = {k:[o[k] for o in facts] for k in facts[0]}
+    res = {k:[o.get(k) for o in facts] for k in facts[0] if k!='by'}
     total = {k:None if None in v else max(v) if k=='memory_mb' else sum(v) for k,v in res.items()}
     return total | dict(texts_a_second=1/sum(1/o for o in res['texts_a_second']))
 
@@ -207,7 +201,9 @@ class Leaderboard:
             '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
             'time':(60*t.minutes).map(took)})
-        shown = dict(cpu_seconds='CPU s', joules='energy, J', memory_mb='memory, MB', size_mb='on disk, MB', texts_a_second='texts a second')
+        shown = dict(cpu_seconds='CPU s', joules='energy, J', answers_cpu_seconds='CPU s, 1,000 texts',
+                     answers_joules='energy, J, 1,000 texts', memory_mb='memory, MB', size_mb='on disk, MB',
+                     texts_a_second='texts a second')
         res = res.assign(**{v:t[k].map(cell) for k,v in shown.items()}, note=words.note)
         return res.loc[:, (res!='').any()]
 
@@ -415,10 +411,12 @@ class _Run:
         facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds','joules')}
         with quiet(), measured(facts): predictor = e.fit(rows)
         texts = texts_in(self.scored.iloc[at], rows.text_col)
-        start = time.time()
+        meter = Meter()
         with quiet(): scores = torch.as_tensor(predictor.scores(texts))
-        rate = max(len(texts), 1)/max(time.time()-start, 1e-6)
-        facts |= dict(cut=rows.cut, texts_a_second=rate, size_mb=None if i else _size_mb(predictor))
+        took = meter.read(1000/max(len(texts), 1))
+        facts |= {f'answers_{k}':took[k] for k in ('cpu_seconds','joules')}
+        facts |= dict(cut=rows.cut, texts_a_second=1000/max(took['seconds'], 1e-3))
+        facts['size_mb'] = None if i else _size_mb(predictor)
         if scores.shape!=(len(texts),b.task.n_out):
             raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of "
                              f"`rows.task.labels`, got {tuple(scores.shape)}")
@@ -491,7 +489,7 @@ def leaderboard(
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
-            'minutes':f'{minutes:g}'}
+            'minutes':f'{minutes:g}', 'price measured by':Meter().by}
     board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]

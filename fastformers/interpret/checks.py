@@ -7,7 +7,8 @@ Add a check of your own with the decorator `check` on a function from a text to 
 
 # %% auto #0
 __all__ = ['all_checks', 'names', 'contractions', 'templates', 'identities', 'Check', 'check', 'typo', 'other_numbers',
-           'other_first_name', 'swap', 'other_contractions', 'negation', 'checks', 'augment', 'identity_gaps']
+           'other_first_name', 'swap', 'other_contractions', 'negation', 'changed_copy', 'checks', 'augment',
+           'identity_gaps']
 
 # %% ../../nbs/interpret/06_checks.ipynb #885892f8
 import re
@@ -109,6 +110,11 @@ def _changed(change, text)->list:
     a,b = text
     return [(o,b) for o in _changed(change, a)] + [(a,o) for o in _changed(change, b)]
 
+def changed_copy(text, which):
+    "Draw one of the changes that the checks `which` make in `text`, or return `text` if none applies"
+    new = [o for c in L(which) for o in _changed(all_checks.find(c).change, text)]
+    return Random(str(new)).choice(new) if new else text
+
 def _failed(task, c, before, after)->tuple: # two boolean arrays `(n,)`
     "Find the changed texts to which the check `c` applies, and those that fail it, by scores `before` and `after`"
     x,y = (task.chosen(o).reshape(len(o), -1) for o in (before,after))
@@ -167,11 +173,11 @@ def augment(
     check_columns(df, text_col=text_col, is_valid='is_valid')
     usual = [k for k,o in all_checks.items() if o.expect=='same']
     train,parts = df[~df.is_valid.astype(bool)],[df]
-    for c in map(all_checks.find, L(which) or usual):
-        new = [(i,_changed(c.change, text)) for i,text in enumerate(texts_in(train, text_col))]
-        if not (new := [(i,L(Random(str(o)).choice(o))) for i,o in new if o]): continue
-        at,texts = zip(*new)
-        parts.append(train.iloc[[*at]].assign(**dict(zip(L(text_col), zip(*texts)))))
+    texts = texts_in(train, text_col)
+    for c in L(which) or usual:
+        new = {i:o for i,text in enumerate(texts) if (o := changed_copy(text, c))!=text}
+        columns = zip(L(text_col), zip(*map(L, new.values())))
+        if new: parts.append(train.iloc[[*new]].assign(**dict(columns)))
     return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/interpret/06_checks.ipynb #3616f327

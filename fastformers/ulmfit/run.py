@@ -10,7 +10,7 @@ settings are a `Recipe`. A run writes checkpoints: with `resume=True` a stopped 
 __all__ = ['ulmfit']
 
 # %% ../../nbs/ulmfit/05_run.ipynb #e81409e2
-import json, tempfile, time
+import json, tempfile
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
@@ -24,7 +24,7 @@ from ..models.load import load_config
 from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
-from .record import Stage
+from .record import Meter, Stage
 from .report import Report
 from .scores import tfidf_hits
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
@@ -140,14 +140,14 @@ class _Run:
 
     def tfidf(self):
         "Score TF-IDF with logistic regression on the same rows"
-        start,held = time.time(),self.df.is_valid
+        meter,held = Meter(),self.df.is_valid
         train,valid = self.df[~held],self.df[held]
         hits = tfidf_hits(train, pd.concat([valid, self.tested]), **self.cols).astype(float)
-        score,test = np.split(hits, [len(valid)])
+        (score,test),price = np.split(hits, [len(valid)]),meter.read()
         tested = dict(test={'accuracy':test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
         data = {'training rows':len(train), 'validation rows':len(valid)}
         self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={'accuracy':score.mean()}, score=score,
-                                 score_name='accuracy', seconds=time.time()-start, **tested))
+                                 score_name='accuracy', price=price, seconds=price['seconds'], **tested))
 
     def report(self, **kwargs):
         "Make the report, and drop the learners of all but the last classifier"

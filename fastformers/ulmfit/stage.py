@@ -45,7 +45,7 @@ from ..inference.baseline import TextBaseline
 from ..inference.predictor import Ensemble
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
-from .record import Stage, fmt_time
+from .record import Meter, Stage, fmt_time
 from ..tasks.core import Task, listed, task_of
 from ..text.readers import check_columns
 from .scores import measure, row_score, tfidf_hits
@@ -139,8 +139,8 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
 
-def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, **facts):
-    "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began at `start`"
+def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, **facts):
+    "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began with `meter`"
     base,is_lm = learn.lineage,objective_of(learn.dls) is not None
     reserved = took = 0.
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
@@ -157,7 +157,7 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
         began = time.time()
         stage.before,stage.score_before,_ = measure(learn)
         took = time.time()-began
-        reserved = time.time()-start + 2*took # validation at the end of the fit, evaluation after it
+        reserved = time.time()-meter.time + 2*took # validation at the end of the fit, evaluation after it
     few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
     stage.contrasted = begin=='contrastive' or few and c.start is None and _contrasts(learn, c, stage.cross_validated)
@@ -168,7 +168,9 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
         try: _fit(learn, c, stage, title, usual, reserved, took)
         except Diverged:
             if not probe: raise
+    answering = Meter()
     stage.metrics,stage.score,stage.weight = measure(learn)
+    if not is_lm: stage.answers = answering.read(1000/len(stage.score))
     if probe and _worse(stage.score, stage.score_before):
         learn.model.load_state_dict(weights)
         stage.metrics,stage.score,stage.probe_kept = stage.before,stage.score_before,True
@@ -180,7 +182,9 @@ def _train(learn, c, name, seed, path, resume, start, test_dl=None, tfidf=None, 
         stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
-    stage.seconds = time.time()-start + (resume.earlier if resume else 0.)
+    price,earlier = meter.read(),resume.earlier if resume else 0.
+    stage.seconds = price['seconds']+earlier
+    if not earlier: stage.price = price # else only the time of what came before is known
     if path is not None: _write(stage, path, c, learn)
     _log.info(f"{title}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
     return stage
@@ -201,7 +205,7 @@ def _lm_objective(c, tok, seed):
 
 def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume, cbs, **kwargs):
     if path is not None: check_dir(path)
-    start = time.time()
+    meter = Meter()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
     objective = _lm_objective(c, tok, seed)
@@ -215,7 +219,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.objective is c.mask_rate is None: objective.p = .2
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
-    return _train(learn, c, name, seed, path, resume, start)
+    return _train(learn, c, name, seed, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
@@ -340,7 +344,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn
 
-def _refit(stage, c, learn, path, test_dl):
+def _refit(stage, c, learn, path, test_dl, meter):
     "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
     start,tried,n = time.time(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
@@ -352,6 +356,7 @@ def _refit(stage, c, learn, path, test_dl):
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += time.time()-start
+    if stage.price: stage.price = meter.read()
     _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn)
 
@@ -407,7 +412,7 @@ def fine_tune_classifier(
     "Train a head and the body of `arch` on your labels (stage 3)"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
-    start = time.time()
+    meter = Meter()
     set_seed(seed)
     df,tok = as_frame(df),arch if tok is None else tok
     test,sets = test_rows(test)
@@ -432,7 +437,7 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
-    stage = _train(learn, c, name, seed, resume=resume, start=start, tfidf=tfidf, test_sets=sets, **once)
+    stage = _train(learn, c, name, seed, resume=resume, meter=meter, tfidf=tfidf, test_sets=sets, **once)
     if first is not None:
         worse = _worse(stage.score, first.score)
         _log.log(logging.WARNING if worse else logging.INFO,
@@ -448,5 +453,5 @@ def fine_tune_classifier(
     every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
                            seed=seed, task=task_of(dls))
     with terminal_progress(): # a table of figures on that one row would mislead
-        _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl)
+        _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl, meter)
     return stage
