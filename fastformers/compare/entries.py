@@ -141,7 +141,8 @@ class Limit(Callback):
         if self.limit is None or not self.training or len(self.steps)>8: return
         self.steps.append(time.time())
         if len(self.steps)<9: return
-        seconds = np.median(np.diff(self.steps))*self.n_epoch*self.n_iter
+        halves = 1+any(isinstance(o, Contrastive) for o in self.learn.cbs) # a fit with the other loss follows
+        seconds = np.median(np.diff(self.steps))*self.n_epoch*self.n_iter*halves
         if seconds>60*self.limit: raise NoTime(seconds)
 
 def within(rows, fit):

@@ -115,8 +115,6 @@ class Stage:
     schedule:Schedule = field(default_factory=lambda: Schedule([1.])) # The schedule that was run
     lr:float = 0.
     seconds:float = 0.
-    price:dict = field(default_factory=dict) # Of training, as `Meter.read` returns it
-    answers:dict = field(default_factory=dict) # The same of a thousand validation rows, for a classifier
     score:np.ndarray|None = None # One number per validation row, higher is better
     weight:np.ndarray|None = None # Weight of each row: 1, or its number of predicted tokens for an LM
     score_before:np.ndarray|None = None # `score` before training
@@ -128,6 +126,8 @@ class Stage:
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
     cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, up to 200 or ten a class
+    price:dict = field(default_factory=dict) # Of training, as `Meter.read` returns it
+    answers:dict = field(default_factory=dict) # The same of a thousand validation rows, for a classifier
     path:Path|None = None # Its directory
     learner:Learner|None = None # The fastai `Learner`, trained
 
