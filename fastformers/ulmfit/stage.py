@@ -432,7 +432,7 @@ def fine_tune_classifier(
         df = _answered(df, texts, first.learner, text_col, label_col)
     dls = task_dls(df, tok, c, text_col, label_col, task, seed)
     if first is not None:
-        c = replace(c, epochs=600/len(dls.train) if c.epochs is None else c.epochs)
+        c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
     if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
