@@ -173,12 +173,12 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','frozen probe','all layers','as typed','as typed after stage 2','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','frozen probe','all layers','as typed','as typed after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
         print(of.unstack().reindex(columns=[o for o in order if o in {*d.arm}]).to_string(na_rep=''), end='\n\n')
     for (name,n),o in d.groupby(['set','n']):
-        for a,b in (('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive','all layers'), ('leaderboard','all layers')):
+        for a,b in (('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive, probe','all layers'), ('leaderboard','all layers')):
             if {a,b} <= {*o.arm} and (said := gain(o, a, b)): print(f'{name} {n}: {a} against {b} {said}')
 
 def picture(args, rows):
@@ -211,7 +211,7 @@ if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     p.add_argument('part', choices=['rates','run','choose','table','picture'])
     p.add_argument('--arch', default='minilm')
-    p.add_argument('--arms', default='TF-IDF,frozen probe,all layers,Trainer,SetFit,contrastive', type=lambda o: o.split(','))
+    p.add_argument('--arms', default='TF-IDF,frozen probe,all layers,Trainer,SetFit', type=lambda o: o.split(','))
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
     p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--seeds', default='1,2,3', type=lambda o: [*map(int, o.split(','))])

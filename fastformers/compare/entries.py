@@ -21,7 +21,6 @@ from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from ..callback.contrastive import Contrastive
 from ..callback.progress import terminal_progress
-from ..callback.schedule import full_tune, linear_warmup
 from ..data.labels import read_labels
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
@@ -32,7 +31,7 @@ from ..models.load import load_config
 from ..tasks.core import Task
 from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner, usual_epochs
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner
 
 # %% ../../nbs/compare/00_entries.ipynb #150bba5e
 @dataclass
@@ -191,17 +190,10 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
         return fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed, **rows.columns, **c | kw).learner
     return as_predictor(within(rows, fit))
 
-@entry('contrastive', ('arch','frozen probe','one class')) # no recipe repeats it
+@entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(start='contrastive'), lm=dict(objective='none'))
 def contrastive(rows):
-    "Train texts of a class to have near vectors, then fit the output layer as a linear model"
-    c = rows.recipe.classifier
-    set_seed(rows.seed)
-    dls = task_dls(rows.frame, rows.arch, c, rows.text_col, rows.label_col, rows.task, rows.seed)
-    def fit(minutes=None, cbs=None):
-        learn = task_learner(dls, rows.arch, c, cbs=[Contrastive(), *L(cbs)])
-        learn.fit_schedule(full_tune, learn.lr, usual_epochs(learn), discr=c.discr, anneal=linear_warmup, minutes=minutes)
-        return learn
-    return as_predictor(within(rows, fit).fit_probe())
+    "Train all layers, in the first half of the steps with a contrastive loss"
+    return all_layers(rows)
 
 entries['mean'] = Entry('mean', of=('network','words'))
 
