@@ -198,7 +198,8 @@ def picture(args, rows):
         enough = base.max()>=y
         to = np.exp(np.interp(y, base.cummax(), np.log(base.index))) if enough else most
         ax.annotate('', (to,y), (n,y), arrowprops=dict(arrowstyle='<->', color='black', shrinkA=4))
-        ax.text(np.sqrt(n*to), y+.015, f"{'' if enough else 'over '}{to/n:.0f} times fewer labels", ha='center', fontsize=9, bbox=dict(fc='white', ec='none', pad=1, alpha=.8))
+        at,ha = ((to*1.1, y-.035),'left') if enough else ((np.sqrt(n*to), y+.015),'center')
+        ax.text(*at, f"{'' if enough else 'over '}{to/n:.0f} times fewer labels", ha=ha, fontsize=9)
         ax.set(xscale='log', xlabel='labelled texts', title=title, ylim=(.4,1))
         ax.set_xticks([50,100,300,1000,5000], [50,100,300,'1,000','5,000'])
         ax.minorticks_off()
