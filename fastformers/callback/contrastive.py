@@ -41,10 +41,9 @@ def class_order(y, bs, n, rng)->np.ndarray: # row numbers, as many as there are 
 class Contrastive(Regularizer):
     "Train vectors of the same class to be near and of other classes to be far (Khosla et al. 2020)"
     def __init__(self,
-        weight:float=1., # Of the contrastive loss; the output layer's has the rest
         n:int=4, # Rows of each class in a batch
         temperature:float=.1, # As in `contrastive_loss`
-    ): self.weight,self.n,self.temperature = weight,n,temperature
+    ): self.n,self.temperature = n,temperature
 
     def setup(self):
         task = self.model.task
@@ -67,4 +66,4 @@ class Contrastive(Regularizer):
 
     def penalty(self):
         v,y = (gathered(o[:0] if is_idle(self.learn) else o) for o in (self.vectors, self.y))
-        return self.weight*(contrastive_loss(v, y, self.temperature)-self.loss)
+        return contrastive_loss(v, y, self.temperature)-self.loss # instead of the output layer's loss

@@ -57,7 +57,7 @@ def shared(o):
     return box[0]
 
 def gathered(t:Tensor)->Tensor:
-    "Join the rows of `t` of all processes; gradients flow back to each"
+    "Join the rows of `t` of all processes, and send gradients back to each"
     if n_processes()==1: return t
     from torch.distributed.nn.functional import all_gather
     ns = [int(o) for o in summed(*(len(t)*(i==rank_distrib()) for i in range(n_processes())))]

@@ -77,7 +77,7 @@ def _fit(model, x, y):
 
 @patch
 def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
-    "Answer each labelled row by a probe that is fitted to other rows; one class a text"
+    "Answer each row, with one class a text, by a probe that is fitted to other rows"
     xs,ys = zip(*(output_inputs(self, _in_order(dl)) for dl in (self.dls.train, self.dls.valid)))
     x,y = np.concatenate(xs),np.concatenate(ys)
     right = np.zeros(len(y))

@@ -119,7 +119,8 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     "Train `learn` with the settings `c`, and put schedule, curve and losses into `stage`"
     schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
     table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
-    total,part,minutes = usual_epochs(learn) if c.epochs is None else c.epochs,.5 if stage.contrasted else 1,c.minutes
+    total,minutes = usual_epochs(learn) if c.epochs is None else c.epochs,c.minutes
+    part = .5 if stage.contrasted else 1
     stage.schedule = table.rescale(total*part)
     length = f"{minutes:g} minutes" if minutes else f"{total:.3g} epochs"
     if stage.contrasted: length += ', the first half with a contrastive loss'
@@ -294,12 +295,12 @@ def _start(c, task):
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
-def _contrasts(learn, c, right):
-    "Decide whether half of the steps have a contrastive loss: for few texts that the probe, `right` in folds, hardly tells apart"
+def _contrasts(learn, c, accuracy):
+    "Decide by the `accuracy` of the probe in folds whether half of the steps have a contrastive loss"
     n = len(learn.dls.train_ds)
     if n>200 or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
-    return right-largest<.55*(1-largest) # measured on this page
+    return accuracy-largest<.55*(1-largest) # measured on this page
 
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
