@@ -39,6 +39,7 @@ class Consistency(Regularizer):
         fill=None, # Directory of a masked language model that draws words for hidden tokens; None: mask tokens stay
         which=None # Names in `all_checks`, or `Check`s: one changes the copy; None: tokens are hidden
     ):
+        if fill and which: raise ValueError("a copy is changed by `fill` or by `which`; pass one of them")
         self.texts,self.weight,self.p,self.temperature,self.confidence = texts,weight,p,temperature,confidence
         self.anneal,self.seed,self.fill,self.which,self.drawn = anneal,seed,fill,which,0
 
