@@ -29,12 +29,17 @@ def held(path, test, n, most=2000):
     train = train[~train.text.isin(test.text)].drop_duplicates('text').sample(frac=1, random_state=0).reset_index(drop=True)
     return train[n:], train[:n], test.sample(min(most, len(test)), random_state=0)
 
+def beginnings(words=100):
+    "IMDb's reviews, of each the first `words`, which are about 128 tokens"
+    return [o.assign(text=o.text.str.split().str[:words].str.join(' ')) for o in sets['imdb'][1]()]
+
 sets = { # numbers of labelled rows, reader of training, development and test rows
     'clinc150':((300,), clinc), 'intents77':((5,), intents77),
     'trec':((500,100), lambda: held('trec/train.csv', 'trec/test.csv', 500)),
     'agnews':((400,), lambda: held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)),
     'sst2':((500,), lambda: held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)),
-    'imdb':((100,500), lambda: held('imdb/train.csv.gz', 'imdb/test.csv.gz', 400, 1000))}
+    'imdb':((100,500), lambda: held('imdb/train.csv.gz', 'imdb/test.csv.gz', 400, 1000)),
+    'imdb100':((100,500,2000), beginnings)}
 rates = 5e-5,1e-4,2e-4,4e-4 # of the Trainer
 
 def draw(train, n, seed):
