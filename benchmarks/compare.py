@@ -67,13 +67,23 @@ def setfit(rows):
     return Peer(lambda texts: model.predict_proba(list(texts)))
 
 @entry('as typed', 'arch')
-def as_typed(rows):
+def as_typed(rows, arch=None, unlabelled=None):
     "`fastformers classify` without flags"
     from fastformers.inference.predictor import from_hf
     from fastformers.ulmfit.stage import fine_tune_classifier
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows.df, rows.arch, f'{tmp}/classifier', refit=True, seed=rows.seed)
+        fine_tune_classifier(rows.df, arch or rows.arch, f'{tmp}/classifier', refit=True, seed=rows.seed, unlabelled=unlabelled)
         return from_hf(f'{tmp}/classifier')
+
+@entry('as typed after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
+def after_stage2(rows):
+    "`fastformers adapt`, then `classify`"
+    return as_typed(rows, ways.adapted(rows))
+
+@entry('self-training after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
+def both(rows):
+    "`fastformers adapt`, then `classify --unlabelled`"
+    return as_typed(rows, ways.adapted(rows), rows.unlabelled)
 
 def trainer(rows, lr):
     "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, a tenth of them warm-up"
