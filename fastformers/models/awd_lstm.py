@@ -19,26 +19,17 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 class AWDLSTMConfig(PretrainedConfig):
     "Configure an AWD-LSTM, by default with the dropouts of fastai's language model"
     model_type,attribute_map = 'awd_lstm',{'intermediate_size':'inner_size'}
-    def __init__(self,
-        vocab_size=60000, # Number of tokens
-        hidden_size=400, # Width of the embeddings and of the last layer
-        inner_size=1152, # Width of the other layers
-        num_hidden_layers=3, # Number of LSTMs
-        word_dropout=.02, # Share of words whose embedding is 0
-        input_dropout=.25, # On the embeddings
-        weight_dropout=.2, # On the recurrent weights
-        hidden_dropout=.15, # Between the layers
-        output_dropout=.1, # On the last states
-        initializer_range=.1, # Embeddings start uniform between plus and minus this
-        tie_word_embeddings=True,
-        **kwargs
-    ):
-        self.vocab_size,self.num_hidden_layers = vocab_size,num_hidden_layers
-        self.hidden_size,self.inner_size = hidden_size,inner_size
-        self.word_dropout,self.input_dropout,self.weight_dropout = word_dropout,input_dropout,weight_dropout
-        self.hidden_dropout,self.output_dropout = hidden_dropout,output_dropout
-        self.initializer_range = initializer_range
-        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+    vocab_size:int = 60000 # Number of tokens
+    hidden_size:int = 400 # Width of the embeddings and of the last layer
+    inner_size:int = 1152 # Width of the other layers
+    num_hidden_layers:int = 3 # Number of LSTMs
+    word_dropout:float = .02 # Share of words whose embedding is 0
+    input_dropout:float = .25 # On the embeddings
+    weight_dropout:float = .2 # On the recurrent weights
+    hidden_dropout:float = .15 # Between the layers
+    output_dropout:float = .1 # On the last states
+    initializer_range:float = .1 # Embeddings start uniform between plus and minus this
+    tie_word_embeddings:bool = True
 
 def row_dropout(x, p, training):
     "Apply dropout to `x` `(bs, sl, n)` with one mask for each row (Gal and Ghahramani 2016)"

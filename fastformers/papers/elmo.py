@@ -22,12 +22,7 @@ from ..text.tokenizer import load_tokenizer, same_ids
 class BiLMConfig(AWDLSTMConfig):
     "Config of two AWD-LSTMs; `hidden_size` is that of both together"
     model_type = 'bi_lm'
-    def __init__(self,
-        special_ids=(), # Ids of special tokens, which keep their positions when a text is reversed
-        **kwargs
-    ):
-        self.special_ids = special_ids
-        super().__init__(**kwargs)
+    special_ids:tuple = () # Ids of special tokens, which keep their positions when a text is reversed
 
 def reversed_positions(ids, mask, special):
     "Return the positions that reverse each row of `ids` `(bs, sl)`, except padding and `special` ids"

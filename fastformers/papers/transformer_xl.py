@@ -22,25 +22,17 @@ from transformers.models.xlnet.modeling_xlnet import XLNetLMHeadModelOutput, XLN
 class TransformerXLConfig(PretrainedConfig):
     "Configure a Transformer-XL, by default with the sizes of the paper's smaller network for WikiText-103"
     model_type = 'transformer_xl'
-    def __init__(self,
-        vocab_size=32000, # Number of tokens
-        hidden_size=410, # Width of the states
-        intermediate_size=2100, # Width of the feed-forward layers
-        num_hidden_layers=16, # Number of blocks
-        num_attention_heads=10, # Heads of each block
-        segment=150, # Number of tokens in a segment
-        mem_len=150, # Number of tokens before its segment that a token sees in each layer
-        dropout=.1, # Dropout of embeddings and in the blocks
-        attention_dropout=0., # Dropout of attention weights
-        initializer_range=.02, # Standard deviation of the initial weights
-        tie_word_embeddings=True,
-        **kwargs
-    ):
-        self.vocab_size,self.hidden_size,self.intermediate_size = vocab_size,hidden_size,intermediate_size
-        self.num_hidden_layers,self.num_attention_heads = num_hidden_layers,num_attention_heads
-        self.segment,self.mem_len,self.initializer_range = segment,mem_len,initializer_range
-        self.dropout,self.attention_dropout = dropout,attention_dropout
-        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+    vocab_size:int = 32000 # Number of tokens
+    hidden_size:int = 410 # Width of the states
+    intermediate_size:int = 2100 # Width of the feed-forward layers
+    num_hidden_layers:int = 16 # Number of blocks
+    num_attention_heads:int = 10 # Heads of each block
+    segment:int = 150 # Number of tokens in a segment
+    mem_len:int = 150 # Number of tokens before its segment that a token sees in each layer
+    dropout:float = .1 # Dropout of embeddings and in the blocks
+    attention_dropout:float = 0. # Dropout of attention weights
+    initializer_range:float = .02 # Standard deviation of the initial weights
+    tie_word_embeddings:bool = True
 
 # %% ../../nbs/papers/14_transformer_xl.ipynb #ee2dbe55
 def distances(n, width): # `(n, width)`
