@@ -101,7 +101,7 @@ def test_all_stages(family, tmp_path):
 def test_a_store(tmp_path):
     tok = ByT5Tokenizer()
     store = TokenStore.build(texts[:5], tok, tmp_path/'s')
-    assert store[0].ids.tolist()==tok(texts[0]).input_ids[:-1] and len(TokenStore(tmp_path/'s', tok))==5
+    assert store[0].ids.tolist()==tok(texts[0]).input_ids[:-1] and len(TokenStore(tmp_path/'s'))==5
 
 def test_hash_knows_settings(tmp_path):
     x = moses(XLMTokenizer, tmp_path)

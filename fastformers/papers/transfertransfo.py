@@ -22,7 +22,7 @@ from safetensors.torch import load_model, save_model
 from tokenizers import processors
 from torch import Tensor, nn
 from ..text.core import TensorTokens, as_tokens, valid_text
-from ..text.encode import HFTokenizer
+from ..text.encode import HFTokenizer, join_sequences
 from ..text.tokenizer import extend_vocab, load_tokenizer
 from ..models.core import LanguageModel, ModelInputs
 from ..models.families import evaluating
@@ -60,7 +60,6 @@ class DialogueTokenizer(HFTokenizer):
     def __init__(self, arch_or_tokenizer, max_len:int=None):
         super().__init__(speaker_tokens(arch_or_tokenizer), max_len)
         self.ids = self.tok.cls_token_id, self.tok.sep_token_id
-    def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts)->list:
         "Encode many dialogues, on all cores"
         ds = [check_turns(o) for o in texts]
@@ -153,8 +152,8 @@ def dialogue_dls(
     for at,n in zip(split_rows(df, None, valid_pct, turns_col), n_distractors):
         start = len(items)
         for right,*wrong in map(tok.encode_batch, candidate_rows([dialogues[i] for i in at], n, objective.seed)):
-            wrong = [o.replace(predicted=False, starts=np.arange(len(o))==0) for o in wrong]
-            items.append(TokenizedRow(ids=torch.cat([right, *wrong])))
+            wrong = [o.replace(predicted=False) for o in wrong]
+            items.append(TokenizedRow(ids=join_sequences([right, *wrong])))
         splits.append(range(start, len(items)))
     dsets = Datasets(items, [[ReadText(turns_col), tok]], splits=splits, dl_type=TokensDL, n_inp=1)
     return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=objective, drop_last=False, **kwargs)

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np, torch
 from .core import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText
-from ..text.encode import HFTokenizer, reads
+from ..text.encode import HFTokenizer, join_sequences, reads
 
 # %% ../../nbs/tasks/03_choice.ipynb #cfea421b
 def choice_row(o):
@@ -30,13 +30,11 @@ def choice_row(o):
 class ChoiceTokenizer(HFTokenizer):
     "Convert a text and its candidates to `TensorTokens`, one sequence for each candidate, and back"
     limit,splits = None,True # a row has any number of tokens, a sequence at most `max_len`
-    def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts):
         "Encode many rows, on all cores"
         rows = [choice_row(o) for o in texts]
         seqs = iter(super().encode_batch([(t,c) for t,*cs in rows for c in cs]))
-        def joined(x, *others): return torch.cat([x, *(o.replace(starts=torch.arange(len(o))==0) for o in others)])
-        return [joined(*islice(seqs, len(o)-1)).as_subclass(TensorTokens) for o in rows]
+        return [join_sequences(islice(seqs, len(o)-1)) for o in rows]
     def decodes(self, o:TensorTokens):
         o = o[o.real]
         parts = [HFTokenizer.decodes(self, s).pieces for s in o.tensor_split(o.starts.nonzero().flatten())]

@@ -25,7 +25,6 @@ class SpanTokenizer(HFTokenizer):
     "Convert (question, context) to `TensorTokens` and back"
     # `predicted`: the first token, for no answer, and each token of the context once
     turns = False
-    def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts): return [x for x,*_ in self.aligned(texts)]
 
     def aligned(self, texts):

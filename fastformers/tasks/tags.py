@@ -31,7 +31,6 @@ def words_of(o): # the words, and (start, end) of each in the text, or in the wo
 class WordTokenizer(HFTokenizer):
     "Convert a text or words to `TensorTokens`, with the first token of each word `predicted`, and back"
     turns = False
-    def encodes(self, o): return o if isinstance(o, TensorTokens) else self.encode_batch([o])[0]
     def encode_batch(self, texts):
         "Encode many texts, or lists of words, on all cores"
         rows = [[*map(valid_text, words_of(o)[0])] for o in texts] # as `rust` counts characters

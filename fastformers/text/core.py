@@ -108,9 +108,8 @@ class TokenText(str):
         return TokenText(*self.marks(target)) if self.marks else target
     def to_html(self):
         "Convert the text to escaped HTML with predicted pieces in colour"
-        return ''.join(_mark(html.escape(o)) if p else html.escape(o) for o,p in self.pieces)
-
-def _mark(o): return f'<b style="color:#c2410c">{o}</b>'
+        shown = ((html.escape(o), p) for o,p in self.pieces)
+        return ''.join(f'<b style="color:#c2410c">{o}</b>' if p else o for o,p in shown)
 
 def _cut(pieces, n):
     for o,p in pieces:
@@ -124,9 +123,7 @@ def _cut(pieces, n):
 # %% ../../nbs/text/00_core.ipynb #87906031
 def valid_text(text:str)->str:
     "Join surrogate pairs of `text` and replace lone surrogates by U+FFFD"
-    try: text.encode()
-    except UnicodeEncodeError: return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
-    return text
+    return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
 
 # %% ../../nbs/text/00_core.ipynb #f43d7804
 def normal(text): # A string, a pair or a list of words

@@ -26,8 +26,7 @@ from .tokenizer import load_tokenizer, tok_hash
 class TokenStore:
     "Open tokenized documents: `tokens` (all ids), and `ends` and `keys` (`text_key`) of the documents"
     def __init__(self,
-        path, # Directory that `build` has written
-        tok=None # Raise an error unless this tokenizer built the store
+        path # Directory that `build` has written
     ):
         self.path = Path(path).expanduser().resolve()
         self.meta = json.loads((self.path/'store.json').read_text(encoding='utf-8'))
@@ -36,7 +35,6 @@ class TokenStore:
             raise ValueError(f"{self.path} has another format than this version reads; build it again")
         self.tokens = self._open('tokens', dtype, self.meta['tokens'])
         self.ends,self.keys = self._open('ends', 'uint64', n),self._open('keys', 'uint64', n)
-        if tok is not None: self.check_tok(tok)
 
     def _open(self, name, dtype, n): # numpy raises an error if the file is too short
         return np.memmap(self.path/f'{name}.bin', np.dtype(dtype).newbyteorder('<'), 'r', shape=(n,))
