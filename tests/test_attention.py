@@ -73,7 +73,6 @@ def test_stats_by_hand():
     assert stats.index.names==['layer','head'] and stats.index.tolist()[-1]==(3,3)
     assert np.allclose(stats, [[far, np.log2(n), 2/n]]*12, atol=1e-4)
     assert [o.get_title() for o in plot_heads(stats)]==['distance','entropy','special']
-    with pytest.raises(ValueError, match='expected 1 or more texts, got none'): head_stats(even, [])
 
 def test_rollout_by_hand():
     first,second = np.array([[1,0],[1,0.]]),np.array([[.5,.5],[0,1]])
@@ -123,9 +122,7 @@ def test_curve(learn):
     assert (curve.lowest<=curve.random).all() and (curve.random<=curve.highest).all()
     assert 'of the heads: error' in plot_head_curve(curve).get_title()
 
-def test_errors_of_gates(tiny):
-    with pytest.raises(ValueError, match=r'3 layers of 4 heads, got \(2, 4\)'):
-        with gated(tiny.model, torch.ones(2,4)): pass
+def test_errors_of_gates():
     for family in ('xlnet','squeezebert','fnet'):
         with pytest.raises(ValueError, match='no output projection|found no end of attention'):
             with gated(network(family).model, torch.ones(3,4)): pass

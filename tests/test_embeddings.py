@@ -2,7 +2,6 @@
 import copy
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.data.block import classifier_dls
-from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import Predictor
 from fastformers.interpret.embeddings import cka, layer_drift, plot_drift, plot_text_map, plot_word_map, separation, text_map, word_map, word_states
 from fastformers.learner.core import classifier_learner
@@ -70,13 +69,6 @@ def test_pictures(tiny):
     assert [o.get_title() for o in plot_word_map(words)]==['embeddings: %.2f'%separation(words,1).accuracy[0], 'layer 2: 1.00', 'layer 3: 1.00']
     assert len(plot_word_map(word_map(tiny, films, 'film'), [1]))==1
 
-def test_errors_of_words(tiny):
-    with pytest.raises(ValueError, match='expected 3 or more texts, got none'): word_map(tiny, [], 'film')
-    with pytest.raises(ValueError, match='expected 3 or more texts, got 1'): word_map(tiny, films[:1], 'film')
-    with pytest.raises(ValueError, match='3 texts have 2 `senses`'): word_map(tiny, films, 'film', ['a','b'])
-    with pytest.raises(ValueError, match="all texts have one sense, 'film'; pass two or more as `senses`"): separation(word_map(tiny, films, 'film'))
-    with pytest.raises(TypeError, match='TextBaseline.*has no layers'): word_states(TextBaseline.fit(tiny_df().text, tiny_df().label), films, 'film')
-
 # texts
 
 def test_a_map_of_texts(tiny, learn):
@@ -86,8 +78,6 @@ def test_a_map_of_texts(tiny, learn):
     table = text_map(learn, df.text, df.label)
     assert (table.wrong==(table.answer!=df.label)).all() and 0<table.wrong.sum()<60 and table.text.tolist()==df.text.tolist()
     assert plot_text_map(table).get_title()==f'{table.wrong.sum()} of 60 answers are wrong'
-    with pytest.raises(ValueError, match='expected 3 or more texts, got 2'): text_map(tiny, films[:2])
-    with pytest.raises(TypeError, match='TextBaseline.*has no vectors'): text_map(TextBaseline.fit(df.text, df.label), df.text)
 
 # drift
 
@@ -114,6 +104,4 @@ def test_a_learner_equals_its_directory(learn, tmp_path):
     assert np.allclose(layer_drift(path, learn, films*3)[['cka','cosine']], 1, atol=1e-6)
 
 def test_errors_of_drift(tiny):
-    with pytest.raises(ValueError, match='different tokenizers'): layer_drift(tiny, network('gpt2'), films)
-    with pytest.raises(ValueError, match='3 layers of width 32, and 2 of width 32'): layer_drift(tiny, network(num_hidden_layers=2), films)
-    with pytest.raises(ValueError, match='got none'): layer_drift(tiny, tiny, [])
+    with pytest.raises(ValueError, match='another tokenizer'): layer_drift(tiny, network('gpt2'), films)

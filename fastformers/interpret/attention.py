@@ -11,11 +11,13 @@ __all__ = ['attention_maps', 'plot_attention', 'head_stats', 'plot_heads', 'roll
 
 # %% ../../nbs/interpret/08_attention.ipynb #9972b0fd
 import copy, re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+import matplotlib.pyplot as plt
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
+from ..inference.answers import as_texts
 from ..inference.predictor import Predictor
-from .embeddings import open_network, some_texts
+from .embeddings import open_network
 from .attribution import whole_texts
 from .slices import rated
 from ..learner.core import as_predictor
@@ -34,7 +36,6 @@ def _attend(model, x):
         with evaluating(model): res = body(**model.model_inputs(x), output_attentions=True).get('attentions')
     finally: body.set_attn_implementation(own)
     if not res: raise ValueError(f"{name} returns no attention weights")
-    if any(o.shape!=res[0].shape for o in res): raise ValueError(f"the layers of {name} attend to other tokens")
     res = torch.cat(res).float()
     if not torch.allclose(res.sum(-1), res.new_ones(()), atol=1e-2):
         raise ValueError(f"{name} returns numbers whose sum is not 1, so they are no attention weights")
@@ -51,7 +52,6 @@ def attention_maps(
 
 def plot_attention(tokens, weights, ax=None): # `ax`; `weights` `(sl, sl)`: of one head, a mean of heads, or a `rollout`
     "Draw attention weights between `tokens`"
-    import matplotlib.pyplot as plt
     n = len(tokens)
     if ax is None: ax = plt.subplots(figsize=(1+n*.32, 1+n*.32))[1]
     ax.imshow(weights, cmap='Blues', vmin=0)
@@ -72,7 +72,7 @@ def head_stats(
     "Compute for each head the mean distance in tokens, the entropy in bits, and the share of special tokens"
     model,tok = open_network(o)
     sums,n,device = 0,0,next(model.parameters()).device
-    for x in tok.encode_batch(some_texts(texts)):
+    for x in tok.encode_batch(as_texts(texts)):
         w = _attend(model, x[None].to(device))               # (layers, heads, sl, sl)
         at = np.arange(len(x))
         far = (w*np.abs(at-at[:,None])).sum(-1)
@@ -83,7 +83,6 @@ def head_stats(
 
 def plot_heads(table): # axes; `table` is indexed by layer and head, as of `head_stats` and `head_importance`
     "Draw each column of `table` as a picture of layers and heads"
-    import matplotlib.pyplot as plt
     table = pd.DataFrame(table)
     axs = plt.subplots(1, table.shape[1], figsize=(4*table.shape[1],3), squeeze=False)[1][0]
     for ax,k in zip(axs, table):
@@ -120,14 +119,11 @@ def gated(
     "Multiply the output of each head by its gate, within a context"
     if isinstance(gates, pd.Series): gates = torch.tensor(gates.unstack().to_numpy(), dtype=torch.float32)
     outs,n = _projections(model)
-    if tuple(gates.shape)!=(len(outs),n):
-        raise ValueError(f"expected gates for {len(outs)} layers of {n} heads, got {tuple(gates.shape)}")
     def gate(g):
         return lambda m,args: ((args[0].unflatten(-1, (n,-1))*g.to(args[0])[:,None]).flatten(-2), *args[1:])
-    hooks = [m.register_forward_pre_hook(gate(g)) for m,g in zip(outs, gates)]
-    try: yield
-    finally:
-        for o in hooks: o.remove()
+    with ExitStack() as hooks:
+        for m,g in zip(outs, gates, strict=True): hooks.enter_context(m.register_forward_pre_hook(gate(g)))
+        yield
 
 def head_importance(
     learn, # A trained classifier
@@ -153,11 +149,10 @@ def head_curve(
     importance, # From `head_importance`
     kept=(1,.75,.5,.25), # Shares of the heads that are kept
     draws=3, # Number of random choices of heads
-    text_col='text', label_col='label', # As in `slices`
-    seed=42 # Of the random choices
+    text_col='text', label_col='label' # As in `slices`
 )->pd.DataFrame: # Index kept; columns important (the error), and for the random choices random (mean), lowest, highest
     "Measure the error of a classifier with only the most important heads, and with random heads"
-    predictor,rng = whole_texts(o),np.random.default_rng(seed)
+    predictor,rng = whole_texts(o),np.random.default_rng(42)
     def error(gates):
         with gated(predictor.model, gates): return 1-rated(predictor, df, text_col, label_col)[-1].mean()
     lots = [pd.Series(rng.random(len(importance)), importance.index) for _ in range(draws)]
@@ -170,7 +165,6 @@ def head_curve(
 
 def plot_head_curve(curve, ax=None): # `ax`; `curve` is a table of `head_curve`
     "Draw the error against the share of heads that is kept"
-    import matplotlib.pyplot as plt
     if ax is None: ax = plt.subplots(figsize=(5,3))[1]
     ax.plot(curve.index, curve.important, marker='o', label='the most important')
     ax.plot(curve.index, curve.random, '--', marker='s', label='random heads')

@@ -11,7 +11,7 @@ __all__ = ['expected_calibration_error', 'plot_reliability']
 # %% ../../nbs/interpret/03_decisions.ipynb #007ff90f
 import numpy as np
 from fastai.learner import Learner
-from sklearn.calibration import calibration_curve
+from sklearn.calibration import CalibrationDisplay
 
 # %% ../../nbs/interpret/03_decisions.ipynb #e7314ca5
 def _outcomes(o, targets=None):
@@ -36,14 +36,10 @@ def expected_calibration_error(
 # %% ../../nbs/interpret/03_decisions.ipynb #a0c7eec3
 def plot_reliability(scores, targets=None, ax=None, n_bins=15): # `ax`
     "Draw accuracy over score, with the arguments of `expected_calibration_error`"
-    import matplotlib.pyplot as plt
-    if ax is None: ax = plt.subplots(figsize=(4,3.5))[1]
     p,hit = _outcomes(scores, targets)
-    accuracy,score = calibration_curve(hit, p, n_bins=n_bins)
+    ax = CalibrationDisplay.from_predictions(hit, p, n_bins=n_bins, name='accuracy', ax=ax).ax_
     ax.hist(p, np.linspace(0, 1, n_bins+1), weights=np.full(len(p), 1/len(p)), color='#cbd5e1',
             label='share of answers')
-    ax.plot([0,1], [0,1], '--', c='grey')
-    ax.plot(score, accuracy, 'o-', label='accuracy')
     title = f'expected calibration error {_error(p, hit, n_bins):.3f}'
     ax.set(xlabel='score', ylabel='accuracy', xlim=(0,1), ylim=(0,1), title=title)
     ax.legend(frameon=False)

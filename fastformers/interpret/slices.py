@@ -163,7 +163,6 @@ def suspects(
     labels = read_labels(df, label_col, task)
     names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])
-    if k<2: raise ValueError("expected two rows or more of two labels")
     if isinstance(predictor, Learner): predictor = as_predictor(predictor)
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
@@ -177,7 +176,6 @@ def suspects(
 def _words(texts, **kwargs):
     "Count words and pairs of words, or what `kwargs` say, as TF-IDF vectors of length 1"
     texts = [' '.join(L(o)) for o in texts]
-    if not any(map(str.strip, texts)): raise ValueError(f"all {len(texts)} texts are blank")
     usual = dict(token_pattern=word_pattern.pattern, ngram_range=(1,2), sublinear_tf=True)
     return TfidfVectorizer(**kwargs or usual).fit_transform(texts)
 
