@@ -49,7 +49,7 @@ def same(a, b, tol=1e-5):
     assert (losses(a)-losses(b)).abs().max()<tol
     assert torch.tensor(a.recorder.values).sub(torch.tensor(b.recorder.values)).abs().max()<tol
     return all((p-q).abs().max()<tol for p,q in zip(a.model.parameters(), b.model.parameters()))
-def rows(learn): return len(learn.frozen_cache.cache.rows)
+def rows(learn): return len(learn.frozen_cache.rows)
 
 # --- equal to the run without
 
@@ -163,7 +163,7 @@ def test_nothing_is_kept_when_all_trains():
 def test_budget():
     plain = fit(classifier(), head_alone)
     learn = fit(classifier('bert', FrozenCache(max_gb=1.5e-5)), head_alone)
-    assert 0<learn.frozen_cache.cache.nbytes<=1.5e4 and 0<rows(learn)<len(small) and learn.ran.n[0]>learn.ran.n[1]>0
+    assert 0<learn.frozen_cache.nbytes<=1.5e4 and 0<rows(learn)<len(small) and learn.ran.n[0]>learn.ran.n[1]>0
     assert same(plain, learn) and same(plain, fit(classifier('bert', FrozenCache(max_gb=1e-9)), head_alone))
 
 # --- modes

@@ -11,6 +11,7 @@ __all__ = ['lm_on', 'AuxiliaryLM']
 # %% ../../nbs/callback/11_auxiliary_lm.ipynb #bab9acd9
 import logging
 from ..text.core import as_tokens
+from ..text.tokenizer import check_same_tok
 from ..models.core import LanguageModel, split_sequences
 from ..models.load import fit_vocab, load_hf, quiet_hf
 from ..objectives.core import Objective
@@ -49,16 +50,12 @@ class AuxiliaryLM(Regularizer):
     def after_create(self):
         tok = tokenizer_of(self.dls)
         if self.objective is None: self.objective = default_objective(tok)
-        self.objective.check_tok(tok)
+        check_same_tok(tok.tok, self.objective.tok, '`objective`')
         self.objective.check(self.model.config)
         self.model.lm = lm_on(self.model, self.objective.auto_cls, self.arch)
         if self.model.lm.new_head:
             _log.warning(f"{self.model.lm.loaded.source} has no LM head: a new one starts random; "
                          "pass the directory of a language model as `arch`")
-
-    def setup(self):
-        if not hasattr(self.model, 'lm'):
-            raise ValueError("pass `AuxiliaryLM` in `cbs` of `classifier_learner`, not of a fit")
 
     def penalty(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text

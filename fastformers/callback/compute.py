@@ -22,21 +22,16 @@ from .distributed import is_idle, loss_weight, shared, summed
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/04_compute.ipynb #aa5f46c5
-def _linear_seconds(dtype, n=512):
-    "Seconds of forward and backward of an `n` x `n` linear layer on the CPU"
-    x,w = (torch.linspace(-1, 1, n*n).view(n,n).requires_grad_() for _ in range(2)) # no random numbers
-    start = time.perf_counter()
-    with torch.enable_grad(), torch.autocast('cpu', dtype=torch.bfloat16, enabled=dtype==torch.bfloat16):
-        y = F.linear(x, w)
-    y.float().sum().backward()
-    return time.perf_counter()-start
-
 @cache
 def bf16_speedup()->float: # above 1: bfloat16 is faster
-    "Measure the speed of bfloat16 relative to float32 on this CPU, once per process"
-    dtypes = torch.float32,torch.bfloat16
-    times = [[_linear_seconds(o) for o in dtypes] for _ in range(5)] # alternate both
-    fp32,bf16 = map(min, zip(*times))
+    "Measure the speed of bfloat16 relative to float32 for a linear layer on this CPU, once per process"
+    x,w = (torch.linspace(-1, 1, 512**2).view(512,512).requires_grad_() for _ in range(2)) # no random numbers
+    def seconds(bf16):
+        start = time.perf_counter()
+        with torch.enable_grad(), torch.autocast('cpu', dtype=torch.bfloat16, enabled=bf16): y = F.linear(x, w)
+        y.float().sum().backward()
+        return time.perf_counter()-start
+    fp32,bf16 = map(min, zip(*([seconds(False), seconds(True)] for _ in range(5)))) # alternate both
     return fp32/bf16
 
 class cpu_bf16(Callback):

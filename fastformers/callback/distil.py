@@ -18,7 +18,7 @@ from ..data.block import tokenizer_of
 from ..inference.predictor import Predictor, from_hf
 from ..models.families import block_modules, get_meta
 from ..text.core import as_tokens
-from ..text.tokenizer import tok_hash
+from ..text.tokenizer import check_same_tok
 
 # %% ../../nbs/callback/07_distil.ipynb #d1000008
 class Distil(Regularizer):
@@ -38,8 +38,7 @@ class Distil(Regularizer):
             if not task.one_class or [*o.task.labels]!=[*task.labels]:
                 raise ValueError("`Distil` needs one label a text and a teacher with the same labels; "
                                  f"got {task.labels} and {o.task.labels}")
-            if tok_hash(o.tok.tok)!=tok_hash(tok.tok):
-                raise ValueError("the teacher has another tokenizer than the data; build the dls with the teacher's")
+            check_same_tok(tok.tok, o.tok.tok, 'the teacher')
             o.model.to(self.dls.device)
 
     @torch.no_grad()

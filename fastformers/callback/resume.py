@@ -19,9 +19,8 @@ import numpy as np, torch
 from torch import Tensor
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException
-from fastai.basics import CancelFitException, L, Lookahead, OptimWrapper, Recorder, get_random_states
-from fastai.basics import set_random_states
+from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException, CancelFitException
+from fastai.basics import L, Lookahead, OptimWrapper, Recorder, get_random_states, set_random_states
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation

@@ -13,8 +13,7 @@ __all__ = ['lm_dls', 'classifier_dls', 'TokenizedRow', 'ReadText', 'ReadLabel', 
 import logging
 import numpy as np, pandas as pd
 import torch
-from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates
-from fastai.basics import first
+from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates, first
 from ..tasks.core import listed
 from ..text.readers import check_columns
 from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows
@@ -22,7 +21,7 @@ from .labels import warn_blank, warn_leak, warn_typos
 from .packing import PackedRows
 from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, is_pair, reads, texts_in
-from ..text.tokenizer import pair_tokens, separates_pairs
+from ..text.tokenizer import check_same_tok, pair_tokens, separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
@@ -49,7 +48,7 @@ def lm_dls(
     objective = default_objective(tok, seed) if objective is None else objective
     if not isinstance(objective, Objective):
         raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")
-    objective.check_tok(tok)
+    check_same_tok(tok.tok, objective.tok, '`objective`')
     if isinstance(data, TokenStore):
         docs,is_valid = data,held_out(data.keys/2**64, valid_pct)
         splits = np.flatnonzero(~is_valid),np.flatnonzero(is_valid)

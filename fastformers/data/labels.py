@@ -81,8 +81,6 @@ def split_rows(df,
     else:
         texts = map(_joined, df[listed(group_col or text_col)].itertuples(index=False))
         at = np.array([text_key(o)/2**64 for o in texts])
-        if len(at)>1 and len({*at})==1: raise ValueError(f"all {len(at)} rows are one {'text' if group_col is None else 'group'}; "
-            "is this the right column?")
         v = held_out(at, valid_pct) if names is None else _stratified(at, names, valid_pct)
     if v.all() or not v.any():
         raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; "

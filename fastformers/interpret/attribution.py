@@ -81,14 +81,11 @@ def integrated_gradients(predictor, text, at, words, steps=64):
         start = torch.where(real.to(out.device)[:,None], blanks, out).detach()
         seen.extend([(start+share*(out.detach()-start)).requires_grad_(), out.detach()-start])
         return seen[0]
-    hook = predictor.model.body.get_input_embeddings().register_forward_hook(between)
-    try:
-        with torch.enable_grad():
-            o = predictor.model(x).float()
-            rest = [i for i in range(o.shape[1]) if i!=at]
-            o = o[:,at]-o[:,rest].logsumexp(1) if predictor.task.one_class else o[:,at]
-            grad, = torch.autograd.grad(o.sum(), seen[:1])
-    finally: hook.remove()
+    with predictor.model.body.get_input_embeddings().register_forward_hook(between), torch.enable_grad():
+        o = predictor.model(x).float()
+        rest = [i for i in range(o.shape[1]) if i!=at]
+        o = o[:,at]-o[:,rest].logsumexp(1) if predictor.task.one_class else o[:,at]
+        grad, = torch.autograd.grad(o.sum(), seen[:1])
     weights = np.zeros(len(words))
     for i,v in zip(places, (grad*seen[1]).sum(-1).mean(0).double().cpu().numpy()[real.numpy()]):
         (a,b),part = e.offsets[i],e.sequence_ids[i] or 0

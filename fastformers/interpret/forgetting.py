@@ -14,7 +14,7 @@ import math
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from ..text.encode import HFTokenizer
-from ..text.tokenizer import load_tokenizer, tok_hash
+from ..text.tokenizer import check_same_tok, load_tokenizer
 from ..models.families import evaluating, max_length
 from ..models.load import LoadReport, load_body, load_hf
 from ..models.core import HFModel, LanguageModel
@@ -72,9 +72,7 @@ def forgetting(
     texts = [texts] if isinstance(texts, str) else list(texts)
     def tok_of(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o))
     toks = [tok_of(o) for o in stages.values()]
-    if len({tok_hash(o) for o in toks})>1:
-        raise ValueError(f"losses of {', '.join(stages)} cannot be compared: "
-                         "they do not all have the same tokenizer")
+    for k,o in zip(stages, toks): check_same_tok(toks[0], o, k)
     obj,rows,res = default_objective(toks[0], seed),None,[]
     for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)

@@ -50,7 +50,7 @@ class WeightDropLSTM(nn.LSTM):
 
 # %% ../../nbs/models/02_awd_lstm.ipynb #aa000010
 class _AWDLSTMBase(PreTrainedModel):
-    config_class,base_model_prefix = AWDLSTMConfig,'model'
+    config_class,base_model_prefix,_input_embed_layer = AWDLSTMConfig,'model','embeddings'
     def _init_weights(self, module):
         if isinstance(module, nn.Embedding):
             r = self.config.initializer_range
@@ -67,8 +67,6 @@ class AWDLSTMModel(_AWDLSTMBase):
         layers = (WeightDropLSTM(a, b, config.weight_dropout) for a,b in zip(widths, widths[1:]))
         self.layers = nn.ModuleList(layers)
         self.post_init()
-    def get_input_embeddings(self): return self.embeddings
-    def set_input_embeddings(self, new): self.embeddings = new
 
     def forward(self, input_ids, attention_mask=None, output_hidden_states=False, **kwargs):
         c = self.config
@@ -95,8 +93,6 @@ class AWDLSTMForCausalLM(_AWDLSTMBase, GenerationMixin):
         super().__init__(config)
         self.model,self.lm_head = AWDLSTMModel(config),nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
-    def get_output_embeddings(self): return self.lm_head
-    def set_output_embeddings(self, new): self.lm_head = new
     def forward(self, input_ids, attention_mask=None, **kwargs):
         return CausalLMOutput(logits=self.lm_head(self.model(input_ids, attention_mask).last_hidden_state))
     def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **kwargs):

@@ -61,9 +61,6 @@ def load_config(
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
-def _from_config(cls): # only an Auto class has `from_config`
-    return cls.from_config if hasattr(cls, 'from_config') else cls._from_config
-
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
     except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
@@ -109,7 +106,8 @@ def load_hf(
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
     with quiet_hf():
-        if random: hf,info = _from_config(auto_cls)(cfg, dtype=dtype, **kwargs),None
+        make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # only an Auto class has the first
+        if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
             hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)

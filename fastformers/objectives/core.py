@@ -22,7 +22,6 @@ from fasttransform import ItemTransform
 from ..files import Registry
 from ..text.core import TensorTokens
 from ..text.encode import HFTokenizer
-from ..text.tokenizer import tok_hash
 from ..models.core import LanguageModel
 from ..models.load import load_config, load_hf
 
@@ -113,11 +112,6 @@ class Objective(ItemTransform):
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property
     def tok(self): "Return the tokenizer"; return self.tfm.tok
-
-    def check_tok(self, tok):
-        "Raise unless the data's `tok` is the tokenizer of this objective"
-        if tok_hash(tok.tok)!=tok_hash(self.tok):
-            raise ValueError("`objective` has another tokenizer than the data; pass the same `tok` to both")
 
     def __call__(self, b, split_idx=None, **kwargs):
         self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)

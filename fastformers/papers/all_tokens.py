@@ -39,9 +39,8 @@ class CopyLM(LanguageModel):
     def gated(self, x):
         "Compute the logits of the LM head `(bs, k, V)` and of D `(bs, k, 1)`, for a batch whose padding is safe"
         at,states = predicted_at(x.predicted),[]
-        hook = self.body.register_forward_hook(lambda body,args,out: states.append(out[0]))
-        try: logits = self.hf(**self.model_inputs(x)).logits
-        finally: hook.remove()
+        with self.body.register_forward_hook(lambda body,args,out: states.append(out[0])):
+            logits = self.hf(**self.model_inputs(x)).logits
         return [at_positions(o, at).float() for o in (logits, self.hf.copy_gate(states[0]))]
 
     def logits(self, x):

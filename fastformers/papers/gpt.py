@@ -13,8 +13,7 @@ __all__ = ['gpt_tokens', 'gpt_learner']
 # %% ../../nbs/papers/15_gpt.ipynb #7b000005
 from functools import partial
 from fastai.basics import L, delegates
-from tokenizers import processors
-from ..text.tokenizer import extend_vocab
+from ..text.tokenizer import with_template
 from ..models.heads import PoolingHead
 from ..data.block import tokenizer_of
 from ..callback.auxiliary_lm import AuxiliaryLM
@@ -23,11 +22,8 @@ from ..learner.core import classifier_learner
 # %% ../../nbs/papers/15_gpt.ipynb #7b000008
 def gpt_tokens(tok): # `tok` is not changed
     "Add three tokens to a copy of `tok`: a text is `<s> a <e>`, a pair `<s> a <$> b <e>` (section 3.3)"
-    new = extend_vocab(tok, bos_token='<s>', sep_token='<$>', cls_token='<e>')
-    new.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single='<s> $A <e>', pair='<s> $A <$> $B:1 <e>:1',
-        special_tokens=[(o, new.convert_tokens_to_ids(o)) for o in ('<s>','<$>','<e>')])
-    return new
+    return with_template(tok, '<s> $A <e>'.split(), '<s> $A <$> $B:1 <e>:1'.split(),
+                         bos_token='<s>', sep_token='<$>', cls_token='<e>')
 
 # %% ../../nbs/papers/15_gpt.ipynb #7b000012
 @delegates(classifier_learner, but=['head','pool'])

@@ -17,7 +17,7 @@ from ..data.block import tokenizer_of
 from ..tasks.core import loss_for, task_of
 from ..models.core import TextClassifier
 from ..models.heads import as_head
-from ..text.tokenizer import tok_hash
+from ..text.tokenizer import check_same_tok
 
 # %% ../../nbs/papers/09_mt_dnn.ipynb #e25383ab
 class AuxiliaryTasks(Regularizer):
@@ -37,13 +37,11 @@ class AuxiliaryTasks(Regularizer):
 
     def after_create(self):
         sizes = np.array([len(o.train_ds) for o in self.tasks.values()], float)**self.alpha
-        own = tok_hash(tokenizer_of(self.dls).tok)
         self.shares,self.batches,self.losses = sizes/sizes.sum(),{},{}
         heads = nn.ModuleDict()
         at = (getattr(self.model.head, 'spec', None) or {}).get('at', 'cls')
         for name,dls in self.tasks.items():
-            if tok_hash(tokenizer_of(dls).tok)!=own:
-                raise ValueError(f"the dls of {name!r} have another tokenizer than the learner's; build all with the same")
+            check_same_tok(tokenizer_of(self.dls).tok, tokenizer_of(dls).tok, name)
             task,pairing = task_of(dls),tokenizer_of(dls).pairing
             pairing = None if pairing=='together' else pairing
             def head(nf): return as_head(task.head(at=at, pairing=pairing), nf, task.n_out)

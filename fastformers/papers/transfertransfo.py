@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np, torch, torch.nn.functional as F
 from fastai.basics import Datasets
 from safetensors.torch import load_model, save_model
-from tokenizers import processors
 from torch import Tensor, nn
 from ..text.core import TensorTokens, as_tokens, valid_text
 from ..text.encode import HFTokenizer, join_sequences
-from ..text.tokenizer import extend_vocab, load_tokenizer
+from ..text.tokenizer import load_tokenizer, with_template
 from ..models.core import LanguageModel, ModelInputs
 from ..models.families import evaluating
 from ..models.load import quiet_hf
@@ -42,11 +41,8 @@ def speaker_tokens(tok):
     "Add `speakers` to a copy of `tok`: a pair of texts is `<a> text <b> reply <a>`, a text `<a> text <b>`"
     tok = load_tokenizer(tok)
     if (tok.cls_token,tok.sep_token)==speakers: return tok
-    new = extend_vocab(tok, cls_token=speakers[0], sep_token=speakers[1])
-    new.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single='<a> $A <b>:1', pair='<a> $A <b>:1 $B:1 <a>:1',
-        special_tokens=[(o, new.convert_tokens_to_ids(o)) for o in speakers])
-    return new
+    return with_template(tok, '<a> $A <b>:1'.split(), '<a> $A <b>:1 $B:1 <a>:1'.split(),
+                         cls_token=speakers[0], sep_token=speakers[1])
 
 def check_turns(o):
     "Return the turns of the dialogue `o`, or raise unless they are two texts or more and none is blank"

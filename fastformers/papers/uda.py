@@ -22,7 +22,7 @@ from ..interpret.forgetting import stage_lm
 from ..models.families import evaluating
 from ..objectives.mlm import MLM
 from .electra import fill
-from ..text.tokenizer import load_tokenizer, tok_hash
+from ..text.tokenizer import check_same_tok, load_tokenizer
 
 # %% ../../nbs/papers/08_uda.ipynb #e1000008
 class Consistency(Regularizer):
@@ -53,8 +53,7 @@ class Consistency(Regularizer):
         texts,self.n = as_texts(self.texts),self.dls.train.bs
         self.rows = sorted(zip(self.tok.encode_batch(texts), texts), key=lambda o: len(o[0]))
         if self.fill is None: return
-        if tok_hash(load_tokenizer(self.fill))!=tok_hash(self.tok.tok):
-            raise ValueError(f"{self.fill} has another tokenizer than the classifier; train both with one")
+        check_same_tok(self.tok.tok, load_tokenizer(self.fill), self.fill)
         self.lm = stage_lm(self.fill, self.mask.auto_cls).to(self.dls.device)
 
     def unlabelled(self):

@@ -154,7 +154,6 @@ class Task:
         "Make the task from the result `d` of `to_dict`"
         facts = dict(target_scale=None, temperature=None) | d
         scale,t = facts.pop('target_scale'),facts.pop('temperature')
-        if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         res = tasks[facts.pop('name')](**facts)
         res.target_scale,res.temperature = scale,t
         return res
@@ -345,10 +344,8 @@ class OwnLoss(nn.Module):
     def forward(self, pred, y): # `(bs, 1)` and `(bs,)` would broadcast
         if pred.numel()==y.numel(): pred = pred.reshape(y.shape)
         if self.reduction=='mean': return self.f(pred, y)
-        if not hasattr(self.f, 'reduction'): return self.f(pred, y, reduction=self.reduction)
-        old,self.f.reduction = self.f.reduction,self.reduction
-        try: return self.f(pred, y)
-        finally: self.f.reduction = old
+        from fastai.callback.mixup import NoneReduce
+        with NoneReduce(self.f) as f: return f(pred, y)
 
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"

@@ -120,13 +120,11 @@ class HFTokenizer(Transform):
         max_tokens=65536 # Maximum number of tokens of a batch, padding included
     ): # Yields row numbers and their tokens `(bs, sl)`
         "Group `rows` of similar length into batches, longest first, padded on the right"
-        at = []
-        for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):
-            if at and len(at)>=min(bs, max(max_tokens//len(rows[at[0]]), 1)):
-                yield at, self.batch(rows[j] for j in at)
-                at = []
-            at.append(i)
-        if at: yield at, self.batch(rows[j] for j in at)
+        order,i = sorted(range(len(rows)), key=lambda i: -len(rows[i])),0
+        while i<len(rows):
+            at = order[i:i+min(bs, max(max_tokens//len(rows[order[i]]), 1))]
+            yield at, self.batch(rows[j] for j in at)
+            i += len(at)
 
     def between(self, text, start, end)->TensorTokens:
         "Encode the string `text` and mark the characters from `start` to `end` as `predicted`"

@@ -7,7 +7,7 @@ trained in `text.train_tokenizer`. This module does not import fastai."""
 
 # %% auto #0
 __all__ = ['Encoding', 'load_tokenizer', 'PythonEncoder', 'need_rust', 'extend_vocab', 'same_ids', 'separates_pairs',
-           'pair_tokens', 'ordinary_ids', 'tok_hash']
+           'with_template', 'pair_tokens', 'ordinary_ids', 'tok_hash', 'check_same_tok']
 
 # %% ../../nbs/text/02_tokenizer.ipynb #63fc6061
 import copy, json, os, tempfile, time
@@ -108,17 +108,22 @@ def separates_pairs(tok)->bool:
     seq = (tok.backend_tokenizer if tok.is_fast else PythonEncoder(tok)).encode('a', 'a').sequence_ids # None for special tokens
     return None in seq[seq.index(0):seq.index(1)]
 
+def with_template(tok, single, pair, **roles)->PreTrainedTokenizerBase:
+    "Add special tokens to a copy of `tok`, with `single` and `pair` as the pieces of its templates"
+    new,names = extend_vocab(tok, **roles),{o.removesuffix(':1') for o in pair}-{'$A','$B'}
+    new.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(o, new.convert_tokens_to_ids(o)) for o in names])
+    return new
+
 def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template has a separator already
     "Add separators to a copy of `tok`: a pair is `a <sep> b <cls>`, a text `a <cls>` (Radford et al. 2018)"
     tok = load_tokenizer(tok)
     if separates_pairs(tok): return tok
     need_rust(tok, 'new separators')
-    new,alone = extend_vocab(tok, sep_token='<sep>', cls_token='<cls>'),tok.backend_tokenizer.encode('a')
+    alone = tok.backend_tokenizer.encode('a')
     start = alone.tokens[:alone.sequence_ids.index(0)] # such as Llama's <s>
-    new.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*start, '$A', '<cls>'], pair=[*start, '$A', '<sep>', '$B:1', '<cls>:1'],
-        special_tokens=[(o, new.convert_tokens_to_ids(o)) for o in {'<sep>', '<cls>', *start}])
-    return new
+    return with_template(tok, [*start, '$A', '<cls>'], [*start, '$A', '<sep>', '$B:1', '<cls>:1'],
+                         sep_token='<sep>', cls_token='<cls>')
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
 def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
@@ -137,3 +142,8 @@ def tok_hash(tok)->str: # 16 hexadecimal digits
     special = {k:str(v) for k,v in tok.special_tokens_map.items()}
     backwards = ['backwards'] if tok.init_kwargs.get('backwards') else []
     return content_hash([json.dumps([_rules(tok), special], sort_keys=True), *backwards])
+
+def check_same_tok(tok, other, what):
+    "Raise `ValueError` unless the tokenizers `tok` and `other`, which is that of `what`, are the same"
+    if tok_hash(tok)!=tok_hash(other):
+        raise ValueError(f"{what} has another tokenizer; build both with the same")
