@@ -193,7 +193,7 @@ def test_conflicts_across_blocks():
         found = conflicts(df, block=block)
         assert [*found.index]==[3,5] and found.iloc[0].tolist()[:4]==[df.text[3],'no',df.text[80],'yes'] and .9<found.cosine.iloc[1]<1
     assert conflicts(df[:10]).empty and list(conflicts(df[:1]))==list(found)
-    with pytest.raises(ValueError, match='blank'): conflicts(df.assign(text=' '))
+    with pytest.raises(ValueError, match='empty vocabulary'): conflicts(df.assign(text=' '))
 
 # checks
 

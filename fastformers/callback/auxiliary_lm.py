@@ -57,6 +57,10 @@ class AuxiliaryLM(Regularizer):
             _log.warning(f"{self.model.lm.loaded.source} has no LM head: a new one starts random; "
                          "pass the directory of a language model as `arch`")
 
+    def setup(self):
+        if not hasattr(self.model, 'lm'):
+            raise ValueError("pass `AuxiliaryLM` in `cbs` of `classifier_learner`, not of a fit")
+
     def penalty(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text
         self.objective.pct_train = self.pct_train

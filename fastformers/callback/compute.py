@@ -98,13 +98,10 @@ class TokenAccumulation(Callback):
         self.seen += n
         if w!=self.unit: self.learn.loss_grad = self.loss_grad*(w/self.unit)
 
-    @property
-    def _closes(self):
-        return (self.seen>=(self.n_tokens or self.n_acc) or self.iter+1==self.n_iter
-                or any(o.ends_step() for o in self.learn.cbs if isinstance(o, ScheduleRunner)))
-
     def before_step(self):
-        if not self._closes: raise CancelBatchException() # no step; gradients are kept
+        ends = any(o.ends_step() for o in self.learn.cbs if isinstance(o, ScheduleRunner))
+        full = self.seen>=(self.n_tokens or self.n_acc)
+        if not (full or ends or self.iter+1==self.n_iter): raise CancelBatchException() # gradients are kept
         scale = self.unit/self.total if self.total else 1.
         if scale!=1:
             for p in self.model.parameters():

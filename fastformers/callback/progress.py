@@ -10,7 +10,7 @@ __all__ = ['TerminalProgress', 'terminal_progress', 'script_progress', 'Diverged
 # %% ../../nbs/callback/06_progress.ipynb #1f817a6b
 import math, sys, tempfile, torch
 from contextlib import contextmanager, nullcontext
-from fastai.basics import Callback, L, Learner, defaults, delegates, patch
+from fastai.basics import Callback, Learner, defaults, delegates, patch
 from fastai.callback.progress import ProgressCallback
 from fastcore.foundation import first, noop
 from fastcore.imports import IN_NOTEBOOK
@@ -74,16 +74,15 @@ class StopAtNaN(Callback):
 
 # %% ../../nbs/callback/06_progress.ipynb #7c1d5a05
 @patch
-@delegates(Learner.fit_schedule)
+@delegates(Learner.fit_schedule, but=['cbs'])
 def fit_halving(self:Learner,
     schedule, # As in `fit_schedule`
     lr=None, # As in `fit_schedule`
     halvings:int=3, # Maximum number of times; 0: a loss that is no number raises `Diverged`
-    cbs=None, # More callbacks for this fit
     **kwargs
 ):
     "Train with `schedule`, and go back to the last checkpoint with half the rate each time the loss diverges"
-    def fit(most=math.inf): self.fit_schedule(schedule, lr, cbs=[StopAtNaN(most), *L(cbs)], **kwargs)
+    def fit(most=math.inf): self.fit_schedule(schedule, lr, cbs=StopAtNaN(most), **kwargs)
     if not halvings: return fit()
     resume = first(o for o in self.cbs if isinstance(o, Resume))
     with tempfile.TemporaryDirectory() as d:

@@ -146,13 +146,11 @@ anneals = Registry('anneal', 'fastformers.papers') # functions: finished fractio
 def one_cycle(
     pct:float, # finished fraction of the step
     pct_start:float=0.25, # position of the maximum
-    div:float=25., # the start is 1/div
-    div_final:float=1e5, # the end is 1/div_final
 )->float:
     "Return the share of the rate on two half cosines (Smith & Topin 2017, as in fastai)"
     def cos(start, end, p): return end + (start-end)*(1+math.cos(math.pi*p))/2
-    if pct<pct_start: return cos(1/div, 1, pct/pct_start)
-    return cos(1, 1/div_final, (pct-pct_start)/(1-pct_start or 1))
+    if pct<pct_start: return cos(1/25, 1, pct/pct_start)
+    return cos(1, 1e-5, (pct-pct_start)/(1-pct_start or 1))
 
 @anneals.add
 def slanted_triangular(

@@ -173,11 +173,10 @@ def faithfulness(
     predictor, # Any predictor, or a `Learner`
     texts, # Texts or pairs; a hundred or more
     methods=('erasure','integrated_gradients'), # Names in `attributions`
-    share:float=.2, # Share of the words of each text
-    seed:int=42 # Of the random words
+    share:float=.2 # Share of the words of each text
 )->pd.DataFrame: # A row for each method: means, and the interval of the difference to random words
     "Measure how far the score of the label falls without the top words, and with nothing else"
-    predictor,rng,rows = whole_texts(predictor),np.random.default_rng(seed),{}
+    predictor,rng,rows = whole_texts(predictor),np.random.default_rng(42),{}
     def drops(text, at, words, order):
         k = int(np.ceil(share*len(words)))
         less = [text, without(text, words.iloc[order[:k]]), without(text, words.iloc[order[k:]])]

@@ -145,8 +145,7 @@ def checks(
     text_col='text', # Column of the texts, or a pair of columns
     which=None, # Names in `all_checks`, `Check`s, or a dict name -> function of a text; default: all
     labels=(), # For checks that expect 'lower' or 'higher' and name no labels; without labels they do not run
-    most:int=500, # Most rows, drawn at random
-    seed:int=42 # Of the drawn rows
+    most:int=500 # Most rows, drawn at random
 )->pd.DataFrame: # Columns check, rows, failures (share), low, high, examples (text, changed text, answer, new answer)
     "Change texts, and compute the share of rows whose answer is not as expected"
     predictor = whole_texts(predictor)
@@ -158,7 +157,7 @@ def checks(
     known = [*map(str, predictor.labels)]
     if odd := [str(l) for o in found for l in o.labels if str(l) not in known]:
         raise ValueError(f"{odd[0]!r} is no label; expected one of {', '.join(known)}")
-    texts = texts_in(df.sample(min(most, len(df)), random_state=seed), text_col)
+    texts = texts_in(df.sample(min(most, len(df)), random_state=42), text_col)
     before = torch.as_tensor(predictor.scores(texts))
     rows = [_run(predictor, o, texts, before) for o in found if o.expect=='same' or o.labels]
     return pd.DataFrame(rows).sort_values('low', ascending=False, kind='stable', ignore_index=True)

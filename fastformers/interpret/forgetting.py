@@ -64,7 +64,6 @@ def forgetting(
     texts, # strings, such as general text that no stage was trained on
     head=None, # directory with the LM head for classifiers; default: what each learner began with
     max_len:int=128, # most tokens of a text
-    seed:int=42, # of the masks
 )->pd.DataFrame: # a row a stage; a change above 0: forgotten
     "Compute the LM loss of each stage on `texts`, and its change since the first with a 95 % interval"
     if isinstance(stages, Learner):
@@ -73,7 +72,7 @@ def forgetting(
     def tok_of(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o))
     toks = [tok_of(o) for o in stages.values()]
     for k,o in zip(stages, toks): check_same_tok(toks[0], o, k)
-    obj,rows,res = default_objective(toks[0], seed),None,[]
+    obj,rows,res = default_objective(toks[0]),None,[]
     for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)
         if rows is None:

@@ -153,8 +153,7 @@ def suspects(
     predictor, # A `Predictor` or `Learner` not trained on these labels, for its `vectors`; None or a `TextBaseline`: words
     df, # Labelled rows
     text_col='text', label_col='label', # As in `slices`, with one label a row
-    folds:int=5, # Folds of the cross-validation
-    seed:int=42 # Of the folds
+    folds:int=5 # Folds of the cross-validation
 )->pd.DataFrame: # Columns text, label, other, score (of the other label), given (score of the label)
     "List the rows whose label is probably wrong, the most certain first"
     check_columns(df, text_col=text_col, label_col=label_col)
@@ -167,7 +166,7 @@ def suspects(
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # of classes with fewer rows than folds
-        parts = StratifiedKFold(k, shuffle=True, random_state=seed)
+        parts = StratifiedKFold(k, shuffle=True, random_state=42)
         p = cross_val_predict(LogisticRegression(C=C, max_iter=1000), x, y, cv=parts, method='predict_proba')
     at,rows = p.argmax(1),np.arange(len(y))
     res = dict(text=texts, label=labels, other=names[at], score=p[rows,at], given=p[rows,y])

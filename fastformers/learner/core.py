@@ -279,14 +279,6 @@ def push_to_hub(self:Learner,
     "Upload what `to_hf` writes to the model hub, where `from_hf(repo_id)` opens it"
     with TemporaryDirectory() as d: return push(self.to_hf(Path(d)/'model'), repo_id, private)
 
-def _load_weights(mine, theirs, path):
-    "Copy the loaded weights of the `HFModel` `theirs` into `mine`"
-    hf,other = (o.hf if mine.is_lm else o.body for o in (mine,theirs))
-    a,b = plain_state(hf),plain_state(other)
-    check_shapes(b, a, path)
-    hf.load_state_dict({k:b[k] for k in b if k in a and k not in theirs.loaded.new}, strict=False)
-    mine.loaded = theirs.loaded
-
 @patch
 def load_encoder(self:Learner, path)->Learner:
     "Load the weights of a stage or checkpoint `path` into the language model or body, with its adapters"
@@ -296,7 +288,12 @@ def load_encoder(self:Learner, path)->Learner:
         raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: "
                          "call `remove_adapters` first")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
-    for a,b in zip(mine.parts, theirs.parts): _load_weights(a, b, path)
+    for to,of in zip(mine.parts, theirs.parts):
+        ours,source = (o.hf if to.is_lm else o.body for o in (to,of))
+        a,b = plain_state(ours),plain_state(source)
+        check_shapes(b, a, path)
+        ours.load_state_dict({k:b[k] for k in b if k in a and k not in of.loaded.new}, strict=False)
+        to.loaded = of.loaded
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     self.remove_cbs(Lineage)
     self.add_cb(Lineage(path))

@@ -24,18 +24,15 @@ def _mixed(vecs, old, n):
     return new*(np.linalg.norm(old, axis=1)/np.linalg.norm(new, axis=1))[:,None]
 
 @patch
-def start_from_counts(self:Learner,
-    window=5, # Neighbours are at most so many tokens away
-    scale=4. # Spread of the vectors, relative to the random embeddings that they replace
-):
+def start_from_counts(self:Learner):
     "Start the token embeddings of a language model from counts of neighbours in its training rows"
     model = self.model
     emb = model.hf.get_input_embeddings().weight
-    vecs,n = count_vectors((o['ids'].ids.numpy() for o in self.dls.train.items), *emb.shape, window)
+    vecs,n = count_vectors((o['ids'].ids.numpy() for o in self.dls.train.items), *emb.shape)
     vecs[tokenizer_of(self.dls).tok.all_special_ids] = 0
     known = vecs.any(1)
     old,vecs = emb.detach().float().cpu().numpy()[known],vecs[known]
-    new = _mixed(vecs, old, n[known]) if model.loaded.loaded else vecs*(scale*emb.std().item()/vecs.std())
+    new = _mixed(vecs, old, n[known]) if model.loaded.loaded else vecs*(4*emb.std().item()/vecs.std())
     with torch.no_grad():
         emb[torch.from_numpy(known).to(emb.device)] = torch.from_numpy(new).to(emb)
         for out in (o.hf.get_output_embeddings() for o in model.parts if not model.loaded.loaded):

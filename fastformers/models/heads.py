@@ -92,11 +92,6 @@ def _spec(head, **args):
     plain = all(isinstance(v, (str,int,float,list,type(None))) for v in args.values())
     return {'class':type(head).__name__, **args} if known and plain else None
 
-def _get_pool(pool, at, nf):
-    "Return `pool` (a name, a function, a module, or a class for `nf` features) as a function `f(h, mask)`"
-    pool = partial(concat_pool, first=pools[at]) if pool=='concat' else pools.find(pool)
-    return pool(nf) if isinstance(pool, type) else pool
-
 @heads.add
 class PoolingHead(nn.Module):
     "Pool hidden states of width `nf`, then norm, dropout and linear layers to `n_out` (ULMFiT, section 3.3)"
@@ -111,7 +106,8 @@ class PoolingHead(nn.Module):
         pairing=None, # a name in `joins`: pool the two sequences of a row apart and join them; None: no pairs
     ):
         super().__init__()
-        self.pool = _get_pool(pool, at, nf)
+        f = partial(concat_pool, first=pools[at]) if pool=='concat' else pools.find(pool)
+        self.pool = f(nf) if isinstance(f, type) else f
         self.pairing = pairing
         if pairing=='cosine': lin_ftrs,ps,norm = (),(0.,),None
         probe = torch.zeros(1,2,nf), torch.ones(1,2).bool(), torch.tensor([[False,True]])

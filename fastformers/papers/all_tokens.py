@@ -25,10 +25,7 @@ from ..objectives.mlm import MLM
 # %% ../../nbs/papers/16_all_tokens.ipynb #cf0c5b90
 class CopyLM(LanguageModel):
     "Predict tokens or copy them: `(bs, sl)` -> log-probabilities `(bs, k, V)` at the predicted positions"
-    def __init__(self,
-        hf, # A masked language model of Hugging Face, which gets the layer `copy_gate`
-        report=None # Its `LoadReport`
-    ):
+    def __init__(self, hf, report=None): # as in `LanguageModel`; `hf` gets the layer `copy_gate`
         super().__init__(hf, report)
         hf.copy_gate = nn.Linear(hf.config.hidden_size, 1, dtype=hf.dtype)
         nn.init.zeros_(hf.copy_gate.weight); nn.init.constant_(hf.copy_gate.bias, 3.) # D is .95 at first

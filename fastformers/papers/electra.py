@@ -103,9 +103,8 @@ class RTDLoss:
     "Add the discriminator's loss to the masked-LM loss, and weight rows by their classified tokens"
     def __init__(self,
         rtd_weight=50., # Weight of the discriminator's loss; default: the paper's
-        reduction='mean', # 'mean', 'sum' or 'none'
         detect='all' # Which tokens the discriminator classifies: 'all' real ones or 'hidden'
-    ): self.rtd_weight,self.reduction,self.detect,self.mlm = rtd_weight,reduction,detect,TokenLoss('none')
+    ): self.rtd_weight,self.reduction,self.detect,self.mlm = rtd_weight,'mean',detect,TokenLoss('none')
 
     def at(self, pred):
         "Mark the tokens that the discriminator classifies"

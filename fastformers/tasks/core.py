@@ -154,6 +154,7 @@ class Task:
         "Make the task from the result `d` of `to_dict`"
         facts = dict(target_scale=None, temperature=None) | d
         scale,t = facts.pop('target_scale'),facts.pop('temperature')
+        if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         res = tasks[facts.pop('name')](**facts)
         res.target_scale,res.temperature = scale,t
         return res
