@@ -1625,8 +1625,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'fastformers/objectives/metrics.py'),
                                                 'fastformers.objectives.metrics.CountF1.accumulate': ( 'objectives/metrics.html#countf1.accumulate',
                                                                                                        'fastformers/objectives/metrics.py'),
-                                                'fastformers.objectives.metrics.CountF1.name': ( 'objectives/metrics.html#countf1.name',
-                                                                                                 'fastformers/objectives/metrics.py'),
                                                 'fastformers.objectives.metrics.CountF1.reset': ( 'objectives/metrics.html#countf1.reset',
                                                                                                   'fastformers/objectives/metrics.py'),
                                                 'fastformers.objectives.metrics.CountF1.value': ( 'objectives/metrics.html#countf1.value',

@@ -28,7 +28,8 @@ def bf16_speedup()->float: # above 1: bfloat16 is faster
     x,w = (torch.linspace(-1, 1, 512**2).view(512,512).requires_grad_() for _ in range(2)) # no random numbers
     def seconds(bf16):
         start = time.perf_counter()
-        with torch.enable_grad(), torch.autocast('cpu', dtype=torch.bfloat16, enabled=bf16): y = F.linear(x, w)
+        with torch.enable_grad(), torch.autocast('cpu', dtype=torch.bfloat16, enabled=bf16):
+            y = F.linear(x, w)
         y.float().sum().backward()
         return time.perf_counter()-start
     fp32,bf16 = map(min, zip(*([seconds(False), seconds(True)] for _ in range(5)))) # alternate both

@@ -95,8 +95,7 @@ class FrozenCache(Callback):
         if not in_fit(self): return
         model = get_model(self.model)
         if not model.state_modules:
-            raise TypeError("`FrozenCache` is for classifiers with a fastformers head, "
-                            f"not for a {type(model).__name__}")
+            raise TypeError(f"`FrozenCache` is for classifiers with our heads, got {type(model).__name__}")
         if model is not self.body_model: self.clear()
         self.body_model,model.state_cache = model,self.states
 

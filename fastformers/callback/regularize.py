@@ -60,8 +60,7 @@ def check_shapes(theirs, ours, source):
     for k in {**theirs, **ours}:
         there,here = (tuple(o[k].shape) if k in o else 'missing' for o in (theirs,ours))
         if there!=here and 'pooler' not in k: # only some bodies have a pooler
-            raise ValueError(f"{source} has another architecture or vocabulary: "
-                             f"{k} is {there} there, {here} here")
+            raise ValueError(f"{source} has another architecture or vocabulary: {k} is {there}, here {here}")
 
 # %% ../../nbs/callback/02_regularize.ipynb #fd59af07
 def _sum_squares(tensors, like): return sum((o.pow(2).sum() for o in tensors), like.new_zeros(()))

@@ -15,7 +15,7 @@ from ..models.families import is_causal
 from .core import Objective
 from .metrics import token_metrics
 from .mlm import MLM
-from ..text.encode import HFTokenizer
+from ..text.tokenizer import load_tokenizer
 
 # %% ../../nbs/objectives/03_clm.ipynb #c37c41a7
 class CLM(Objective):
@@ -38,5 +38,4 @@ class CLM(Objective):
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
 def default_objective(tok, seed=42):
     "Return `MLM` if `tok`, a fast tokenizer or an `HFTokenizer`, has a mask token, else `CLM`"
-    tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
-    return (CLM if tok.tok.mask_token_id is None else MLM)(tok, seed=seed)
+    return (CLM if load_tokenizer(tok).mask_token_id is None else MLM)(tok, seed=seed)

@@ -52,13 +52,12 @@ class TrainingShare(Callback):
 
 class CountF1(Metric):
     "Compute F1 from the sums over batches of `counts(pred, y)`: correct, predicted and true spans"
-    def __init__(self, counts, name): self.counts,self._name = counts,name
+    name = 'span_f1'
+    def __init__(self, counts): self.counts = counts
     def reset(self): self.total = torch.zeros(3)
     def accumulate(self, learn): self.total += self.counts(learn.pred, *learn.yb).cpu()
     @property
     def value(self): return float(2*self.total[0]/self.total[1:].sum().clamp(min=1))
-    @property
-    def name(self): return self._name
 
 # %% ../../nbs/objectives/01_metrics.ipynb #a8f849a1
 class RowMean(AvgMetric):

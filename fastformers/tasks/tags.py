@@ -123,7 +123,7 @@ class Tags(Task):
     def loss_func(self): return TokenLoss()
     def metrics(self):
         from fastformers.objectives.metrics import CountF1
-        return [CountF1(self.counts, 'span_f1')]
+        return [CountF1(self.counts)]
     def callbacks(self):
         from fastformers.objectives.metrics import TokenRecorder
         return [TokenRecorder(self.weight)]

@@ -53,8 +53,7 @@ class HFTokenizer(Transform):
                 "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         if windows>1 and not (max_len and 0<=overlap<max_len//2):
-            raise ValueError("`windows` need a `max_len` and an `overlap` below half of it, "
-                             f"got {max_len} and {overlap}")
+            raise ValueError(f"`windows` need a `max_len` above twice the `overlap`, got {max_len} and {overlap}")
         if pairing not in pairings: raise ValueError(f"`pairing` {pairing!r} is none of {', '.join(pairings)}")
         if windows>1 and pairing!='together':
             raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
@@ -131,8 +130,7 @@ class HFTokenizer(Transform):
         need_rust(self.tok, 'places in a text')
         e = self.rust.encode(text)
         if len(e)>(self.max_len or len(e)):
-            raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; "
-                f"pass the sentence with {text[start:end]!r}")
+            raise ValueError(f"{text!r:.80} has {len(e)} tokens, at most {self.max_len} are read; shorten it")
         return self.encode_marked(e, [i for i,(a,b) in enumerate(e.offsets) if a<end and b>start])[0]
 
     def _encode(self, texts):
@@ -271,7 +269,7 @@ def texts_in(df, col):
     return texts
 
 def _is_ids(o):
-    return isinstance(o, Tensor) or isinstance(o, (list,tuple,np.ndarray)) and len(o) and isinstance(o[0], Integral)
+    return isinstance(o, Tensor) or isinstance(o, (list,np.ndarray)) and len(o) and isinstance(o[0], Integral)
 
 # %% ../../nbs/text/03_encode.ipynb #54356804
 # a pair -> the texts of each of its sequences
