@@ -77,7 +77,9 @@ class PackedRows:
         self.sep = next((o for o in (tok.tok.sep_token_id, tok.tok.eos_token_id) if o is not None), None)
 
         self.template = Template(tok, *['a']*texts)
-        n = seq_len-self.template.n
+        n,least = seq_len-self.template.n,4 if pairs else 1
+        if n<least:
+            raise ValueError(f"`seq_len` {seq_len} is too short; pass {self.template.n+least} or more")
         if isinstance(docs, TokenStore): docs.check_tok(tok)
         ends = np.asarray(docs.ends).astype(np.int64) if isinstance(docs, TokenStore) else self._joined(tok)
         first,size = np.append(0, ends[:-1]),np.diff(ends, prepend=0)
