@@ -759,7 +759,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'fastformers.files.Registry.find': ('files.html#registry.find', 'fastformers/files.py'),
                                    'fastformers.files.Registry.load': ('files.html#registry.load', 'fastformers/files.py'),
                                    'fastformers.files._hidden': ('files.html#_hidden', 'fastformers/files.py'),
-                                   'fastformers.files._nowhere': ('files.html#_nowhere', 'fastformers/files.py'),
+                                   'fastformers.files._place': ('files.html#_place', 'fastformers/files.py'),
                                    'fastformers.files.atomic_dir': ('files.html#atomic_dir', 'fastformers/files.py'),
                                    'fastformers.files.atomic_file': ('files.html#atomic_file', 'fastformers/files.py'),
                                    'fastformers.files.check_dir': ('files.html#check_dir', 'fastformers/files.py'),

@@ -25,9 +25,11 @@ def writes()->bool: # always true outside of `torchrun`
     return int(os.environ.get('RANK', 0))==0
 
 @contextmanager
-def _nowhere(path):
-    "Yield a path with the name of `path` in a temporary directory"
-    with tempfile.TemporaryDirectory() as d: yield Path(d)/Path(path).name
+def _place(path):
+    "Yield `path`, but in processes that do not write one with its name in a temporary directory"
+    if writes(): yield Path(path).expanduser()
+    else:
+        with tempfile.TemporaryDirectory() as d: yield Path(d)/Path(path).name
 
 def _hidden(path, name): return path.with_name(f'.{name}-{path.name}') # keeps the suffix
 
@@ -46,37 +48,30 @@ def atomic_dir(
     mark='stage.json' # File that every directory of this package holds
 ):
     "Yield a hidden directory and rename it to `path` if the block ends without an error"
-    if not writes():
-        with _nowhere(path) as new:
-            new.mkdir()
+    with _place(path) as path:
+        path = check_dir(path, mark)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new,old = _hidden(path, 'new'),_hidden(path, 'old')
+        for o in (new,old): shutil.rmtree(o, ignore_errors=True) # leftovers of a killed run
+        new.mkdir()
+        try:
             yield new
-        return
-    path = check_dir(path, mark)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new,old = _hidden(path, 'new'),_hidden(path, 'old')
-    for o in (new,old): shutil.rmtree(o, ignore_errors=True) # leftovers of a killed run
-    new.mkdir()
-    try:
-        yield new
-        if path.exists(): path.rename(old)
-        new.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-    finally: shutil.rmtree(new, ignore_errors=True)
+            if path.exists(): path.rename(old)
+            new.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        finally: shutil.rmtree(new, ignore_errors=True)
 
 # %% ../nbs/00_files.ipynb #7b1f6c90
 @contextmanager
 def atomic_file(path):
     "Yield a temporary file name and rename the file to `path` if the block ends without an error"
-    if not writes():
-        with _nowhere(path) as new: yield new
-        return
-    path = Path(path).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = _hidden(path, uuid4().hex[:8])
-    try:
-        yield new
-        new.replace(path)
-    finally: new.unlink(missing_ok=True)
+    with _place(path) as path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = _hidden(path, uuid4().hex[:8])
+        try:
+            yield new
+            new.replace(path)
+        finally: new.unlink(missing_ok=True)
 
 def write_text(path, text):
     "Write `text` as UTF-8 to `path` with `atomic_file`"
