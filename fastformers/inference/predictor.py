@@ -10,7 +10,7 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
-import json, torch, traceback
+import json, torch
 from torch import Tensor
 from torch.nn.functional import normalize
 from ..hub import resolve_arch
@@ -131,10 +131,7 @@ def from_hf(
         raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier in reach")
     try: return _open(path, device, head, revision, backend)
     except Exception as e:
-        last = Path(traceback.extract_tb(e.__traceback__)[-1].filename)
-        ours = 'fastformers' in last.parts[-3:] and not isinstance(e, (LookupError,AttributeError))
-        if not ours and not isinstance(e, ImportError): # a library, or a key that a file lacks
-            e.add_note(f"On opening {path}: a file is missing or damaged; save or download the directory again.")
+        e.add_note(f"On opening {path}.")
         raise
 
 def _open(path, device, head, revision, backend):
