@@ -407,7 +407,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fastformers.cli.answer_table': ('cli.html#answer_table', 'fastformers/cli.py'),
                                  'fastformers.cli.changes': ('cli.html#changes', 'fastformers/cli.py'),
                                  'fastformers.cli.check': ('cli.html#check', 'fastformers/cli.py'),
-                                 'fastformers.cli.check_arch': ('cli.html#check_arch', 'fastformers/cli.py'),
                                  'fastformers.cli.check_begun': ('cli.html#check_begun', 'fastformers/cli.py'),
                                  'fastformers.cli.classify': ('cli.html#classify', 'fastformers/cli.py'),
                                  'fastformers.cli.compare': ('cli.html#compare', 'fastformers/cli.py'),

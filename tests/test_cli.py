@@ -202,8 +202,6 @@ def test_a_classifier_for_everybody(here, tmp_path):
     ('predict nowhere text', 'nowhere'),
     ('classify reviews.csv --output x --arch arch --bs 0', '`bs` 0 is out of range; expected 1 or more'),
     ('adapt reviews.csv --output x --arch arch --lr 1e3', 'expected 1e-10 to 1'),
-    ('classify reviews.csv --output x --arch wiki-mini --max-len 2000', 'at most 512'),
-    ('adapt reviews.csv --output x --arch wiki-mini --seq-len 2000', 'at most 512'),
     ('adapt reviews.csv --output x --arch mini-lm', 'did you mean minilm?'),
     ('classify reviews.csv --output x --arch ./ach', 'did you mean arch?'),
     ('classify reviews.csv --output x --gpu', 'a GPU if there is one'),
@@ -221,7 +219,7 @@ def test_debug_shows_where(here):
     with pytest.raises(FileNotFoundError): run('classify', here/'nowhere.csv', '--output', here/'x', '--debug')
 
 @pytest.mark.parametrize('args', ['--help', 'run --help', 'classify --help', 'predict --help', 'check --help', 'classify nowhere.csv --output x', 'classify reviews.csv --output x --label-col lable',
-    'classify reviews.csv --output x --bs 0', 'adapt reviews.csv --output x --arch ./ach', 'adapt reviews.csv --output x --seq-len 2000', 'run column.ini', 'run test.ini', 'run arch.ini', 'predict clasifier text', 'predict', 'check classifier reviews.csv --text-col txt'])
+    'classify reviews.csv --output x --bs 0', 'adapt reviews.csv --output x --arch ./ach', 'run column.ini', 'run test.ini', 'run arch.ini', 'predict clasifier text', 'predict', 'check classifier reviews.csv --text-col txt'])
 def test_help_and_mistakes_load_neither_torch_nor_fastai(here, args):
     for o,text in (('column','text_col = txt'), ('test','test = nowhere.csv'), ('arch','[model]\narch = ./ach')): write_text(here/f'{o}.ini', f'[run]\noutput = new\n[data]\nsource = reviews.csv\n{text}')
     code = "import sys\nfrom fastformers.cli import main\ntry: main(sys.argv[1:])\nfinally: assert not {'torch','fastai','transformers'} & {*sys.modules}"
