@@ -190,23 +190,11 @@ def read_chunks(path, data): # (columns of the texts, iterator over tables)
 def _processes(): # of `torchrun`
     return int(os.environ.get('RANK', 0)),int(os.environ.get('WORLD_SIZE', 1))
 
-def _join():
-    "Join the processes of `torchrun`, each with a GPU of its own if there are any"
-    if _processes()[1]==1: return
-    import torch
-    torch.distributed.init_process_group('gloo')
-    if torch.cuda.is_available(): torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
-
-def _gather(text)->list: # in the other processes empty
-    "Send the `text` of each process to the first"
-    rank,n = _processes()
-    if n==1: return [text]
-    from torch.distributed import gather_object
-    res = None if rank else [None]*n
-    try: gather_object(text, res)
-    except RuntimeError as e:
-        raise RuntimeError("another process has ended, see its message; nothing was written, start all again") from e
-    return res or []
+def _gather(text='')->list: # in the other processes empty
+    "Join the processes of `torchrun`, and send the `text` of each to the first"
+    if _processes()[1]==1: return [text]
+    from fastformers.callback.distributed import collected
+    return collected(text)
 
 def predict_file(answer, chunks, out, sep=','):
     "Write the tables `chunks` with the columns that `answer` adds to the open file `out`"
@@ -255,7 +243,7 @@ def predict(args):
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
     if args.csv:
         cols,chunks = read_chunks(args.csv, args.data)
-        _join()
+        _gather() # gives each process its GPU
     predictor = _open(args.model, args.device)
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)

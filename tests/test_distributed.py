@@ -234,7 +234,7 @@ def test_a_process_that_dies_leaves_no_predictions(table, tmp_path, rank):
     (tmp_path/'out.csv').write_text('old')
     codes,says = in_two(tmp_path, rank)
     assert codes[rank]=='1' and (tmp_path/'out.csv').read_text()=='old'
-    if rank: assert codes[0]=='2' and 'another process has ended' in says and not [*tmp_path.glob('.*')]
+    if rank: assert codes[0]=='2' and 'another process of this run has ended' in says and not [*tmp_path.glob('.*')]
 
 @pytest.mark.slow
 def test_torchrun_runs_the_commands(tmp_path):
