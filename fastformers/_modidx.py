@@ -99,6 +99,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                  'fastformers/callback/distributed.py'),
                                                   'fastformers.callback.distributed.Distributed.before_validate': ( 'callback/distributed.html#distributed.before_validate',
                                                                                                                     'fastformers/callback/distributed.py'),
+                                                  'fastformers.callback.distributed._smooth': ( 'callback/distributed.html#_smooth',
+                                                                                                'fastformers/callback/distributed.py'),
                                                   'fastformers.callback.distributed._together': ( 'callback/distributed.html#_together',
                                                                                                   'fastformers/callback/distributed.py'),
                                                   'fastformers.callback.distributed._total': ( 'callback/distributed.html#_total',

@@ -13,12 +13,14 @@ __all__ = ['n_processes', 'summed', 'shared', 'gathered', 'collected', 'wait', '
 # %% ../../nbs/callback/03_distributed.ipynb #fca2c167
 import os
 from contextlib import contextmanager
+from functools import partial
 import torch, torch.distributed as dist
 from torch import nn, Tensor
 from fastai.basics import AvgLoss, AvgMetric, Callback, find_bs
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback
-from fastai.torch_core import default_device, get_random_states, num_distrib, rank_distrib, set_random_states
+from fastai.torch_core import (default_device, get_random_states, num_distrib, rank_distrib, set_random_states,
+                               to_detach)
 from fastcore.foundation import noop
 from ..data.loader import TokensDL
 from ..objectives.core import TokenLoss, objective_of
@@ -96,6 +98,11 @@ def _total(v):
     if not isinstance(v, Tensor): return summed(v)[0]
     return torch.tensor(summed(*v.flatten().tolist())).view(v.shape)
 
+def _smooth(metric, learn):
+    "Take the loss, which is that of all processes, into its moving mean; fastai would gather it again"
+    metric.count += 1
+    metric.val = torch.lerp(to_detach(learn.loss.mean(), gather=False), metric.val, metric.beta)
+
 _refused = dict( # callbacks of fastai
     DistributedTrainer="leave out `distrib_ctx`: this learner trains in all processes by itself",
     GradientAccumulation="`GradientAccumulation` counts the rows of one process; use `TokenAccumulation`",
@@ -118,6 +125,7 @@ class Distributed(Callback):
         for o in self.learn.cbs:
             if says := _refused.get(type(o).__name__): raise ValueError(says)
             if isinstance(o, ScheduleRunner) and o.minutes: o.shared = shared # one clock for all
+        if hasattr(self, 'recorder'): self.recorder.smooth_loss.accumulate = partial(_smooth, self.recorder.smooth_loss)
         with _together():
             for o in (*self.model.parameters(), *self.model.buffers()): dist.broadcast(o.data, 0)
 
