@@ -42,7 +42,7 @@ def add_flags(parser, section, only=None):
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
         if o.type is bool: kw['action'] = 'store_true'
-        else: kw |= dict(type=_typed(o.type), metavar=o.name.split('_')[-1].upper())
+        else: kw |= dict(type=_typed(o.type), metavar='YES|NO' if o.type==bool|None else o.name.split('_')[-1].upper())
         group.add_argument('--'+o.name.replace('_','-'), **kw)
 
 def changes(args):
@@ -111,7 +111,7 @@ def classify(args):
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string())
-    print(f"\nNext: fastformers predict {shlex.quote(args.output)} 'A text of this kind.'")
+    print(f"\nNext: fastformers predict {shlex.quote(args.output)}"+" 'A text of this kind.'"*len(L(text_col)))
 
 # %% ../nbs/10_cli.ipynb #6af20552
 def run(args):
@@ -236,11 +236,15 @@ def check(args):
     print(table.drop(columns='examples').round(3).to_string(index=False))
     for name,(text,new,*answers) in ((o.check, e) for o in table.itertuples() for e in o.examples):
         print(f"\n{name}: {_cell(text)}\n  as: {_cell(new)}\n  {' -> '.join(map(_cell, answers))}")
-    if not predictor.pairs: print(f"\n{identity_gaps(predictor).round(3).to_string(index=False)}")
+    if predictor.pairs: return
+    print("\nTemplates with words for groups of people: the label whose score depends most on the word\n"
+          f"{identity_gaps(predictor).round(3).to_string(index=False)}")
 
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
+    if args.out and (end := Path(args.out).suffix) not in ('','.csv','.tsv','.txt'):
+        raise ValueError(f"`out` is a csv or tsv file, got {end}")
     if args.csv:
         cols,chunks = read_chunks(args.csv, args.data)
         _gather() # gives each process its GPU
@@ -366,6 +370,13 @@ def _print_error(code, text):
     print('fastformers: '+' '.join(str(text).split()), file=sys.stderr)
     return code
 
+def _as_flags(text, parser):
+    "Write the names of settings in the message `text` as flags of `parser`"
+    flags = {*re.findall('--[a-z-]+', parser.format_help())}
+    def flag(m): return o if (o := '--'+m[1].replace('_','-')) in flags else m[0]
+    text = re.sub(r'\AException occured in .*?:\s', '', text, flags=re.S) # fastai's, of a callback
+    return re.sub('`([a-z_]+)`', flag, text)
+
 def _quiet():
     "Log one line for each stage to standard error, and silence warnings of other libraries"
     logging.basicConfig(format='%(asctime)s %(message)s', datefmt='%H:%M:%S', level=logging.WARNING)
@@ -395,5 +406,6 @@ def main(
     except Exception as e:
         if args.debug: raise
         kind = '' if isinstance(e, (ValueError,TypeError,OSError,ImportError)) else f'{type(e).__name__}: '
-        return _print_error(2, ' '.join([f"error: {kind}{e}", *getattr(e, '__notes__', [])]))
+        says = _as_flags(str(e), args.parser)
+        return _print_error(2, ' '.join([f"error: {kind}{says}", *getattr(e, '__notes__', [])]))
     return 0

@@ -4,6 +4,7 @@ import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import ColReader, ColSplitter
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
+from fastformers.data.labels import warn_typos
 from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.predictor import from_hf
 from fastformers.tasks.spans import SpanTokenizer
@@ -14,6 +15,7 @@ from fastformers.models.core import LanguageModel
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
 from fastformers.text.encode import HFTokenizer
 from fastformers.text.core import valid_text
+from fastformers.ulmfit.stage import fine_tune_classifier
 from transformers import AutoModelForMaskedLM
 
 def tok(style='bert'): return tiny_tok(style)
@@ -154,6 +156,21 @@ def test_a_label_with_a_typo_is_named(caplog):
 
 @pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
 def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; drop such rows first")
+
+def test_labels_that_are_names_of_rows_are_refused():
+    refused(classifier_dls, tiny_df().drop(columns='is_valid').assign(label=[f'row {i}' for i in range(60)]), ValueError, 'each of the 60 labels occurs in one row; is this the right column?')
+
+def test_names_that_differ_in_case_or_blanks_are_said(log):
+    warn_typos(['Account']*5+['account ']*4+['other']*4)
+    assert [r.message for r in log.records]==["label 'account ' has 4 of 13 rows, 'Account' 5; is it a typo?"]
+
+def test_a_setting_that_is_unknown_names_a_similar_one():
+    with pytest.raises(ValueError, match="`.classifier.` 'epoch' is unknown; did you mean epochs?"): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tok(), epoch=1)
+
+def test_a_classifier_of_several_labels_that_answers_none_says_so(log):
+    df = tiny_df().assign(label=[['a','b','c','d','e','f','g','h'][i%8:i%8+1] for i in range(60)])
+    fine_tune_classifier(df, tiny_arch('bert'), tok=tok(), task='multi', epochs=1., start='random')
+    assert '100% of the validation rows get no label, and 0% have none' in log.text
 
 def test_dicts_are_no_labels(): refused(classifier_dls, replaced('label', 4, {'name':'a'}), ValueError, "column 'label' holds {'name': 'a'}; expected a name")
 

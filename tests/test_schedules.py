@@ -7,7 +7,7 @@ from test_contracts_common import *
 from fastformers.models.adapters import add_adapters
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.callback.schedule import (Schedule, ScheduleRunner, chain_thaw, check_batches, discriminative_lrs, full_tune, gradual_unfreeze, head_only,
-                                           linear_warmup, lp_ft, plot_schedule, sequential_unfreeze, unfreeze_from)
+                                           linear_warmup, lp_ft, plot_schedule, sequential_unfreeze, table_for, unfreeze_from)
 from fastformers.learner.optimizer import FusedAdam
 
 ten = 'bert roberta albert distilbert electra deberta-v2 mpnet xlnet gpt2 opt'.split()
@@ -159,6 +159,13 @@ def test_a_schedule_within_one_epoch():
     table = unfreeze_from(1, [0]*7, epochs=[.1,.15,.15,.1,.2,.1,.2])
     assert steps_run(table, 10)==[0,1,1,2,3,4,4,5,6,6] and table.starts(10).tolist()==[0,1,3,4,5,7,8,10]
     assert steps_run(table, 20)==[i for i,k in enumerate([2,3,3,2,4,2,4]) for _ in range(k)]
+
+def test_names_are_schedules_and_anneals():
+    assert str(table_for('gradual_unfreeze', 5))==str(gradual_unfreeze(5))
+    learn,named = make('bert'),make('bert')
+    for o,how in ((learn,(full_tune,linear_warmup)), (named,('full_tune','linear_warmup'))): o.fit_schedule(how[0], 1e-3, epochs=1, anneal=how[1])
+    assert learn.recorder.lrs==named.recorder.lrs
+    with pytest.raises(ValueError, match='did you mean gradual_unfreeze?'): learn.fit_schedule('gradual_unfreze')
 
 def test_refused_epochs_name_ones_that_work():
     for n_iter in (3, 7, 10):

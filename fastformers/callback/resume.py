@@ -176,7 +176,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
 
 def differences(old, new):
     "Describe the differences of two dicts of settings for an error message"
-    def short(o): return str(o) if len(str(o))<=60 else f'{str(o)[:57]}...'
+    def short(o): return '[...]' if str(o)[:2]=='[[' else str(o) if len(str(o))<=60 else f'{str(o)[:57]}...'
     keys = [k for k in {**old, **new} if old.get(k)!=new.get(k)]
     return '; '.join(f'{k} was {short(old.get(k))}, is {short(new.get(k))}' for k in keys)
 

@@ -169,7 +169,8 @@ def linear_warmup(pct:float, warmup:float=0.1)->float:
 
 # %% ../../nbs/callback/00_schedule.ipynb #beab39d8
 def table_for(schedule, n_groups:int)->Schedule:
-    "Return `schedule`, a table or a function of `n_groups`, as a table for `n_groups` groups"
+    "Return `schedule`, a table, a function of `n_groups` or its name, as a table for `n_groups` groups"
+    schedule = schedules.find(schedule)
     if callable(schedule): schedule = schedule(n_groups)
     if schedule.n_groups!=n_groups:
         raise ValueError(f"the schedule has {schedule.n_groups} groups, expected {n_groups}; "
@@ -179,13 +180,13 @@ def table_for(schedule, n_groups:int)->Schedule:
 def _lrs_at(schedule, pos, lr, anneal):
     "Index of the step and learning rates `(groups,)` at `pos` epochs"
     i,frac = schedule.at(pos)
-    return i, lr*schedule.factors[i]*anneal(frac)
+    return i, lr*schedule.factors[i]*anneals.find(anneal)(frac)
 
 def plot_schedule(
     schedule, # a `Schedule`, or a function `n_groups -> Schedule`
     n_groups:int=5, # number of groups, if `schedule` is a function
     lr=1., # learning rate for a factor of 1
-    anneal=one_cycle, # learning rate inside a step: fraction -> multiplier
+    anneal=one_cycle, # learning rate inside a step: a function fraction -> multiplier, or its name
     names=None, # names of the groups, low to high
     ax=None,
 ):
@@ -301,11 +302,11 @@ def check_batches(schedule, n_iter):
 
 @patch
 def fit_schedule(self:Learner,
-    schedule, # a `Schedule`, or a function `n_groups -> Schedule` such as `gradual_unfreeze`
+    schedule, # a `Schedule`, or a function `n_groups -> Schedule` such as `gradual_unfreeze`, or its name
     lr=None, # a number, a list with a rate for each group, or a slice; default `learn.lr`
     epochs:float=None, # rescale the schedule to this many epochs, fractions allowed; default: its own
     discr=None, # discriminative rates: a factor such as 2.6 or 0.95, or a share of `lr` for each group
-    anneal=one_cycle, # learning rate inside a step: fraction -> multiplier
+    anneal=one_cycle, # learning rate inside a step: a function fraction -> multiplier, or its name
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer

@@ -99,6 +99,9 @@ def _stratified(at, names, pct):
     "Hold out the share `pct` of each class, in the order of the hashes `at`, with equal hashes together"
     names = [{*o} or {None} for o in names]
     sizes = Counter(n for o in names for n in o)
+    if len(at)>1 and max(sizes.values())==1:
+        raise ValueError(f"each of the {len(sizes)} labels occurs in one row; is this the right column? "
+                         "For numbers to predict pass task='regression'")
     total,quota = 0,{}
     for n in sorted(sizes, key=str): # rounded so that the sum is exact
         quota[n] = min(round((total+sizes[n])*pct)-round(total*pct), sizes[n]-1)
@@ -160,7 +163,7 @@ def read_labels(df, label_col, task):
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "
-                f"{df.index[no][0]!r}; drop such rows first, e.g. {rest}")
+                f"{df.index[no][0]}; drop such rows first, e.g. {rest}")
     return task.read(df, label_col)
 
 def mark_valid(df, label_col, task=None, text_col='text', valid_col=None, valid_pct=.2, group_col=None)->pd.DataFrame:
@@ -184,7 +187,7 @@ def warn_typos(labels):
     "Log each class that is named almost like one with ten times as many rows as a warning"
     n = Counter(o for o in labels if isinstance(o, str))
     for o,k in n.items():
-        large = {normal(p):p for p in n if n[p]>=10*k}
+        large = {normal(p):p for p in n if n[p]>=10*k or normal(p)==normal(o) and (n[p],p)>(k,o)}
         near = [] if re.search(r'\d', o) else get_close_matches(normal(o), large, 1, cutoff=.85)
         for p in near: _log.warning(f"label {o!r} has {k} of {len(labels)} rows, {large[p]!r} {n[large[p]]}; is it a typo?")
 

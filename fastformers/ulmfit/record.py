@@ -21,8 +21,9 @@ from ..interpret.intervals import fmt
 # %% ../../nbs/ulmfit/02_record.ipynb #0534ffc7
 def fmt_time(s):
     "Format `s` seconds as a short text"
-    if s<60: return f'{s:.0f} s'
-    return f'{s//60:.0f} min {s%60:.0f} s' if s<3600 else f'{s//3600:.0f} h {s%3600//60:.0f} min'
+    s = round(s)
+    if s<60: return f'{s} s'
+    return f'{s//60} min {s%60} s' if s<3600 else f'{s//3600} h {s%3600//60} min'
 
 def markdown_table(df):
     "Format `df`, of strings, as a Markdown table with its index"

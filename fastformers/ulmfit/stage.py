@@ -25,7 +25,7 @@ from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
 from ..callback.progress import Diverged, StopAtNaN, script_progress, terminal_progress # and `fit_halving`
 from ..callback.resume import Resume
-from ..callback.schedule import anneals, discriminative_lrs, full_tune, linear_warmup, schedules, table_for
+from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
@@ -55,7 +55,8 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
 def _settings(cls, kwargs):
     "Divide `kwargs` into the settings `cls` of a stage, and those of `ModelConfig` for the learner"
-    how = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs}
+    how,known = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs},settings(cls)
+    for k in kwargs: known[k] # an error that suggests a name
     return cls(**kwargs), how
 
 def _name(v): return getattr(v, '__name__', type(v).__name__)
@@ -87,15 +88,24 @@ def _verdict(learn, stage, tfidf):
     if score<=stage.majority<1: # one class for all rows is right at most so often
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
-    if score<rivals[best]-.01: faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}")
+    if (less := rivals[best]-score)>.01:
+        faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}, by {round(less*len(targs))} rows")
     trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     steps = len(loss)*(1+stage.contrasted)
-    if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs')
+    if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
     if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
     else: _log.info(f"{stage.name}: accuracy {score:.2f}, beside {beside} on the same {len(targs)} rows")
+
+def _check_labelled(learn, name):
+    "Warn if a classifier of several labels gives many more rows no label than have none"
+    with learn.no_logging(), learn.no_bar(): scores,y = learn.get_preds()
+    none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.chosen(scores), y))
+    if none>true+.1:
+        _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none, so the accuracy "
+                     "is that of few labels: train longer, or lower the threshold with `learn.tune_thresholds()`")
 
 def _worse(a, b):
     "Check whether the mean of the row scores `a` is more than two standard errors below that of `b`, or NaN"
@@ -122,7 +132,7 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     total,minutes = usual_epochs(learn) if c.epochs is None else c.epochs,c.minutes
     part = .5 if stage.contrasted else 1
     stage.schedule = table.rescale(total*part)
-    length = f"{minutes:g} minutes" if minutes else f"{total:.3g} epochs"
+    length = fmt_time(60*minutes) if minutes else f"{total:.3g} epochs"
     if stage.contrasted: length += ', the first half with a contrastive loss'
     if took and not minutes and not any(isinstance(o, SampleWindow) for o in learn.cbs):
         # a training step costs about three forward passes, `KeepVectors` as much again
@@ -133,7 +143,7 @@ def _fit(learn, c, stage, title, usual, reserved, took):
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     clock = dict(minutes=minutes and part*minutes, reserved=part*reserved)
     if stage.contrasted: _contrast(learn, c, stage.lr, total*part, **clock)
-    learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=anneals.find(c.anneal), **clock)
+    learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=c.anneal, **clock)
     if minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
@@ -183,6 +193,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
+    if not is_lm and learn.model.task.multi_label: _check_labelled(learn, name)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier: stage.price = price # else only the time of what came before is known
@@ -353,7 +364,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
         epochs = stage.schedule.total*len(tried.dls.train)/n
         if stage.contrasted: _contrast(learn, c, stage.lr, epochs)
         table = stage.schedule.rescale(epochs)
-        learn.fit_schedule(table, stage.lr, anneal=anneals.find(c.anneal))
+        learn.fit_schedule(table, stage.lr, anneal=c.anneal)
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += time.time()-start
