@@ -146,7 +146,8 @@ def layer_drift(
     x,y = (row_means(o, tok, tok.encode_batch(texts)) for o in (one,two))
     def cosine(p, q): return ((p*q).sum(1)/(np.linalg.norm(p, axis=1)*np.linalg.norm(q, axis=1))).mean()
     order = np.random.default_rng(42).permutation(len(texts))
-    rows = [dict(cka=cka(p, q), cosine=cosine(p, q), shuffled=cka(p, q[order])) for p,q in zip(x, y, strict=True)]
+    rows = [dict(cka=cka(p, q), cosine=cosine(p, q), shuffled=cka(p, q[order]))
+            for p,q in zip(x, y, strict=True)]
     return pd.DataFrame(rows).rename_axis('layer')
 
 def plot_drift(drift, ax=None): # `ax`; `drift` is a table of `layer_drift`

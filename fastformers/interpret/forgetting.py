@@ -42,7 +42,7 @@ def stage_lm(
         res = LanguageModel(*load_hf(auto_cls, path, revision=revision))
         if res.new_head and head: res = lm_on(HFModel(*load_body(path, revision=revision)), auto_cls, head)
     if res.new_head or not res.loaded.loaded:
-        raise ValueError(f"{res.loaded.source} has no LM head; pass `head`, the language model it started from")
+        raise ValueError(f"{res.loaded.source} has no LM head; pass `head`, the LM that it started from")
     return res
 
 # %% ../../nbs/interpret/01_forgetting.ipynb #61dc4d09

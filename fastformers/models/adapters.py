@@ -87,7 +87,7 @@ def sublayers(body)->list: # A pair of modules for each block
 def _plain_body(model):
     "Return the body of `model`, or raise an error if it has adapters"
     if model.adapters:
-        raise ValueError(f"this model has adapters already: {model.adapters['method']}; call `remove_adapters`")
+        raise ValueError(f"this model has adapters: {model.adapters['method']}; call `remove_adapters`")
     return model.body
 
 def _adapted(model, method, wanted, **settings):

@@ -106,7 +106,7 @@ def load_hf(
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
     with quiet_hf():
-        make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # only an Auto class has the first
+        make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # the first of Auto classes
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
             hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)

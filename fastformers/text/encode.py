@@ -53,7 +53,7 @@ class HFTokenizer(Transform):
                 "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         if windows>1 and not (max_len and 0<=overlap<max_len//2):
-            raise ValueError(f"`windows` need a `max_len` above twice the `overlap`, got {max_len} and {overlap}")
+            raise ValueError(f"`windows` need a `max_len` above twice the `overlap`, got {max_len}, {overlap}")
         if pairing not in pairings: raise ValueError(f"`pairing` {pairing!r} is none of {', '.join(pairings)}")
         if windows>1 and pairing!='together':
             raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
