@@ -665,6 +665,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fastformers/data/labels.py'),
                                          'fastformers.data.labels.warn_blank': ( 'data/labels.html#warn_blank',
                                                                                  'fastformers/data/labels.py'),
+                                         'fastformers.data.labels.warn_conflicts': ( 'data/labels.html#warn_conflicts',
+                                                                                     'fastformers/data/labels.py'),
                                          'fastformers.data.labels.warn_leak': ('data/labels.html#warn_leak', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.warn_typos': ( 'data/labels.html#warn_typos',
                                                                                  'fastformers/data/labels.py')},

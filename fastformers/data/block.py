@@ -17,7 +17,7 @@ from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, Tr
 from ..tasks.core import listed
 from ..text.readers import check_columns
 from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows
-from .labels import warn_blank, warn_leak, warn_typos
+from .labels import warn_blank, warn_conflicts, warn_leak, warn_typos
 from .packing import PackedRows
 from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, is_pair, reads, texts_in
@@ -99,7 +99,9 @@ def classifier_dls(
     splits = split_rows(df, valid_col, valid_pct, text_col, names, group_col or task.group_col(text_col))
     task.fit([labels[i] for i in splits[0]])
     if task.classes: check_classes(task, labels, splits)
-    if task.one_class: warn_typos(labels)
+    if task.one_class:
+        warn_typos(labels)
+        warn_conflicts(texts, labels)
     warn_blank(texts)
     warn_leak(texts, splits)
     ids = tok.encode_batch(texts)

@@ -7,7 +7,7 @@ A fifth of each class is held out, and equal texts, or rows of one group, stay i
 
 # %% auto #0
 __all__ = ['as_frame', 'warn_leak', 'warn_blank', 'held_out', 'split_rows', 'lm_texts', 'find_task', 'read_labels', 'mark_valid',
-           'check_classes', 'warn_typos', 'class_weights']
+           'check_classes', 'warn_typos', 'warn_conflicts', 'class_weights']
 
 # %% ../../nbs/data/00_labels.ipynb #fb44a05d
 import logging, re
@@ -190,6 +190,13 @@ def warn_typos(labels):
         large = {normal(p):p for p in n if n[p]>=10*k or normal(p)==normal(o) and (n[p],p)>(k,o)}
         near = [] if re.search(r'\d', o) else get_close_matches(normal(o), large, 1, cutoff=.85)
         for p in near: _log.warning(f"label {o!r} has {k} of {len(labels)} rows, {large[p]!r} {n[large[p]]}; is it a typo?")
+
+def warn_conflicts(texts, labels):
+    "Log the number of texts that occur with different labels as a warning"
+    found = {}
+    for t,l in zip(map(normal, texts), labels): found.setdefault(t, {l}).add(l)
+    if odd := [t for t,o in found.items() if t and len(o)>1]:
+        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; see `conflicts`")
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
 def class_weights(dls): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`

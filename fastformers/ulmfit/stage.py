@@ -83,7 +83,7 @@ def _verdict(learn, stage, tfidf):
     stage.majority = max(Counter(targs).values())/len(targs)
     rivals = {'largest class':stage.majority}
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
-    if stage.score_before is not None: rivals['probe'] = stage.score_before.mean()
+    if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     if score<=stage.majority<1: # one class for all rows is right at most so often
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
