@@ -63,7 +63,7 @@ def test_a_killed_comparison_goes_on(place, tmp_path):
     (tmp_path/'again').touch()
     if place>1:
         with pytest.raises(FileExistsError, match='resume=True'): leaderboard(df, path=tmp_path/'run', **run)
-    with pytest.raises(ValueError, match='another comparison'): leaderboard(df[:90], path=tmp_path/'run', resume=True, **run)
+    with pytest.raises(ValueError, match='another run'): leaderboard(df[:90], path=tmp_path/'run', resume=True, **run)
     again = leaderboard(df, path=tmp_path/'run', resume=True, **run)
     pd.testing.assert_frame_equal(again.table[scores], leaderboard(df, **run).table[scores])
     assert from_hf(tmp_path/'run/best')('a text')[0]['label'] in again.task.labels

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.model_selection import StratifiedGroupKFold
-from ..callback.resume import differences
 from .entries import NoTime, Rows, plan, quiet
 from ..data.labels import as_frame, lm_texts, read_labels, split_rows, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
@@ -33,7 +32,7 @@ from ..text.core import normal
 from ..text.encode import texts_in
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
-from ..ulmfit.record import Meter, fmt_time, markdown_table
+from ..ulmfit.record import Meter, begin, fmt_time, markdown_table
 from ..ulmfit.stage import named_task
 
 _log = logging.getLogger(__name__)
@@ -336,17 +335,6 @@ def _load(path, board):
             if (f := _file(path, name, seed)).is_file():
                 with safe_open(f, 'pt') as o: board.fits[name,seed] = o.get_tensor('scores'),json.loads(o.metadata()['facts'])
 
-def _begin(path, facts, resume):
-    "Write compare.json, or check that the directory `path` holds the same comparison"
-    f,begun = path/'compare.json',any((path/'fits').glob('*'))
-    if resume and f.is_file():
-        if diff := differences(json.loads(f.read_text('utf-8')), facts):
-            raise ValueError(f"{path} holds another comparison: {diff}; "
-                             "use the same rows, checkpoints and seeds, or another `path`")
-    elif begun:
-        raise FileExistsError(f"{path} holds a comparison; use `resume=True`, another `path`, or delete {path/'fits'}")
-    write_text(f, json.dumps(facts, indent=1))
-
 class _Run:
     "Run the entries of a `Leaderboard` within the minutes"
     def __init__(self, board, rows, scored, minutes, path, log):
@@ -493,10 +481,11 @@ def leaderboard(
     board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]
-    facts = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
-    facts = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in facts.items()}
-    if path: _begin(path, facts | dict(seeds=seeds, archs=archs, format=1), resume)
-    if path: _load(path, board)
+    if path:
+        data = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
+        fits = path/'fits'
+        begin(path/'compare.json', dict(seeds=seeds, archs=archs, format=1), any(fits.glob('*')) and fits, resume, **data)
+        _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)
         rows = Rows(df, task, text_col=text_col, label_col=label_col, unlabelled=texts, work=work)

@@ -10,21 +10,20 @@ settings are a `Recipe`. A run writes checkpoints: with `resume=True` a stopped 
 __all__ = ['ulmfit']
 
 # %% ../../nbs/ulmfit/05_run.ipynb #e81409e2
-import json, tempfile
+import tempfile
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..callback.distributed import shared, wait
-from ..callback.resume import differences
 from ..data.labels import as_frame, lm_texts, mark_valid
 from ..hub import default_arch
-from ..files import check_dir, checkpoints_mark, content_hash, delete_checkpoints, to_json, writes, write_text
+from ..files import check_dir, checkpoints_mark, delete_checkpoints, writes
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
-from .record import Meter, Stage
+from .record import Meter, Stage, begin
 from .report import Report
 from .scores import tfidf_hits
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
@@ -60,13 +59,12 @@ def ulmfit(
     texts,dropped = lm_texts(df, train, unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']
-    facts = _facts(r, arch, seeds, labelled=df[cols].values, LM_texts=texts,
-                   test=None if test is None else tested[cols[:-1]].values)
+    data = dict(labelled=df[cols].values, LM_texts=texts, test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
         names = dict(text_col=text_col, label_col=label_col)
         run = _Run(r, df, test, arch, Path(path or shared(tmp)), seeds, names, task)
         run.check()
-        if writes(): _begin(run.root, facts, resume)
+        if writes(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         wait()
         run.classifiers(run.lm_stages(texts, texts if general is None else general))
         if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
@@ -162,23 +160,13 @@ class _Run:
         return report
 
 # %% ../../nbs/ulmfit/05_run.ipynb #844ccf92
-def _facts(r, arch, seeds, **texts):
-    "Collect the inputs that a run must have again to continue: settings, checkpoint, hashes of the data"
+def _begin(path, r, resume, data, **facts):
+    "Write `run.json`, or check that the directory `path` holds the same run"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
     keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
-    data = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in texts.items()}
-    run = {'arch':str(arch), 'seeds':seeds, '[run] compare':r.run.compare, '[run] archs':r.run.archs}
-    return to_json({**keys, **run, **data})
-
-def _begin(path, facts, resume):
-    "Write `run.json`, or check that the directory `path` holds the same run"
-    f,checkpoints = path/'run.json',path/'checkpoints'
-    if resume and f.is_file():
-        if diff := differences(json.loads(f.read_text('utf-8')), facts):
-            raise ValueError(f"{path} holds another run: {diff}; use the same settings, or another `path`")
-    elif any(checkpoints.rglob(checkpoints_mark)) or checkpoints.is_dir() and not (path/'report.json').is_file():
-        raise FileExistsError(f"{path} holds a stopped run; use `resume=True`, or delete {checkpoints}")
-    else:
-        stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
-        for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # train all stages anew
-        write_text(f, json.dumps(facts, indent=1))
+    facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
+    kept = path/'checkpoints'
+    stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()
+    if begin(path/'run.json', keys | facts, kept if stopped else None, resume, **data): return
+    stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
+    for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # train all stages anew
