@@ -42,7 +42,9 @@ def add_flags(parser, section, only=None):
     for o in known.values() if only is None else map(known.get, only.split()):
         kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
         if o.type is bool: kw['action'] = 'store_true'
-        else: kw |= dict(type=_typed(o.type), metavar='YES|NO' if o.type==bool|None else o.name.split('_')[-1].upper())
+        else:
+            shown = 'yes|no' if o.type==bool|None else o.name.split('_')[-1].upper()
+            kw |= dict(type=_typed(o.type), metavar=shown)
         group.add_argument('--'+o.name.replace('_','-'), **kw)
 
 def changes(args):
@@ -111,7 +113,8 @@ def classify(args):
     from fastformers.ulmfit.scores import class_scores
     scores = class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string())
-    print(f"\nNext: fastformers predict {shlex.quote(args.output)}"+" 'A text of this kind.'"*len(L(text_col)))
+    texts = " 'A text of this kind.'"*len(L(text_col))
+    print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")
 
 # %% ../nbs/10_cli.ipynb #6af20552
 def run(args):

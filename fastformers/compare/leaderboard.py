@@ -484,7 +484,8 @@ def leaderboard(
     if path:
         data = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
         fits = path/'fits'
-        begin(path/'compare.json', dict(seeds=seeds, archs=archs, format=1), any(fits.glob('*')) and fits, resume, **data)
+        stopped = fits if any(fits.glob('*')) else None
+        begin(path/'compare.json', dict(seeds=seeds, archs=archs, format=1), stopped, resume, **data)
         _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)

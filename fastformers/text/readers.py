@@ -110,7 +110,7 @@ def _table(path, kind, text_col, sep, **kwargs):
                             dtype=dict.fromkeys(L(text_col), str), **kwargs)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if type(df.index) is not pd.RangeIndex:
-            raise ValueError("rows have more fields than the header; quote texts with a comma, or pass the separator as `sep`")
+            raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
         yield df
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa

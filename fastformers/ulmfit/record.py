@@ -76,13 +76,13 @@ def fmt_price(prices):
 
 # %% ../../nbs/ulmfit/02_record.ipynb #6ddc2208
 def begin(file, facts, stopped, resume, **data)->bool: # does the run continue?
-    "Write the `facts` of a run and hashes of its `data` to `file`, or check that a run that continues has the same"
+    "Write `facts` and hashes of the `data` of a run to `file`, or check that a run that continues has them"
     data = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in data.items()}
     facts,goes_on = to_json(facts | data),resume and file.is_file()
     if goes_on and (diff := differences(json.loads(file.read_text('utf-8')), facts)):
         raise ValueError(f"{file.parent} holds another run: {diff}; use the same settings, or another `path`")
     if stopped and not goes_on:
-        raise FileExistsError(f"{file.parent} holds a run that was begun; use `resume=True`, or delete {stopped}")
+        raise FileExistsError(f"{file.parent} holds a begun run; use `resume=True`, or delete {stopped}")
     write_text(file, json.dumps(facts, indent=1))
     return goes_on
 

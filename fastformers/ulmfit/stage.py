@@ -89,7 +89,8 @@ def _verdict(learn, stage, tfidf):
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if (less := rivals[best]-score)>.01:
-        faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}, by {round(less*len(targs))} rows")
+        rows = round(less*len(targs))
+        faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}, by {rows} rows")
     trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     steps = len(loss)*(1+stage.contrasted)
@@ -104,8 +105,8 @@ def _check_labelled(learn, name):
     with learn.no_logging(), learn.no_bar(): scores,y = learn.get_preds()
     none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.chosen(scores), y))
     if none>true+.1:
-        _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none, so the accuracy "
-                     "is that of few labels: train longer, or lower the threshold with `learn.tune_thresholds()`")
+        _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none: "
+                     "train longer, or lower the threshold with `learn.tune_thresholds()`")
 
 def _worse(a, b):
     "Check whether the mean of the row scores `a` is more than two standard errors below that of `b`, or NaN"
