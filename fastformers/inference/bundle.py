@@ -13,7 +13,7 @@ import copy, json, logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
-from ..files import write_text
+from ..files import content_hash, write_text
 from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.load import ADAPTERS, load_config, load_hf
@@ -67,7 +67,7 @@ class Bundle:
     overlap:int = 0 # Tokens that a window shares with the one before
     pairing:str = 'together' # How a pair is read, see `HFTokenizer`
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
-    adapters:dict|None = None # The method and its settings
+    adapters:dict|None = None # The method, its settings, and the hash of the file of the adapters
     base:str = '' # The checkpoint that training began with
     rows:dict|None = None # Rows of training and validation
     scores:dict|None = None # Metrics on the validation rows
@@ -87,6 +87,8 @@ class Bundle:
         "Convert the fields that are not None to JSON values"
         return {k:(v.to_dict() if isinstance(v, Task) else v) for k,v in vars(self).items() if v is not None}
 
+def _hash(path): return content_hash([path.read_bytes().hex()])
+
 def read_bundle(path):
     "Read the `Bundle` in the directory `path`, None if it does not exist"
     f = Path(path)/'classifier.json'
@@ -97,8 +99,10 @@ def read_bundle(path):
     except (ValueError,TypeError,KeyError,AttributeError) as e:
         raise ValueError(f"{f} is damaged or of another version: {e}; "
             "copy it again, or write the directory anew with `learn.to_hf`") from e
-    if bundle.adapters and not (Path(path)/ADAPTERS).is_file():
-        raise ValueError(f"{path} lacks {ADAPTERS}; copy the whole directory again")
+    said,f = bundle.adapters,Path(path)/ADAPTERS
+    if said and not (f.is_file() and _hash(f)==said.get('hash')):
+        raise ValueError(f"{f} is missing, damaged or that of another classifier; "
+            "copy the whole directory again, or write it anew with `learn.to_hf`")
     return bundle
 
 # %% ../../nbs/inference/03_bundle.ipynb #b6c512c4
@@ -123,12 +127,21 @@ def write_bundle(path, model,
     save_tokenizer(tok, path)
     adapters = None
     if (path/ADAPTERS).is_file():
-        adapters = {k:model.adapters[k] for k in ('method','settings')}
+        adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reads(tok), **facts)
     write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
     return bundle
 
 # %% ../../nbs/inference/03_bundle.ipynb #c8f86193
+def _opened_by(bundle):
+    if bundle is None: return "transformers' Auto classes open it whole"
+    name = bundle.task.hf_class
+    if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')+(
+        f", and do not divide its logits by the temperature {bundle.task.temperature:.3g}" if bundle.task.temperature else '')
+    given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
+    rest = 'the network without its adapters' if bundle.adapters else 'the body'
+    return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"
+
 def _shown(d):
     def one(v): return f'{v:.4g}' if isinstance(v, float) else f'{v:,}' if isinstance(v, int) else f'{v}'
     return ', '.join(f'{k} {one(v)}' for k,v in (d or {}).items())
@@ -151,8 +164,6 @@ def model_card(
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)
     yaml = 'license: # fill in\ntags: [fastformers]'
     if base.count('/')==1 and base[0] not in './~': yaml += f'\nbase_model: {base}'
-    whole = bundle is None or bundle.whole
-    if whole: yaml += '\nlibrary_name: transformers'
-    opens = "Transformers' Auto classes open it whole" if whole else '`AutoModel` reads the body'
+    if bundle is None or bundle.whole: yaml += '\nlibrary_name: transformers'
     return (f"---\n{yaml}\n---\n# {title}\n\n| | |\n|---|---|\n{table}\n\n```python\n{load}\n```\n\n"
-        f"{opens}.\n\nLicense: fill in; that of the base model and of the data may bind.\n")
+        f"{_opened_by(bundle)}.\n\nLicense: fill in; that of the base model and of the data may bind.\n")
