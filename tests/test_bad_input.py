@@ -165,7 +165,7 @@ def test_names_that_differ_in_case_or_blanks_are_said(log):
     assert [r.message for r in log.records]==["label 'account ' has 4 of 13 rows, 'Account' 5; is it a typo?"]
 
 def test_a_setting_that_is_unknown_names_a_similar_one():
-    with pytest.raises(ValueError, match="`.classifier.` 'epoch' is unknown; did you mean epochs?"): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tok(), epoch=1)
+    with pytest.raises(TypeError, match="'epoch' is no setting of `TaskConfig`; did you mean epochs"): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tok(), epoch=1)
 
 def test_a_classifier_of_several_labels_that_answers_none_says_so(log):
     df = tiny_df().assign(label=[['a','b','c','d','e','f','g','h'][i%8:i%8+1] for i in range(60)])

@@ -29,7 +29,7 @@ from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, sc
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
-from ..files import check_dir, mark_checkpoints
+from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
@@ -56,7 +56,8 @@ _log = logging.getLogger(__name__)
 def _settings(cls, kwargs):
     "Divide `kwargs` into the settings `cls` of a stage, and those of `ModelConfig` for the learner"
     how,known = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs},settings(cls)
-    for k in kwargs: known[k] # an error that suggests a name
+    for k in kwargs:
+        if k not in known: raise TypeError(f"{k!r} is no setting of `{cls.__name__}`{did_you_mean(k, known)}")
     return cls(**kwargs), how
 
 def _name(v): return getattr(v, '__name__', type(v).__name__)
