@@ -90,8 +90,9 @@ def _verdict(learn, stage, tfidf):
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if (less := rivals[best]-score)>.01:
-        rows = round(less*len(targs))
-        faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}, by {rows} rows")
+        rows = f'{round(less*len(targs))} of {len(targs)} rows'
+        faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}, by {rows}")
+    elif score<=stage.majority<1 and not faults: faults.append(f"accuracy {score:.2f} is that of the largest class")
     trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     steps = len(loss)*(1+stage.contrasted)
