@@ -4,7 +4,7 @@ import numpy as np, pandas as pd, pytest, torch
 from fastformers.data.block import classifier_dls
 from fastformers.inference.predictor import Predictor
 from fastformers.interpret.embeddings import cka, layer_drift, plot_drift, plot_text_map, plot_word_map, separation, text_map, word_map, word_states
-from fastformers.learner.core import classifier_learner
+from fastformers.learner.core import as_predictor, classifier_learner
 from fastformers.models.core import HFModel
 from fastformers.models.families import block_modules
 from fastformers.models.load import load_body
@@ -76,6 +76,9 @@ def test_a_map_of_texts(tiny, learn):
     plain = text_map(tiny, df.text)
     assert list(plain)==['text','label','x','y'] and 'wrong' not in text_map(tiny, df.text, df.label)
     table = text_map(learn, df.text, df.label)
+    class Twice:
+        def fit_transform(self, x): return 2*x[:,:2]
+    assert np.allclose(text_map(learn, df.text, reduce=Twice())[['x','y']], 2*as_predictor(learn).vectors(df.text.tolist())[:,:2])
     assert (table.wrong==(table.answer!=df.label)).all() and 0<table.wrong.sum()<60 and table.text.tolist()==df.text.tolist()
     assert plot_text_map(table).get_title()==f'{table.wrong.sum()} of 60 answers are wrong'
 

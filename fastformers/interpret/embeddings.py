@@ -104,12 +104,13 @@ def plot_word_map(
 def text_map(
     o, # A `Learner` or `Predictor`, or a hub id, directory or shipped name
     texts, # Three texts or more
-    labels=None # The label of each text
+    labels=None, # The label of each text
+    reduce=None # Object whose `fit_transform` makes two columns, such as `umap.UMAP()`; default: PCA
 )->pd.DataFrame: # Columns text, label, x, y, and for a classifier answer and wrong
     "Map the vectors of `texts` to two dimensions"
     predictor = as_predictor(o) if isinstance(o, Learner) else o if isinstance(o, BasePredictor) else from_hf(o)
     texts,task = as_texts(texts),predictor.model.task
-    x,y = PCA(2).fit_transform(predictor.vectors(texts).numpy()).T
+    x,y = (reduce or PCA(2)).fit_transform(predictor.vectors(texts).numpy()).T
     res = pd.DataFrame(dict(text=texts, label='text' if labels is None else [*map(str, labels)], x=x, y=y))
     if labels is None or not (task and task.one_class): return res
     res['answer'] = [str(a['label']) for a in predictor(texts)]
@@ -121,7 +122,7 @@ def plot_text_map(texts, ax=None): # `ax`; `texts` is a table of `text_map`
     colors = plt.get_cmap('tab10' if texts.label.nunique()<=10 else 'tab20')
     for i,(k,g) in enumerate(texts.groupby('label')):
         ax.scatter(g.x, g.y, 20, color=colors(i%colors.N), label=k)
-    ax.set(xticks=[], yticks=[], xlabel='first component', ylabel='second component')
+    ax.set(xticks=[], yticks=[], xlabel='first dimension', ylabel='second dimension')
     if 'wrong' in texts:
         bad = texts[texts.wrong]
         ax.scatter(bad.x, bad.y, 60, color='black', marker='x', label='wrong answer')
