@@ -78,6 +78,11 @@ def check_begun(args, kept, finished)->bool: # are there checkpoints to continue
 
 def train(args, stage, data, section, **kwargs):
     "Call the function `stage` of `ulmfit.stage` with the flags of a `section`, and print its record"
+    if args.recipe:
+        recipe = vars(read_recipe(args.recipe))
+        if recipe[section] is None:
+            raise ValueError(f"{args.recipe} has no section [{section}]; add one, or leave out --recipe")
+        kwargs |= {k:v for k,v in vars(recipe['model']).items() if v is not None} | vars(recipe[section])
     path = check_dir(args.output)
     kept = check_dir(path.with_name(path.name+'.checkpoints'), checkpoints_mark)
     if not check_begun(args, kept, (path/'stage.json').exists()): delete_checkpoints(kept)
@@ -296,6 +301,8 @@ def make_parser():
     def data(p, section, names):
         output(p, required=True, help='Directory of the trained network')
         p.add_argument('--seed', type=int, default=42, help='Seed of weights, order and masks (default: 42)')
+        p.add_argument('--recipe', metavar='FILE',
+                       help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
         add_flags(p, 'data', names+' valid_col sep encoding')
         own = [o for o in settings(section_types['model']) if o!='arch' or section!='general']
         add_flags(p, 'model', ' '.join(own))

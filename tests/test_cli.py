@@ -9,6 +9,7 @@ from fastformers.files import mark_checkpoints, write_text
 from fastformers.inference.predictor import from_hf
 from fastformers.tasks.core import tasks
 from fastformers.inference.stage_json import read_stage
+from fastformers.models.load import load_config
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 
 repo = Path(__file__).parent.parent
@@ -72,6 +73,15 @@ def test_flags_are_settings_of_the_stage(here, tmp_path):
     assert run('classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--hidden-states=-2,-1', '--adapters', 'bitfit', *quick)==0
     recipe = read_stage(tmp_path/'c')['recipe']
     assert list(recipe['hidden_states'])==[-2,-1] and recipe['adapters']=='bitfit'
+
+def test_settings_come_from_a_recipe_and_flags_change_them(here, tmp_path, capsys):
+    (tmp_path/'general.ini').write_text('[general]\nsize = 3\nwidth = 64\ninner = 96\nvocab_sz = 600\nseq_len = 32')
+    (tmp_path/'lm.ini').write_text('[lm]\nepochs = 2')
+    assert run('pretrain', here/'folder', '--recipe', tmp_path/'general.ini', '--output', tmp_path/'g', '--size', 1, *quick)==0
+    cfg = load_config(tmp_path/'g')
+    assert (cfg.num_hidden_layers,cfg.hidden_size,cfg.intermediate_size)==(1,64,96)
+    assert run('pretrain', here/'folder', '--recipe', tmp_path/'lm.ini', '--output', tmp_path/'h')==2
+    assert 'no section [general]' in capsys.readouterr().err
 
 def test_run_leaves_a_report_and_the_recipe(here, tmp_path, capsys):
     ini = f"[run]\noutput = {tmp_path/'run'}\ncompare =\n[data]\nsource = {here/'reviews.csv'}\n[model]\narch = {here/'arch'}\n[lm]\nbs = 8\nseq_len = 32\n[classifier]\nepochs = 1\nbs = 8\n"
