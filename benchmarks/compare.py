@@ -6,7 +6,7 @@
     python benchmarks/compare.py table                               # what the rows say
     python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
-Labelled rows are drawn as they come, but five of each class for `intents77`. Without `--final` development rows take the place of the test rows.
+Labelled rows are drawn as they come, but five of each class for `intents77`, which after stage 2 took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
 Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
 import tempfile, torch
 from classify import Rows as Table
@@ -188,7 +188,7 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','frozen probe','all layers','as typed','as typed after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','as typed after stage 2','self-training','self-training after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
         print(of.unstack().reindex(columns=[o for o in order if o in {*d.arm}]).to_string(na_rep=''), end='\n\n')

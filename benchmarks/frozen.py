@@ -71,7 +71,7 @@ def main():
     says = lambda o: f"{o['s']:8.3f} s, {o['cpu_s']:8.3f} s of the processor"
     print(f'  first epoch of the head, cached: {says(first)}', flush=True)
     runs = in_turn({name:partial(epoch, o) for name,o in learners.items()}, args.repeats, says)
-    kept = learners['head alone, cached'].frozen_cache.cache
+    kept = learners['head alone, cached'].frozen_cache
     def share(name, f='s'): return ratio([o[f] for o in runs[name]], [o[f] for o in runs['all open']])
     def times(o, x): return spread([i/x for i in o['each']])
     rows = [('S6 head alone, cached, share of a full epoch', share('head alone, cached'), '<=', .02), ('   the same by processor time', share('head alone, cached', 'cpu_s'), '<=', .02),

@@ -44,7 +44,7 @@ mutations = [
     ('frozen weights decay', 'callback/schedule', 'if not p.requires_grad: p.grad = None', 'if not p.requires_grad: pass', 'frozen schedules callback/01_freeze'),
     ('unfreezing from the bottom', 'callback/schedule', 'firsts = [*range(n_groups-1, 0, -by), 0]', 'firsts = [*range(0, n_groups, by)]', 'schedules callback/00_schedule'),
     ('low layers learn faster', 'callback/schedule', '** np.arange(n_groups-1., -1., -1.)', '** np.arange(n_groups)', 'schedules callback/00_schedule'),
-    ('one-cycle ends high', 'callback/schedule', 'cos(1, 1/div_final, ', 'cos(1, 1/div, ', 'schedules callback/00_schedule'),
+    ('one-cycle ends high', 'callback/schedule', 'cos(1, 1e-5, ', 'cos(1, 1/25, ', 'schedules callback/00_schedule'),
     ('norms are decayed', 'learner/optimizer', "hyper['wd'] if decays else 0.", "hyper['wd']", 'schedules compute learner/00_optimizer'),
     ('frozen layers keep dropout', 'callback/freeze', 'for m in self.off: m.training = False', 'for m in self.off: m.training = True', 'frozen'),
     ('the cache survives new weights', 'callback/freeze', 'if key!=self.key: self.clear()', 'if False: self.clear()', 'frozen callback/01_freeze'),

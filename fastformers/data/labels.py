@@ -184,11 +184,12 @@ def check_classes(task, labels, splits):
             "move some of their rows to training, or drop them")
 
 def warn_typos(labels):
-    "Log each class that is named almost like one with ten times as many rows as a warning"
+    "Log classes whose names differ in case or blanks, or are near to one with ten times as many rows, as a warning"
     n = Counter(o for o in labels if isinstance(o, str))
+    plain = {o:normal(o) for o in n}
     for o,k in n.items():
-        large = {normal(p):p for p in n if n[p]>=10*k or normal(p)==normal(o) and (n[p],p)>(k,o)}
-        near = [] if re.search(r'\d', o) else get_close_matches(normal(o), large, 1, cutoff=.85)
+        large = {plain[p]:p for p in n if n[p]>=10*k or plain[p]==plain[o] and (n[p],p)>(k,o)}
+        near = [] if re.search(r'\d', o) else get_close_matches(plain[o], large, 1, cutoff=.85)
         for p in near: _log.warning(f"label {o!r} has {k} of {len(labels)} rows, {large[p]!r} {n[large[p]]}; is it a typo?")
 
 def warn_conflicts(texts, labels):
