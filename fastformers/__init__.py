@@ -35,7 +35,7 @@ Modules:
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
 - `fastformers.interpret.embeddings`: Draw senses of a word and sets of texts as maps, and measure how far two networks differ in each layer: `word_map`, `text_map`, `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
-- `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes` for texts, `token_probes` for the tags of words
+- `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes` for texts, `token_probes` for the tags of words, `edge_probes` for two spans of a text
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `suspects`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
