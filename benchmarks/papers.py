@@ -8,6 +8,7 @@
 `ewc`: 500 questions from the shipped LM of Wikipedia, and what is left of its LM loss on 300 paragraphs. `uda`: 100 questions from the same LM, with 4,852 others as texts without labels; it fills hidden tokens too.
 `elmo`: 500 questions after 200,000 tokens of Wikipedia, which each direction reads (the row of both is without the seconds of the forward one); `plain` is a masked LM of as many tokens. `--work` keeps the language models.
 `multifit`: topics of Spanish articles; `plain` is the teacher, a linear model of 3,000 English news, whose answers train a classifier from an LM of 200,000 Spanish tokens.
+`gpt`: 500 questions, 500 pairs of SICK from a causal Llama of 200,000 tokens of Wikipedia; `plain` begins with a probe of the mean of all tokens, `extract token` with one of the token that GPT adds, `GPT` with a random layer and adds the LM loss.
 Development rows score; they also decide, in each arm, whether training is kept or the probe."""
 from compare import Table, draw, held, results
 from common import *
@@ -128,6 +129,43 @@ def elmo(args, table):
                 return row(plain(df, dev, at[way], seed=seed, hidden_states=states).score>0, start)
             table.get(make, 'accuracy', set='elmo', arm=arm, seed=seed)
 
+def gpt(args, table):
+    "Questions and pairs with the extract token of GPT, with and without the LM loss"
+    from fastformers.data.block import classifier_dls
+    from fastformers.learner.probe import fine_tuning_lr
+    from fastformers.papers.gpt import gpt_learner, gpt_tokens
+    from fastformers.text.readers import read_texts
+    from fastformers.text.tokenizer import load_tokenizer
+    from fastformers.ulmfit.scores import measure
+    from fastformers.ulmfit.stage import pretrain_lm
+    questions,other,_ = held('trec/train.csv', 'trec/test.csv', 500)
+    pairs,cols = read(*data_files('sick/train.csv'))[['text_a','text_b','label']].sample(frac=1, random_state=0),['text_a','text_b']
+    data = {'gpt':('text', questions, other), 'gpt pairs':(cols, pairs[500:], pairs[:500])}
+    texts,work = read_texts(*data_files('wiki_en/train.txt.gz')).text.sample(frac=1, random_state=0),Path(args.work)
+    texts = texts[texts.str.len().cumsum()<4*args.tokens].tolist()
+    for seed in args.seeds:
+        lm = work/f'causal{seed}'
+        if not lm.exists(): pretrain_lm(texts, lm, objective='clm', family='llama', size=2, vocab_sz=4000, seed=seed)
+        for name,(col,train,dev) in data.items():
+            df = draw(train, 500, seed)
+            def make():
+                start = clock()
+                return row(plain(df, dev, lm, col, seed=seed).score>0, start)
+            table.get(make, 'accuracy', set=name, arm='plain', seed=seed)
+            tok = gpt_tokens(load_tokenizer(lm))
+            def make():
+                start = clock()
+                return row(plain(df, dev, lm, col, tok=tok, pool='last', seed=seed).score>0, start)
+            table.get(make, 'accuracy', set=name, arm='extract token', seed=seed)
+            def make():
+                start,both = clock(),pd.concat([df.assign(is_valid=False), dev.assign(is_valid=True)], ignore_index=True)
+                dls = classifier_dls(both, tok, col, bs=16, seed=seed, device='cpu')
+                torch.manual_seed(seed)
+                learn = gpt_learner(dls, lm)
+                learn.fit_schedule('full_tune', fine_tuning_lr(learn.model), max(3, 150/len(dls.train)), discr=1.11, anneal='linear_warmup')
+                return row(measure(learn)[1]>0, start)
+            table.get(make, 'accuracy', set=name, arm='GPT', seed=seed)
+
 def multifit(args, table):
     "Topics of Spanish articles from the labels of English news"
     from fastformers.inference.baseline import TextBaseline
@@ -166,7 +204,7 @@ if __name__=='__main__':
     import tempfile, torch
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     p.add_argument('part', choices=['run','table'])
-    p.add_argument('--sets', default='trec,rte,ewc,uda,elmo,multifit', type=lambda o: o.split(','))
+    p.add_argument('--sets', default='trec,rte,ewc,uda,elmo,gpt,multifit', type=lambda o: o.split(','))
     p.add_argument('--seeds', default='1,2', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--tokens', default=200_000, type=int, help='that each language model of `elmo` reads')
     p.add_argument('--work', default=None, help='directory for language models; default: a temporary one')

@@ -43,13 +43,13 @@ class AuxiliaryLM(Regularizer):
     lm_loss = None
     def __init__(self,
         weight:float=.5, # weight of the LM loss, as in the paper
-        objective:Objective=None, # masks texts; default: `MLM`, or `CLM` without a mask token
+        objective:Objective=None, # masks texts; default: `MLM`, or `CLM` of a causal network
         arch=None, # directory or hub id of the LM head; default: that of the body
     ): self.weight,self.objective,self.arch = weight,objective,arch
 
     def after_create(self):
         tok = tokenizer_of(self.dls)
-        if self.objective is None: self.objective = default_objective(tok)
+        if self.objective is None: self.objective = default_objective(tok, config=self.model.config)
         check_same_tok(tok.tok, self.objective.tok, '`objective`')
         self.objective.check(self.model.config)
         self.model.lm = lm_on(self.model, self.objective.auto_cls, self.arch)

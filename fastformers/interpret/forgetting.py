@@ -16,7 +16,7 @@ from fastai.learner import Learner
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import check_same_tok, load_tokenizer
 from ..models.families import evaluating, max_length
-from ..models.load import LoadReport, load_body, load_hf
+from ..models.load import LoadReport, load_body, load_config, load_hf
 from ..models.core import HFModel, LanguageModel
 from ..objectives.clm import default_objective
 from ..data.block import tokenizer_of
@@ -71,7 +71,9 @@ def forgetting(
     def tok_of(o): return tokenizer_of(o.dls).tok if isinstance(o, Learner) else load_tokenizer(*_place(o))
     toks = [tok_of(o) for o in stages.values()]
     for k,o in zip(stages, toks): check_same_tok(toks[0], o, k)
-    obj,rows,res = default_objective(toks[0]),None,[]
+    first = next(iter(stages.values()))
+    config = first.model.config if isinstance(first, Learner) else load_config(*_place(first))
+    obj,rows,res = default_objective(toks[0], config=config),None,[]
     for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)
         if rows is None:

@@ -36,6 +36,7 @@ class CLM(Objective):
         return x.replace(predicted=m), x.replace(ids=torch.where(m, ids, x.ids), predicted=m)
 
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
-def default_objective(tok, seed=42):
-    "Return `MLM` if `tok`, a fast tokenizer or an `HFTokenizer`, has a mask token, else `CLM`"
-    return (CLM if load_tokenizer(tok).mask_token_id is None else MLM)(tok, seed=seed)
+def default_objective(tok, seed=42, config=None):
+    "Return `MLM` if `tok`, an `HFTokenizer` or a fast one, has a mask token and `config`, if given, fits it, else `CLM`"
+    masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.fits(config))
+    return (MLM if masks else CLM)(tok, seed=seed)

@@ -35,6 +35,7 @@ from ..learner.calibration import check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
+from ..models.load import load_config
 from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
 from ..text.store import TokenStore
@@ -213,8 +214,8 @@ def _write(stage, path, c, learn):
     stage.save(stage.path/'record.json')
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
-def _lm_objective(c, tok, seed):
-    cls = objectives.find(c.objective) or type(default_objective(tok))
+def _lm_objective(c, tok, seed, arch, revision):
+    cls = objectives.find(c.objective) or type(default_objective(tok, config=load_config(arch, revision)))
     if isinstance(cls, Objective): return cls
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate}))
 
@@ -223,7 +224,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     meter = Meter()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
-    objective = _lm_objective(c, tok, seed)
+    objective = _lm_objective(c, tok, seed, arch, kwargs.get('revision','main'))
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     with script_progress(): learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     if learn.model.new_head:
