@@ -2103,6 +2103,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.MultiLabel.chosen': ( 'tasks/core.html#multilabel.chosen',
                                                                                       'fastformers/tasks/core.py'),
+                                        'fastformers.tasks.core.MultiLabel.f1_samples': ( 'tasks/core.html#multilabel.f1_samples',
+                                                                                          'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.MultiLabel.loss_func': ( 'tasks/core.html#multilabel.loss_func',
                                                                                          'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.MultiLabel.matches': ( 'tasks/core.html#multilabel.matches',

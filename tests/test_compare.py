@@ -117,7 +117,7 @@ def test_hopeless_checkpoints_are_dropped():
     board = leaderboard(df, archs=['bad','good'], entries=names, minutes=1)
     assert 'dropped' in board.notes['tuned (bad)'] and board.done('tuned (good)')
 
-@pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'accuracy'),
+@pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'F1 of a text'),
                                             (lambda d: d.text.str.len().astype(float), '-squared error')])
 def test_several_labels_numbers_and_pairs(labels, measure, tiny):
     board = leaderboard(df.assign(label=labels(df), other='please'), entries=[*words,'frozen probe'], archs=tiny, minutes=1, seeds=(1,2), text_col=['text','other'])

@@ -241,9 +241,9 @@ class Leaderboard:
     def plot(self, ax=None):
         "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
         if ax is None: ax = Figure(figsize=(8,4.2), dpi=70, layout='constrained').subplots()
-        t,classes = self.table,self.task.classes
+        t,measure = self.table,self.task.score_name
         t = t[t.fits==len(self.seeds)]
-        x,y = 60*t.minutes,1-t.score if classes else -t.score
+        x,y = 60*t.minutes,-t.score if measure[0]=='-' else 1-t.score
         by = y[x.sort_values(kind='stable').index]
         front = by[by<by.cummin().shift(fill_value=np.inf)].index
         ax.step(x[front], y[front], where='post', color='.7', zorder=0)
@@ -251,7 +251,8 @@ class Leaderboard:
             ends = [[o.high-o.score],[o.score-o.low]]
             ax.errorbar(x[name], y[name], ends, fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
         ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
-        ax.set(xscale='log', xlabel='time of one training', ylabel='error' if classes else self.task.score_name[1:],
+        what = 'error' if measure=='accuracy' else measure[1:] if measure[0]=='-' else f'1 - {measure}'
+        ax.set(xscale='log', xlabel='time of one training', ylabel=what,
                title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
         ax.margins(x=.1, y=.1)
         low,high = ax.get_xlim()

@@ -198,7 +198,7 @@ _several = list,tuple,set,np.ndarray
 class MultiLabel(Task):
     "Predict any number of classes for each text: lists, names joined by ';', or columns of 0 and 1"
     name,fastai,summary = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
-    problem_type,multi_label = 'multi_label_classification',True
+    problem_type,multi_label,score_name = 'multi_label_classification',True,'F1 of a text'
     def __init__(self, labels=(), target='', threshold=.5): super().__init__(labels, target, threshold)
     @classmethod
     def matches(cls, df, label_col):
@@ -216,8 +216,9 @@ class MultiLabel(Task):
     def names(self, label): return label
     def block(self): return _fastai().MultiCategoryBlock(vocab=self.labels)
     def loss_func(self): return _fastai().BCEWithLogitsLossFlat()
-    def metrics(self): return [self.accuracy_multi]
-    def accuracy_multi(self, pred, y): return self.row_score(pred, y).mean()
+    def metrics(self): return [self.f1_samples, self.accuracy_multi]
+    def f1_samples(self, pred, y): return self.row_score(pred, y).mean() # scikit-learn's `average='samples'`
+    def accuracy_multi(self, pred, y): return (self.chosen(self.scores(pred))==(y>.5)).float().mean()
     def prior_bias(self, dls):
         ys = targets(dls)
         return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row more of each: always finite
@@ -230,7 +231,10 @@ class MultiLabel(Task):
     def chosen(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
         return scores>torch.as_tensor(t, device=scores.device)
-    def row_score(self, pred, y, x=None): return (self.chosen(self.scores(pred))==(y>.5)).float().mean(1)
+    def row_score(self, pred, y, x=None): # F1; 1 where there is no label, and none is found
+        found,true = self.chosen(self.scores(pred)),y>.5
+        n = found.sum(1)+true.sum(1)
+        return torch.where(n>0, 2*(found & true).sum(1)/n.clamp(min=1), 1.)
 
 # %% ../../nbs/tasks/00_core.ipynb #d8c31a0a
 class ScaledMSE(nn.MSELoss):
