@@ -135,7 +135,7 @@ def _keep_head(path, task, saved):
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
 
-_may_differ = dict(ps=0, threshold=0, temperature=0, target_scale=0)
+_may_differ = dict(ps=0, threshold=0, at_least_one=0, temperature=0, target_scale=0)
 def _alike(a, b): return a|_may_differ==b|_may_differ
 
 def _check_head(head, task, pairing):

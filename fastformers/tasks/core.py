@@ -197,9 +197,20 @@ _several = list,tuple,set,np.ndarray
 
 class MultiLabel(Task):
     "Predict any number of classes for each text: lists, names joined by ';', or columns of 0 and 1"
-    name,fastai,summary = 'multi',('MultiCategorize','EncodedMultiCategorize'),'any of {n} labels a text'
+    name,fastai = 'multi',('MultiCategorize','EncodedMultiCategorize')
+    summary = property(lambda self: f"{'one or more' if self.at_least_one else 'any'} of {{n}} labels a text")
     problem_type,multi_label,score_name = 'multi_label_classification',True,'F1 of a text'
-    def __init__(self, labels=(), target='', threshold=.5): super().__init__(labels, target, threshold)
+    def __init__(self,
+        labels=(), target='', # As in `Task`
+        threshold=None, # Scores above it choose a label: a number, or one a label; None: 0.5
+        at_least_one=False # Choose the best label where none is above 0.5? Set by `fit`: has each text a label?
+    ):
+        super().__init__(labels, target, threshold)
+        self.at_least_one = at_least_one
+    def to_dict(self): return super().to_dict() | ({'at_least_one':True} if self.at_least_one else {})
+    def fit(self, labels):
+        self.at_least_one = all(map(self.names, labels))
+        return super().fit(labels)
     @classmethod
     def matches(cls, df, label_col):
         if is_list(label_col): return True
@@ -230,7 +241,8 @@ class MultiLabel(Task):
         return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
     def chosen(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
-        return scores>torch.as_tensor(t, device=scores.device)
+        if t is not None: return scores>torch.as_tensor(t, device=scores.device)
+        return (scores>.5) | self.at_least_one & (scores==scores.amax(1, keepdim=True))
     def row_score(self, pred, y, x=None): # F1; 1 where there is no label, and none is found
         found,true = self.chosen(self.scores(pred)),y>.5
         n = found.sum(1)+true.sum(1)

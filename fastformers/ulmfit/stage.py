@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
+from scipy.stats import binomtest
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.contrastive import Contrastive
@@ -109,12 +110,13 @@ def _check_labelled(learn, name):
     none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.chosen(scores), y))
     if none>true+.1:
         _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none: "
-                     "train longer, or lower the threshold with `learn.tune_thresholds()`")
+                     "train longer, or pass a lower `threshold` when you predict")
 
 def _worse(a, b):
-    "Check whether the mean of the row scores `a` is more than two standard errors below that of `b`, or NaN"
-    error = (b-a).std()/len(a)**.5 if len(a)>1 else np.inf # one row tells nothing
-    return not (b-a).mean()<=2*error
+    "Check whether the row scores `a` are below those of `b` by a sign test at 1 %, or NaN"
+    lower,higher = int((a<b).sum()),int((a>b).sum())
+    if not np.isfinite(a).all(): return True
+    return lower>higher and binomtest(lower, lower+higher).pvalue<.01 # 8 rows to 0
 
 def usual_epochs(learn)->float:
     "Compute the epochs that make 1.5 million tokens (1 to 10), for a classifier 150 steps, or 300 for long texts (at least 3)"
@@ -197,7 +199,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
-    if not is_lm and learn.model.task.multi_label and stage.score.mean()<.5: _check_labelled(learn, name)
+    if not is_lm and learn.model.task.multi_label and not learn.model.task.at_least_one: _check_labelled(learn, name)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier: stage.price = price # else only the time of what came before is known
