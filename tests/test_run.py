@@ -246,3 +246,9 @@ def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
     assert stage.path==tmp_path/'net' and not stage.cross_validated
     few = fine_tune_classifier(intents(60), 'wiki-mini', tmp_path/'few', epochs=.2, max_len=32)
     assert .2<few.cross_validated<1 and 'probe, five folds' in few.table() and not (tmp_path/'few_tfidf').exists()
+
+def test_a_head_of_hugging_face_starts_as_asked():
+    rows = intents(60)
+    assert fine_tune_classifier(rows, 'wiki-mini', head='hf', start='probe', epochs=1, max_len=16).score_before is not None
+    with pytest.raises(ValueError, match="leave out head='hf'"):
+        fine_tune_classifier(rows, 'wiki-mini', head='hf', start='contrastive', epochs=1, max_len=16)

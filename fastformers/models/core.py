@@ -350,6 +350,7 @@ class HFClassifier(HFModel):
         report=None # Its `LoadReport`
     ):
         super().__init__(hf, report)
+        self.new_head = self.loaded.loaded>0 and len(self.loaded.new)>0
         kind = type(hf).__name__
         self.candidates = 'ForMultipleChoice' in kind
         self.per_token = bool(re.search('For(Token|Question)', kind))
