@@ -15,7 +15,9 @@ import numpy as np, pandas as pd, torch
 from fastai.basics import Callback, Learner
 from fastcore.basics import noop
 from sklearn.metrics import classification_report
+from ..data.labels import find_task, read_labels
 from ..inference.baseline import TextBaseline
+from ..interpret.slices import rated
 from ..callback.distributed import shared
 from ..objectives.core import objective_of
 from ..text.encode import texts_in
@@ -64,8 +66,9 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their m
     return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
-def tfidf_hits(train, valid, text_col='text', label_col='label')->np.ndarray: # is each row of `valid` right?
-    "Score a `TextBaseline` that is trained on `train`"
-    model = TextBaseline.fit(texts_in(train, text_col), train[label_col].astype(str))
-    found = [o['label'] for o in model(texts_in(valid, text_col))]
-    return (valid[label_col].astype(str)==found).to_numpy()
+def tfidf_hits(train, valid, text_col='text', label_col='label', task=None)->np.ndarray: # `(len(valid),)`
+    "Score each row of `valid`, 1 if it is right, by a `TextBaseline` that is trained on `train`"
+    task = find_task(train, label_col, task)
+    labels,more = (read_labels(o, label_col, task) for o in (train,valid))
+    if task.classes: task.labels = task.labels or sorted({n for o in (*labels,*more) for n in task.names(o)})
+    return rated(TextBaseline.fit(texts_in(train, text_col), labels, task), valid, text_col, label_col)[3]

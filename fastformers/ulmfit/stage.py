@@ -82,27 +82,30 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class, its probe and TF-IDF, and say why it may be worse"
-    targs = [int(o) for o in learn.dls.valid_ds.tls[-1]]
-    stage.majority = max(Counter(targs).values())/len(targs)
-    rivals = {'largest class':stage.majority}
+    rivals,what,n = {},stage.score_name,len(stage.score)
+    if learn.model.task.one_class:
+        stage.majority = max(Counter(int(o) for o in learn.dls.valid_ds.tls[-1]).values())/n
+        rivals['largest class'] = stage.majority
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
+    if not rivals: return
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
-    if score<=stage.majority<1: # one class for all rows is right at most so often
+    poor = score<=rivals.get('largest class', -1)<1
+    if poor: # one class for all rows is right at most so often
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if (less := rivals[best]-score)>.01:
-        rows = f'{round(less*len(targs))} of {len(targs)} rows'
-        faults.append(f"accuracy {score:.2f} is below that of the {best}, {rivals[best]:.2f}, by {rows}")
-    elif score<=stage.majority<1 and not faults: faults.append(f"accuracy {score:.2f} is that of the largest class")
+        rows = f', by {round(less*n)} of {n} rows' if what=='accuracy' else ''
+        faults.append(f"{what} {score:.2f} is below that of the {best}, {rivals[best]:.2f}{rows}")
+    elif poor and not faults: faults.append(f"{what} {score:.2f} is that of the largest class")
     trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     steps = len(loss)*(1+stage.contrasted)
     if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
     beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
     if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
-    if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {len(targs)} rows)")
-    else: _log.info(f"{stage.name}: accuracy {score:.2f}, beside {beside} on the same {len(targs)} rows")
+    if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {n} rows)")
+    else: _log.info(f"{stage.name}: {what} {score:.2f}, beside {beside} on the same {n} rows")
 
 def _check_labelled(learn, name):
     "Warn if a classifier of several labels gives many more rows no label than have none"
@@ -113,9 +116,8 @@ def _check_labelled(learn, name):
                      "train longer, or pass a lower `threshold` when you predict")
 
 def _worse(a, b):
-    "Check whether the row scores `a` are below those of `b` by a sign test at 1 %, or NaN"
+    "Check whether the row scores `a` are below those of `b` by a sign test at 1 %"
     lower,higher = int((a<b).sum()),int((a>b).sum())
-    if not np.isfinite(a).all(): return True
     return lower>higher and binomtest(lower, lower+higher).pvalue<.01 # 8 rows to 0
 
 def usual_epochs(learn)->float:
@@ -188,7 +190,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
     answering = Meter()
     stage.metrics,stage.score,stage.weight = measure(learn)
     if not is_lm: stage.answers = answering.read(1000/len(stage.score))
-    if probe and _worse(stage.score, stage.score_before):
+    if probe and (not math.isfinite(stage.metrics['loss']) or _worse(stage.score, stage.score_before)):
         learn.model.load_state_dict(weights)
         stage.metrics,stage.score,stage.probe_kept = stage.before,stage.score_before,True
         _log.warning(f"{title}: training lowered the {stage.score_name} of the probe, so the probe is kept")
@@ -198,7 +200,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         learn.calibrate()
         stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
-    if not is_lm and learn.model.task.one_class: _verdict(learn, stage, tfidf)
+    if not is_lm and (learn.model.task.one_class or learn.model.task.multi_label): _verdict(learn, stage, tfidf)
     if not is_lm and learn.model.task.multi_label and not learn.model.task.at_least_one: _check_labelled(learn, name)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
@@ -389,10 +391,11 @@ def labelled_dl(dls, df)->DataLoader:
     for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
 
-def _tfidf(df, text_col, label_col, most=5000):
-    "Score TF-IDF on the validation rows, None with more than `most` training rows"
+def _tfidf(df, text_col, label_col, task, most=5000):
+    "Score TF-IDF on the validation rows, None with more than `most` training rows or one label"
     train,valid = df[~df.is_valid],df[df.is_valid]
-    if len(train)<=most and train[label_col].nunique()>1: return tfidf_hits(train, valid, text_col, label_col)
+    if len(train)>most or len({*map(str, read_labels(train, label_col, task))})<2: return
+    return tfidf_hits(train, valid, text_col, label_col, task)
 
 def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
@@ -437,7 +440,7 @@ def fine_tune_classifier(
     check_columns(df, text_col=text_col, label_col=label_col)
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
-    tfidf = _tfidf(df, text_col, label_col) if task.one_class else None
+    tfidf = _tfidf(df, text_col, label_col, task) if task.one_class or task.multi_label else None
     labelled,first = df,None
     if unlabelled is not None:
         if not task.one_class or len(L(text_col))>1:
@@ -462,9 +465,9 @@ def fine_tune_classifier(
                  f"{name}: {stage.score_name} {stage.score.mean():.3f} with {len(texts):,} unlabelled texts, "
                  f"{first.score.mean():.3f} without"+': leave `unlabelled` out'*bool(worse))
     tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
-    if tried and _worse(stage.score, tfidf*1.):
+    if tried and _worse(stage.score, tfidf):
         rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
-        best = TextBaseline.fit(texts_in(rows, text_col), rows[label_col])
+        best = TextBaseline.fit(texts_in(rows, text_col), read_labels(rows, label_col, task), task)
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
     if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
