@@ -252,3 +252,14 @@ def test_a_head_of_hugging_face_starts_as_asked():
     assert fine_tune_classifier(rows, 'wiki-mini', head='hf', start='probe', epochs=1, max_len=16).score_before is not None
     with pytest.raises(ValueError, match="leave out head='hf'"):
         fine_tune_classifier(rows, 'wiki-mini', head='hf', start='contrastive', epochs=1, max_len=16)
+
+def test_several_labels_are_compared_and_may_be_missing_in_training(caplog):
+    rows = intents(120)
+    rows['label'] = rows.label+rows.text.str.len().gt(40).map({True:';long', False:''})
+    test = rows.head(20).assign(label=lambda d: d.label+';new')
+    with caplog.at_level('INFO', 'fastformers'):
+        stage = fine_tune_classifier(rows, 'wiki-mini', test=test, epochs=1, max_len=32)
+    assert 'training has no row of new: 20 of 20 test rows have it' in caplog.text
+    assert 'F1 of a text' in caplog.text and 'TF-IDF' in caplog.text and 0<stage.test_score.mean()<1
+    with pytest.raises(ValueError, match='none of the labels of the test rows: new'):
+        fine_tune_classifier(rows, 'wiki-mini', test=test.assign(label='new;new'), epochs=1)

@@ -67,7 +67,7 @@ def ulmfit(
         if writes(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         wait()
         run.classifiers(run.lm_stages(texts, texts if general is None else general))
-        if task.one_class and 'tfidf' in (r.run.compare or ()): run.tfidf()
+        if (task.one_class or task.multi_label) and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
                 'test rows':0 if test is None else len(tested), 'seeds':seeds}
@@ -140,12 +140,13 @@ class _Run:
         "Score TF-IDF with logistic regression on the same rows"
         meter,held = Meter(),self.df.is_valid
         train,valid = self.df[~held],self.df[held]
-        hits = tfidf_hits(train, pd.concat([valid, self.tested]), **self.cols).astype(float)
+        hits = tfidf_hits(train, pd.concat([valid, self.tested]), **self.cols, task=self.task)
         (score,test),price = np.split(hits, [len(valid)]),meter.read()
-        tested = dict(test={'accuracy':test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
+        what = 'accuracy' if self.task.one_class else 'f1_samples'
+        tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
         data = {'training rows':len(train), 'validation rows':len(valid)}
-        self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={'accuracy':score.mean()}, score=score,
-                                 score_name='accuracy', price=price, seconds=price['seconds'], **tested))
+        self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score,
+                                 score_name=self.task.score_name, price=price, seconds=price['seconds'], **tested))
 
     def report(self, **kwargs):
         "Make the report, and drop the learners of all but the last classifier"

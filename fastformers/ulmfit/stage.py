@@ -324,15 +324,17 @@ def _contrasts(learn, c, accuracy):
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
     task = find_task(df, label_col, task)
-    if test is None or not task.one_class or task.labels: return task
+    if test is None or not (task.one_class or task.multi_label) or task.labels: return task
     check_columns(test, label_col=label_col)
-    known,asked = ([task.names(l)[0] for l in read_labels(o, label_col, task)] for o in (df,test))
-    if odd := {*asked}-{*known}:
-        names,n = ', '.join(sorted(map(str, odd))[:9]),sum(o in odd for o in asked)
-        if n==len(asked):
+    known,asked = ([{*task.names(l)} for l in read_labels(o, label_col, task)] for o in (df,test))
+    known,found = (set().union(*o) for o in (known,asked))
+    if odd := found-known:
+        names,n = ', '.join(sorted(map(str, odd))[:9]),sum(not odd.isdisjoint(o) for o in asked)
+        if odd==found:
             raise ValueError(f"training has none of the labels of the test rows: {names}; write them alike in both")
-        _log.warning(f"training has no row of {names}: {n} of {len(asked)} test rows count as errors")
-        task.labels = sorted({*known}|odd)
+        errors = 'count as errors' if task.one_class else 'have it, and it is never answered'
+        _log.warning(f"training has no row of {names}: {n} of {len(asked)} test rows {errors}")
+        task.labels = sorted(known|odd)
     return task
 
 def _reading(df, tok, c, task, text_col):
