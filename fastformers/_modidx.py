@@ -2796,6 +2796,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.ulmfit.stage._plain': ('ulmfit/stage.html#_plain', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._reading': ( 'ulmfit/stage.html#_reading',
                                                                                  'fastformers/ulmfit/stage.py'),
+                                          'fastformers.ulmfit.stage._reads_apart': ( 'ulmfit/stage.html#_reads_apart',
+                                                                                     'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._refit': ('ulmfit/stage.html#_refit', 'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage._settings': ( 'ulmfit/stage.html#_settings',
                                                                                   'fastformers/ulmfit/stage.py'),

@@ -263,3 +263,18 @@ def test_several_labels_are_compared_and_may_be_missing_in_training(caplog):
     assert 'F1 of a text' in caplog.text and 'TF-IDF' in caplog.text and 0<stage.test_score.mean()<1
     with pytest.raises(ValueError, match='none of the labels of the test rows: new'):
         fine_tune_classifier(rows, 'wiki-mini', test=test.assign(label='new;new'), epochs=1)
+
+def test_a_similarity_is_read_one_by_one_and_another_number_of_a_pair_together(tmp_path, caplog):
+    texts = intents(121).text.tolist()
+    pairs = pd.DataFrame(dict(a=texts[:-1], b=[o if i%2 else f'please {t}' for i,(t,o) in enumerate(zip(texts, texts[1:]))]))
+    def pairing(score, **kwargs):
+        return fine_tune_classifier(pairs.assign(label=score), 'minilm', text_col=['a','b'], epochs=.2, max_len=32, **kwargs).settings.get('pairing')
+    near = np.where(pairs.index%2, 1., 4.5)+np.random.default_rng(0).random(120)/10
+    assert pairing(near)=='siamese' and pairing(near, pairing='together') in (None,'together')
+    assert pairing(pairs.b.str.len()+.5) is None
+    recipe = Recipe().replace(model=dict(arch='minilm'), lm=dict(objective='none'), classifier=dict(epochs=.2, max_len=32), run=dict(compare=()))
+    frame = pairs.assign(label=near)
+    first = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'])
+    (tmp_path/'run'/'report.md').unlink()
+    again = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'], resume=True)
+    assert np.allclose(first.final[0].score, again.final[0].score)

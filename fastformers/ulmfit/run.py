@@ -11,6 +11,7 @@ __all__ = ['ulmfit']
 
 # %% ../../nbs/ulmfit/05_run.ipynb #e81409e2
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
@@ -85,9 +86,9 @@ class _Run:
         self.tested,self.sets = test_rows(test)
         self.stages = []
 
-    def dls(self, arch):
-        "Build the data of the classifier"
-        return task_dls(self.df, arch, self.r.classifier, task=self.task, **self.cols)
+    def dls(self, arch, c=None):
+        "Build the data of the classifier with the settings `c`, by default the recipe's"
+        return task_dls(self.df, arch, c or self.r.classifier, task=self.task, **self.cols)
 
     def check(self):
         "Build data and learner of the classifier, to find mistakes before training"
@@ -153,7 +154,8 @@ class _Run:
         report,c = Report(self.stages, **kwargs),self.r.classifier
         last = report.final[0]
         if last.learner is None: # it was read
-            last.learner = classifier_learner(self.dls(last.path), last.path, head=c.head, pool=c.pool,
+            c = replace(c, **{k:last.settings[k] for k in ('pairing','pool') if k in last.settings})
+            last.learner = classifier_learner(self.dls(last.path, c), last.path, head=c.head, pool=c.pool,
                                               hidden_states=c.hidden_states)
         for s in self.stages:
             if s is not last: s.learner = None

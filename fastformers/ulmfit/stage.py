@@ -19,6 +19,10 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
 from scipy.stats import binomtest
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.contrastive import Contrastive
@@ -36,7 +40,8 @@ from ..learner.calibration import check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
-from ..models.load import load_config
+from ..models.core import HFModel
+from ..models.load import load_body, load_config
 from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
 from ..text.store import TokenStore
@@ -47,6 +52,7 @@ from ..inference.baseline import TextBaseline
 from ..inference.predictor import Ensemble
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
+from ..interpret.probes import row_means
 from .record import Meter, Stage, fmt_time
 from ..tasks.core import Task, listed, task_of
 from ..text.readers import check_columns
@@ -310,7 +316,7 @@ def fine_tune_lm(
 def _start(c, task):
     "Decide how the output layer begins: 'probe', 'contrastive' or 'random'"
     if c.start is not None: return c.start
-    numbers = task.target_scale and c.pairing=='together' # a pair has its cosine
+    numbers = task.target_scale and c.pairing!='siamese' # a pair has its cosine
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
@@ -337,9 +343,21 @@ def named_task(df, label_col, task=None, test=None)->Task:
         task.labels = sorted(known|odd)
     return task
 
+def _reads_apart(c, task, df, arch, tok, text_col, label_col):
+    "Check whether the cosine of frozen vectors tells the number of a pair better than a probe of both together"
+    if c.pairing is not None or c.pool!='concat' or c.windows or c.head: return False # it is asked for
+    if task.problem_type!='regression' or (len(L(text_col)),len(L(label_col)))!=(2,1): return False
+    df,model = df.sample(min(len(df), 300), random_state=0),HFModel(*load_body(arch))
+    if not model.loaded.loaded: return False
+    tok,pairs,y = HFTokenizer(tok, max_len=128),texts_in(df, text_col),df[L(label_col)[0]].to_numpy(dtype=float)
+    a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
+    cosine = (a*b).sum(1)/np.linalg.norm(a, axis=1)/np.linalg.norm(b, axis=1)
+    probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
+    return np.corrcoef(cosine, y)[0,1]>np.corrcoef(probe, y)[0,1]
+
 def _reading(df, tok, c, task, text_col):
     "Return how texts are read, the arguments of `HFTokenizer` in `c` with windows for long texts"
-    how = reads(c)
+    how = reads(c) | dict(pairing=c.pairing or 'together')
     if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)=='random' or task.per_token: return how
     tok,few = HFTokenizer(tok),df[text_col].sample(min(len(df), 200), random_state=0)
     n = min(128, tok.tok.model_max_length)
@@ -442,6 +460,9 @@ def fine_tune_classifier(
     check_columns(df, text_col=text_col, label_col=label_col)
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
+    if _reads_apart(c, task, df[~df.is_valid], arch, tok, text_col, label_col):
+        c = replace(c, pairing='siamese', pool='mean')
+        _log.info(f"{name}: the texts of a pair are read one by one, since their cosine tells more (pairing='siamese')")
     tfidf = _tfidf(df, text_col, label_col, task) if task.one_class or task.multi_label else None
     labelled,first = df,None
     if unlabelled is not None:
