@@ -48,7 +48,8 @@ class Contrastive(Regularizer):
     def setup(self):
         task = self.model.task
         if not task.one_class: raise ValueError(f"`Contrastive` is for one class a text; got {task}")
-        if not hasattr(self.model, 'head'): raise ValueError("`Contrastive` reads what our heads pool; leave out head='hf'")
+        if not hasattr(self.model, 'head'):
+            raise ValueError("`Contrastive` reads what our heads pool; leave out head='hf'")
         self.targets = np.array([int(o) for o in self.dls.train_ds.tls[-1]])
 
     def before_train(self): # fastai's place for an order from outside

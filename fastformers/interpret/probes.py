@@ -124,7 +124,8 @@ def token_probes(
     random_tags = np.random.default_rng(seed).choice(words.tag[known], len(types))
     control = words.word.map(dict(zip(types, random_tags))).to_numpy()
     def states(model, tfm): return _span_states(model, tfm, words.text, zip(words.start, words.end))
-    res = _scores(arch, tok, max_len, seed, states, words.tag.to_numpy(), known, ~known, **{'control tags':control})
+    tags = words.tag.to_numpy()
+    res = _scores(arch, tok, max_len, seed, states, tags, known, ~known, **{'control tags':control})
     return res.assign(selectivity=res.accuracy-res['control tags'])
 
 # %% ../../nbs/interpret/02_probes.ipynb #5a77a4b1
@@ -136,7 +137,7 @@ def edge_probes(
     label_col='label', # Column of the labels
     valid_col=None, valid_pct=.3, max_len=128, seed=42 # As in `layer_probes`
 )->pd.DataFrame: # Columns as of `layer_probes`
-    "Score a linear probe of the label of two spans on each layer, beside shuffled labels (Tenney et al. 2019)"
+    "Score a linear probe of the label of two spans on each layer (Tenney et al. 2019)"
     check_columns(df, label_col=label_col, spans=spans)
     train,valid = split_rows(df, valid_col, valid_pct, text_col)
     y = df[label_col].astype(str).to_numpy()

@@ -37,6 +37,6 @@ class CLM(Objective):
 
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
 def default_objective(tok, seed=42, config=None):
-    "Return `MLM` if `tok`, an `HFTokenizer` or a fast one, has a mask token and `config`, if given, fits it, else `CLM`"
+    "Return `MLM` if `tok` has a mask token and `config`, if given, fits it, else `CLM`"
     masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.fits(config))
     return (MLM if masks else CLM)(tok, seed=seed)

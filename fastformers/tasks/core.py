@@ -203,7 +203,7 @@ class MultiLabel(Task):
     def __init__(self,
         labels=(), target='', # As in `Task`
         threshold=None, # Scores above it choose a label: a number, or one a label; None: 0.5
-        at_least_one=False # Choose the best label where none is above 0.5? Set by `fit`: has each text a label?
+        at_least_one=False # Choose the best label where none is above 0.5? Set by `fit`
     ):
         super().__init__(labels, target, threshold)
         self.at_least_one = at_least_one

@@ -189,8 +189,8 @@ class TaskConfig(TrainConfig):
     # have more than 128 tokens: 16 windows of 128, of which each training step reads one
     windows:int|None = None
     overlap:int = 0 # Tokens that a window shares with the one before
-    # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not matter;
-    # blank: together, but siamese for a number that the cosine of the frozen vectors tells better than a probe of both
+    # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not
+    # matter; blank: siamese for a number that the cosine of frozen vectors tells best, else together
     pairing:Literal['together','siamese','both_orders']|None = None
     # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
     grad_windows:int|None = None

@@ -146,8 +146,8 @@ class _Run:
         what = 'accuracy' if self.task.one_class else 'f1_samples'
         tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
         data = {'training rows':len(train), 'validation rows':len(valid)}
-        self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score,
-                                 score_name=self.task.score_name, price=price, seconds=price['seconds'], **tested))
+        self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score, price=price,
+                                 score_name=self.task.score_name, seconds=price['seconds'], **tested))
 
     def report(self, **kwargs):
         "Make the report, and drop the learners of all but the last classifier"

@@ -88,13 +88,14 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class, its probe and TF-IDF, and say why it may be worse"
-    rivals,what,n = {},stage.score_name,len(stage.score)
-    if learn.model.task.one_class:
+    task,rivals,what,n = learn.model.task,{},stage.score_name,len(stage.score)
+    if task.multi_label and not task.at_least_one: _check_labelled(learn, stage.name)
+    if task.one_class:
         stage.majority = max(Counter(int(o) for o in learn.dls.valid_ds.tls[-1]).values())/n
         rivals['largest class'] = stage.majority
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
-    if not rivals: return
+    if not rivals or not (task.one_class or task.multi_label): return
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     poor = score<=rivals.get('largest class', -1)<1
     if poor: # one class for all rows is right at most so often
@@ -206,8 +207,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         learn.calibrate()
         stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
-    if not is_lm and (learn.model.task.one_class or learn.model.task.multi_label): _verdict(learn, stage, tfidf)
-    if not is_lm and learn.model.task.multi_label and not learn.model.task.at_least_one: _check_labelled(learn, name)
+    if not is_lm: _verdict(learn, stage, tfidf)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier: stage.price = price # else only the time of what came before is known
@@ -344,12 +344,13 @@ def named_task(df, label_col, task=None, test=None)->Task:
     return task
 
 def _reads_apart(c, task, df, arch, tok, text_col, label_col):
-    "Check whether the cosine of frozen vectors tells the number of a pair better than a probe of both together"
+    "Check whether the cosine of frozen vectors tells the number of a pair better than a probe of both"
     if c.pairing is not None or c.pool!='concat' or c.windows or c.head: return False # it is asked for
     if task.problem_type!='regression' or (len(L(text_col)),len(L(label_col)))!=(2,1): return False
     df,model = df.sample(min(len(df), 300), random_state=0),HFModel(*load_body(arch))
     if not model.loaded.loaded: return False
-    tok,pairs,y = HFTokenizer(tok, max_len=128),texts_in(df, text_col),df[L(label_col)[0]].to_numpy(dtype=float)
+    tok,pairs = HFTokenizer(tok, max_len=128),texts_in(df, text_col)
+    y = df[L(label_col)[0]].to_numpy(dtype=float)
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     cosine = (a*b).sum(1)/np.linalg.norm(a, axis=1)/np.linalg.norm(b, axis=1)
     probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
@@ -462,7 +463,7 @@ def fine_tune_classifier(
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     if _reads_apart(c, task, df[~df.is_valid], arch, tok, text_col, label_col):
         c = replace(c, pairing='siamese', pool='mean')
-        _log.info(f"{name}: the texts of a pair are read one by one, since their cosine tells more (pairing='siamese')")
+        _log.info(f"{name}: texts are read one by one, since their cosine tells more (pairing='siamese')")
     tfidf = _tfidf(df, text_col, label_col, task) if task.one_class or task.multi_label else None
     labelled,first = df,None
     if unlabelled is not None:
