@@ -125,7 +125,7 @@ def test_mistakes_of_the_third_stage_are_found_before_stage_1(tmp_path, monkeypa
     with pytest.raises((ValueError,IndexError,KeyError), match=words): ulmfit(tiny_df(), test=test, recipe=recipe, path=tmp_path/'run')
 
 def test_what_a_run_is_compared_with(tmp_path, run):
-    "Each arm of the comparison has its directory, its parent and its gain; TF-IDF is for one class a row"
+    "Each arm of the comparison has its directory, its parent and its gain; TF-IDF is for classes"
     recipe = Recipe().replace(run=dict(compare=('random','general','tfidf')), lm=dict(epochs=.5, bs=8, seq_len=16), classifier=dict(epochs=.5, bs=8, max_len=16))
     fit = lambda df,**kwargs: ulmfit(df, arch=str(run[0]/'arch'), recipe=recipe.replace(**kwargs), path=tmp_path/'run')
     report = fit(tiny_df())
@@ -136,7 +136,9 @@ def test_what_a_run_is_compared_with(tmp_path, run):
     flat = fit(tiny_df(), lm=dict(objective='none'))
     assert [o.name for o in flat.stages]==['classifier','classifier from random weights','TF-IDF'] and flat.gains().what.tolist()==['general LM','against TF-IDF','all layers']
     several = fit(tiny_df().assign(label=lambda o: o.label+'; '+o.label.str[:1]), lm=dict(objective='none'))
-    assert [o.name for o in several.stages]==['classifier','classifier from random weights']
+    assert [o.name for o in several.stages]==['classifier','classifier from random weights','TF-IDF']
+    numbers = fit(tiny_df().assign(label=lambda o: o.text.str.len()+.5), lm=dict(objective='none'))
+    assert [o.name for o in numbers.stages]==['classifier','classifier from random weights']
 
 def test_the_head_of_hugging_face(tmp_path, run):
     recipe = Recipe().replace(lm=dict(objective='none'), classifier=dict(epochs=.2, bs=8, head='hf', max_len=16))
