@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
-from fastai.basics import DataLoader, DataLoaders, L, Learner, delegates, set_seed
+from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
 from scipy.stats import binomtest
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import cross_val_predict
@@ -343,14 +343,14 @@ def named_task(df, label_col, task=None, test=None)->Task:
         task.labels = sorted(known|odd)
     return task
 
-def _reads_apart(c, task, df, arch, tok, text_col, label_col):
+def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision='main'):
     "Check whether the cosine of frozen vectors tells the number of a pair better than a probe of both"
     if c.pairing is not None or c.pool!='concat' or c.windows or c.head: return False # it is asked for
     if task.problem_type!='regression' or (len(L(text_col)),len(L(label_col)))!=(2,1): return False
-    df,model = df.sample(min(len(df), 300), random_state=0),HFModel(*load_body(arch))
-    if not model.loaded.loaded: return False
-    tok,pairs = HFTokenizer(tok, max_len=128),texts_in(df, text_col)
-    y = df[L(label_col)[0]].to_numpy(dtype=float)
+    df = df.sample(min(len(df), 300), random_state=0)
+    y,model = np.ravel(read_labels(df, label_col, task)),HFModel(*load_body(arch, revision=revision))
+    if len(df)<10 or not model.loaded.loaded: return False
+    model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),texts_in(df, text_col)
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     cosine = (a*b).sum(1)/np.linalg.norm(a, axis=1)/np.linalg.norm(b, axis=1)
     probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
@@ -461,7 +461,7 @@ def fine_tune_classifier(
     check_columns(df, text_col=text_col, label_col=label_col)
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
-    if _reads_apart(c, task, df[~df.is_valid], arch, tok, text_col, label_col):
+    if _reads_apart(c, task, df[~df.is_valid], arch, tok, text_col, label_col, how.get('revision','main')):
         c = replace(c, pairing='siamese', pool='mean')
         _log.info(f"{name}: texts are read one by one, since their cosine tells more (pairing='siamese')")
     tfidf = _tfidf(df, text_col, label_col, task) if task.one_class or task.multi_label else None
