@@ -1,5 +1,5 @@
 "A recipe becomes stages, a report and a classifier that opens again; its settings reach what they name"
-import json
+import json, re
 import numpy as np, pandas as pd, pytest, torch
 from fastai.callback.core import Callback
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
@@ -14,7 +14,7 @@ from fastformers.text.corpora import intents
 from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
 from fastformers.interpret.intervals import paired_bootstrap
-from fastformers.data.labels import lm_texts
+from fastformers.data.labels import lm_texts, mark_valid
 from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.scores import measure
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs
@@ -280,3 +280,13 @@ def test_a_similarity_is_read_one_by_one_and_another_number_of_a_pair_together(t
     (tmp_path/'run'/'report.md').unlink()
     again = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'], resume=True)
     assert np.allclose(first.final[0].score, again.final[0].score)
+
+def test_numbers_are_compared_with_their_mean_and_tfidf(caplog):
+    rows = intents(150)
+    rows['label'] = rows.text.str.len()+.5
+    with caplog.at_level('INFO', 'fastformers'): stage = fine_tune_classifier(rows, 'wiki-mini', epochs=1, max_len=32)
+    said = re.search(r'squared error ([\d.]+).*mean ([\d.]+), TF-IDF ([\d.]+), frozen probe ([\d.]+)', caplog.text)
+    score,mean,tfidf,probe = map(float, said.groups())
+    y,held = rows.label,mark_valid(rows, 'label').is_valid
+    assert abs(mean-((y[held]-y[~held].mean())**2).mean()/y[~held].var(ddof=0))<.01
+    assert abs(score+stage.score.mean())<.01 and abs(probe+stage.score_before.mean())<.01 and tfidf>0

@@ -16,7 +16,7 @@ import logging, math, time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pandas as pd
+import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
 from scipy.stats import binomtest
 from sklearn.linear_model import RidgeCV
@@ -87,15 +87,19 @@ def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _verdict(learn, stage, tfidf):
-    "Compare a classifier with the largest class, its probe and TF-IDF, and say why it may be worse"
-    task,rivals,what,n = learn.model.task,{},stage.score_name,len(stage.score)
+    "Compare a classifier with the largest class or the mean, its probe and TF-IDF, and say why it may be worse"
+    task,rivals,what,n = learn.model.task,{},stage.score_name.lstrip('-'),len(stage.score)
+    sign = -1 if what!=stage.score_name else 1 # of errors, scores are negative
     if task.multi_label and not task.at_least_one: _check_labelled(learn, stage.name)
     if task.one_class:
         stage.majority = max(Counter(int(o) for o in learn.dls.valid_ds.tls[-1]).values())/n
         rivals['largest class'] = stage.majority
+    if task.target_scale:
+        y = torch.stack([torch.as_tensor(o) for o in learn.dls.valid_ds.tls[-1]]).float()
+        rivals['mean'] = task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).mean().item()
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
-    if not rivals or not (task.one_class or task.multi_label): return
+    if not rivals or task.of_parts: return
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     poor = score<=rivals.get('largest class', -1)<1
     if poor: # one class for all rows is right at most so often
@@ -103,16 +107,17 @@ def _verdict(learn, stage, tfidf):
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if (less := rivals[best]-score)>.01:
         rows = f', by {round(less*n)} of {n} rows' if what=='accuracy' else ''
-        faults.append(f"{what} {score:.2f} is below that of the {best}, {rivals[best]:.2f}{rows}")
+        side = 'below' if sign>0 else 'above'
+        faults.append(f"{what} {sign*score:.2f} is {side} that of the {best}, {sign*rivals[best]:.2f}{rows}")
     elif poor and not faults: faults.append(f"{what} {score:.2f} is that of the largest class")
     trained = faults and stage.losses and not stage.probe_kept
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     steps = len(loss)*(1+stage.contrasted)
     if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
-    beside = ', '.join(f'{k} {v:.2f}' for k,v in rivals.items())
+    beside = ', '.join(f'{k} {sign*v:.2f}' for k,v in rivals.items())
     if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {n} rows)")
-    else: _log.info(f"{stage.name}: {what} {score:.2f}, beside {beside} on the same {n} rows")
+    else: _log.info(f"{stage.name}: {what} {sign*score:.2f}, beside {beside} on the same {n} rows")
 
 def _check_labelled(learn, name):
     "Warn if a classifier of several labels gives many more rows no label than have none"
@@ -464,7 +469,7 @@ def fine_tune_classifier(
     if _reads_apart(c, task, df[~df.is_valid], arch, tok, text_col, label_col, how.get('revision','main')):
         c = replace(c, pairing='siamese', pool='mean')
         _log.info(f"{name}: texts are read one by one, since their cosine tells more (pairing='siamese')")
-    tfidf = _tfidf(df, text_col, label_col, task) if task.one_class or task.multi_label else None
+    tfidf = None if task.of_parts else _tfidf(df, text_col, label_col, task)
     labelled,first = df,None
     if unlabelled is not None:
         if not task.one_class or len(L(text_col))>1:
