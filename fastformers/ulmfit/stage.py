@@ -321,7 +321,7 @@ def fine_tune_lm(
 def _start(c, task):
     "Decide how the output layer begins: 'probe', 'contrastive' or 'random'"
     if c.start is not None: return c.start
-    numbers = task.target_scale and c.pairing!='siamese' # a pair has its cosine
+    numbers = task.target_scale and c.pairing in (None,'together') # a pair has its cosine
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
