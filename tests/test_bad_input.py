@@ -168,9 +168,9 @@ def test_a_setting_that_is_unknown_names_a_similar_one():
     with pytest.raises(TypeError, match="'epoch' is no setting of `TaskConfig`; did you mean epochs"): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tok(), epoch=1)
 
 def test_a_classifier_of_several_labels_that_answers_none_says_so(log):
-    df = tiny_df().assign(label=[['a','b','c','d','e','f','g','h'][i%8:i%8+1] for i in range(60)])
+    df = tiny_df().assign(label=[['a','b','c','d','e','f','g'][i%8:i%8+1] for i in range(60)]) # every eighth row has none
     fine_tune_classifier(df, tiny_arch('bert'), tok=tok(), task='multi', epochs=1., start='random')
-    assert '100% of the validation rows get no label, and 0% have none' in log.text
+    assert re.search('100% of the validation rows get no label, and [1-9]+% have none', log.text)
 
 def test_dicts_are_no_labels(): refused(classifier_dls, replaced('label', 4, {'name':'a'}), ValueError, "column 'label' holds {'name': 'a'}; expected a name")
 
