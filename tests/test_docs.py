@@ -23,6 +23,11 @@ def docs(root):
         yield docs
     finally: sys.path.remove(str(root/'tools'))
 
+def test_a_config_with_fields_is_shown_without_those_of_transformers(docs):
+    from fastformers.models.awd_lstm import AWDLSTMConfig
+    shown = docs.Doc(AWDLSTMConfig)._repr_markdown_()
+    assert 'class AWDLSTMConfig(PreTrainedConfig)' in shown and 'problem_type' not in shown
+
 class Html(HTMLParser):
     "What a page links to, loads, is named by, and says"
     def __init__(self, path):

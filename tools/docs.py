@@ -2,7 +2,7 @@
 
 nbdev processes each notebook; its cells and saved outputs become Markdown pages here, and MkDocs makes the site. No notebook is executed: `show_doc`
 looks its symbols up in the exported module, so one process does all pages in little more than the time of one import."""
-import argparse, ast, base64, html, importlib, inspect, json, logging, os, re, shutil, tempfile, warnings
+import argparse, ast, base64, html, importlib, inspect, json, logging, os, re, shutil, sys, tempfile, typing, warnings
 from functools import partial
 from pathlib import Path, PurePosixPath
 from fastcore.docments import MarkdownRenderer
@@ -30,9 +30,13 @@ def module_of(nb):
 class Doc(MarkdownRenderer):
     "What `show_doc` shows: a heading that is an anchor, a link to the page with the source, signature and docstring"
     def __init__(self, sym, *args, **kwargs):
+        fields = inspect.isclass(sym) and any(o.__module__.startswith('transformers.') for o in sym.__mro__)
+        if fields: # their types are strings that name `typing`
+            for k in typing.__all__: vars(sys.modules[sym.__module__]).setdefault(k, getattr(typing, k))
         super().__init__(sym, *args, **kwargs)
         lib = get_config().lib_path.name
-        if inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(lib):
+        made = fields and 'def __init__' not in inspect.getsource(sym)
+        if made or inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(lib):
             self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'             # not the arguments of a base that is not ours
         try: file,(src,self.line) = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)
         except (TypeError, OSError): file,src,self.line = None,[],0
