@@ -350,7 +350,8 @@ def named_task(df, label_col, task=None, test=None)->Task:
 
 def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision='main'):
     "Check whether the cosine of frozen vectors tells the number of a pair better than a probe of both"
-    if c.pairing is not None or c.pool!='concat' or c.windows or c.head: return False # it is asked for
+    asked = c.pairing or c.start or c.epochs==0 # a probe reads both
+    if asked or c.pool!='concat' or c.windows or c.head: return False
     if task.problem_type!='regression' or (len(L(text_col)),len(L(label_col)))!=(2,1): return False
     df = df.sample(min(len(df), 300), random_state=0)
     y,model = np.ravel(read_labels(df, label_col, task)),HFModel(*load_body(arch, revision=revision))
