@@ -6,13 +6,15 @@
     python benchmarks/compare.py table                               # what the rows say
     python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
-Labelled rows are drawn as they come, but five of each class for `intents77`, which after stage 2 took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
+Labels are classes, several labels a text (`goemotions`), a number of a pair (`stsb`, `sick`) and classes of a pair (`mrpc`, `rte`, `sick3`); the score is accuracy, F1 of a text, or Pearson's r. Labelled rows are drawn as they come, but five of each class for `intents77`, which after stage 2 took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
 Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
 import tempfile, torch
 from classify import Rows as Table
 from common import *
 from fastformers.compare import entries as ways
 from fastformers.compare.entries import Rows, entries, entry
+from fastformers.data.labels import find_task, read_labels
+from fastformers.text.encode import texts_in
 from fastformers.ulmfit.recipe import Recipe
 
 def clinc(): return [read(o).rename(columns={'domain':'label'}) for o in data_files('clinc150/train.csv.gz', 'clinc150/val.csv.gz', 'clinc150/test.csv.gz')]
@@ -29,6 +31,13 @@ def held(path, test, n, most=2000):
     train = train[~train.text.isin(test.text)].drop_duplicates('text').sample(frac=1, random_state=0).reset_index(drop=True)
     return train[n:], train[:n], test.sample(min(most, len(test)), random_state=0)
 
+def pairs(name, label='label', n=500, most=2000):
+    "Rows of two texts with a class or a number; the file for development where there is one, or the first `n` rows in a fixed order"
+    files = [f'{name}/train.csv', *([f'{name}/dev.csv'] if name in ('stsb','sick') else []), f'{name}/test.csv']
+    parts = [read(o)[['text_a','text_b',label]].set_axis(['text_a','text_b','label'], axis=1) for o in data_files(*files)]
+    train,*dev,test = (o.drop_duplicates().sample(frac=1, random_state=0).reset_index(drop=True) for o in parts)
+    return train if dev else train[n:], *(dev or [train[:n]]), test[:most]
+
 def beginnings(words=100):
     "IMDb's reviews, of each the first `words`, which are about 128 tokens"
     return [o.assign(text=o.text.str.split().str[:words].str.join(' ')) for o in sets['imdb'][1]()]
@@ -39,7 +48,10 @@ sets = { # numbers of labelled rows, reader of training, development and test ro
     'agnews':((400,), lambda: held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)),
     'sst2':((500,), lambda: held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)),
     'imdb':((100,500), lambda: held('imdb/train.csv.gz', 'imdb/test.csv.gz', 400, 1000)),
-    'imdb100':((100,500,2000), beginnings)}
+    'imdb100':((100,500,2000), beginnings),
+    'goemotions':((500,2000), lambda: [read(o).rename(columns={'labels':'label'})[:n] for o,n in zip(data_files('goemotions/train.csv.gz', 'goemotions/dev.csv', 'goemotions/test.csv'), (None,1000,2000))]),
+    'stsb':((300,1000), lambda: pairs('stsb', 'score')), 'sick':((300,1000), lambda: pairs('sick', 'score')),
+    'sick3':((500,), lambda: pairs('sick')), 'mrpc':((500,), lambda: pairs('mrpc')), 'rte':((500,), lambda: pairs('rte'))}
 rates = 5e-5,1e-4,2e-4,4e-4 # of the Trainer
 
 def draw(train, n, seed):
@@ -67,13 +79,23 @@ def setfit(rows):
     return Peer(lambda texts: model.predict_proba(list(texts)))
 
 @entry('as typed', 'arch')
-def as_typed(rows, arch=None, unlabelled=None):
+def as_typed(rows, arch=None, unlabelled=None, **kwargs):
     "`fastformers classify` without flags"
     from fastformers.inference.predictor import from_hf
     from fastformers.ulmfit.stage import fine_tune_classifier
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows.df, arch or rows.arch, f'{tmp}/classifier', refit=True, seed=rows.seed, unlabelled=unlabelled)
+        fine_tune_classifier(rows.df, arch or rows.arch, f'{tmp}/classifier', text_col=rows.text_col, refit=True, seed=rows.seed, unlabelled=unlabelled, **kwargs)
         return from_hf(f'{tmp}/classifier')
+
+@entry('together', 'arch')
+def together(rows):
+    "`fastformers classify --pairing together`: the network reads both texts at once"
+    return as_typed(rows, pairing='together')
+
+@entry('siamese', 'arch')
+def siamese(rows):
+    "`fastformers classify --pairing siamese`: the network reads the texts one by one"
+    return as_typed(rows, pairing='siamese')
 
 @entry('as typed after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
 def after_stage2(rows):
@@ -109,13 +131,19 @@ def measured(fit, rows, at):
     start,cpu = time.time(),time.process_time()
     with ways.quiet(): predictor = fit(rows)
     took = dict(seconds=round(time.time()-start), cpu=round(time.process_time()-cpu))
-    return took | scored(predictor, rows.task, at)
+    return took | scored(predictor, rows, at)
 
-def scored(predictor, task, at):
+def scored(predictor, rows, at):
     "Score the rows `at`, and tell with what"
-    hits = predictor.scores(at.text.tolist()).argmax(1).numpy()==at.label.map(task.labels.index).to_numpy()
-    return dict(accuracy=round(float(hits.mean()), 5), hits=np.packbits(hits).tobytes().hex(), commit=commit,
-                precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
+    task,texts = rows.task,texts_in(at, rows.text_col)
+    if task.one_class:
+        hits = predictor.scores(texts).argmax(1).numpy()==at.label.map(task.labels.index).to_numpy()
+        res = dict(accuracy=round(float(hits.mean()), 5), hits=np.packbits(hits).tobytes().hex())
+    elif task.classes:
+        both = [({*o['label']}, {*task.names(y)}) for o,y in zip(predictor(texts), read_labels(at, 'label', task))]
+        res = dict(score=round(float(np.mean([2*len(a&b)/max(len(a)+len(b), 1) for a,b in both])), 5))
+    else: res = dict(score=round(float(np.corrcoef(np.ravel(predictor.scores(texts)), at.label)[0,1]), 5))
+    return res | dict(commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
 
 def cases(args):
     "List the key of each set, size and draw"
@@ -126,13 +154,14 @@ def cases(args):
 
 def labelled(name, n, seed, args):
     "Draw the training rows, and return them with the rows that are scored"
-    from fastformers.tasks.core import SingleLabel
     train,dev,test = sets[name][1]()
-    task = SingleLabel(sorted(train.label.astype(str).unique()))
-    train,dev,test = (o.assign(label=o.label.astype(str)) for o in (train,dev,test))
-    texts = train.text.sample(min(15000, len(train)), random_state=0).tolist()
+    if not pd.api.types.is_float_dtype(train.label): train,dev,test = (o.assign(label=o.label.astype(str)) for o in (train,dev,test))
+    task = find_task(train)
+    task.fit(read_labels(train, 'label', task))
+    pair = 'text' not in train
+    texts = [] if pair else train.text.sample(min(15000, len(train)), random_state=0).tolist()
     recipe = Recipe().replace(model=dict(arch=args.arch), lm=dict(epochs=args.epochs))
-    return Rows(draw(train, n, seed), task, recipe, seed=seed, unlabelled=texts, work=Path(args.work)/f'{name}-{args.arch}'), test if args.final else dev
+    return Rows(draw(train, n, seed), task, recipe, ['text_a','text_b'] if pair else 'text', seed=seed, unlabelled=texts, work=Path(args.work)/f'{name}-{args.arch}'), test if args.final else dev
 
 def run(args, table):
     best = {}
@@ -150,7 +179,7 @@ def run(args, table):
                 if e.prepare:
                     with ways.quiet(): e.prepare(rows)
                 return measured(e.fit, rows, at)
-            table.get(make, 'hits', part='run', arch=args.arch, arm=arm, **key)
+            table.get(make, 'commit', part='run', arch=args.arch, arm=arm, **key)
 
 def rate(args, table):
     "Train the Trainer at each rate on draw 0 of the first size"
@@ -169,10 +198,10 @@ def choose(args, table):
             rows,at = labelled(key['set'], key['n'], key['seed'], args)
             start = time.time()
             ours = [o for o in args.arms if o in entries and o!='SetFit']
-            board = leaderboard(rows.df, rows.unlabelled, archs=args.arch, minutes=args.minutes, entries=ours)
+            board = leaderboard(rows.df, rows.unlabelled, text_col=rows.text_col, archs=args.arch, minutes=args.minutes, entries=ours)
             took = (time.time()-start)/60
             shown = {k:round(float(v), 4) for k,v in board.table.score.dropna().items()}
-            return dict(winner=board.winner, scores=shown, took=round(took, 2), **scored(board.best, rows.task, at))
+            return dict(winner=board.winner, scores=shown, took=round(took, 2), **scored(board.best, rows, at))
         table.get(make, 'accuracy', part='choose', arch=args.arch, arm='leaderboard', within=args.minutes, **key)
 
 def unpack(o): return np.unpackbits(np.frombuffer(bytes.fromhex(o), np.uint8))
@@ -188,12 +217,13 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','as typed after stage 2','self-training','self-training after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','siamese','as typed after stage 2','self-training','self-training after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    if 'score' in d: d['accuracy'] = d.accuracy.fillna(d.score)
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
         print(of.unstack().reindex(columns=[o for o in order if o in {*d.arm}]).to_string(na_rep=''), end='\n\n')
     for (name,n),o in d.groupby(['set','n']):
-        for a,b in (('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive, probe','all layers'), ('leaderboard','all layers')):
+        for a,b in (('siamese','together'), ('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive, probe','all layers'), ('leaderboard','all layers')):
             if {a,b} <= {*o.arm} and (said := gain(o, a, b)): print(f'{name} {n}: {a} against {b} {said}')
 
 def picture(args, rows):
