@@ -1011,6 +1011,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'fastformers/interpret/attribution.py'),
                                                    'fastformers.interpret.attribution.faithfulness': ( 'interpret/attribution.html#faithfulness',
                                                                                                        'fastformers/interpret/attribution.py'),
+                                                   'fastformers.interpret.attribution.gradient_x_input': ( 'interpret/attribution.html#gradient_x_input',
+                                                                                                           'fastformers/interpret/attribution.py'),
                                                    'fastformers.interpret.attribution.integrated_gradients': ( 'interpret/attribution.html#integrated_gradients',
                                                                                                                'fastformers/interpret/attribution.py'),
                                                    'fastformers.interpret.attribution.label_values': ( 'interpret/attribution.html#label_values',

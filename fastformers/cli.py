@@ -340,7 +340,7 @@ def make_parser():
     p.add_argument('--label', help='Label to explain (default: the predicted one)')
     p.add_argument('--word', help='Of a tagger: the word whose tag is explained')
     p.add_argument('--method', default='erasure',
-                   help='erasure, or for labels of whole texts integrated_gradients (default: erasure)')
+                   help='erasure, or for labels of whole texts integrated_gradients or gradient_x_input (default: erasure)')
     p = command(check, 'DIR FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help='csv, tsv or jsonl file with texts, or file with a text a line')
