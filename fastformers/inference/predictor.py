@@ -20,7 +20,7 @@ from ..files import Registry, write_text
 from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
-from ..models.families import max_length
+from ..models.families import evaluating, max_length
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool
 from ..text.encode import HFTokenizer, is_pair, reads
@@ -114,6 +114,7 @@ def _model(path, bundle, head):
     if (new := model.loaded.new):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
     model.task = bundle.task
+    with evaluating(model): model.body(input_ids=torch.zeros(1, 4).long()) # does it run?
     return model
 
 backends = Registry('backend', 'fastformers.inference', torch=lambda model,path: model) # (model, directory) -> model
