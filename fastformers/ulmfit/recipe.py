@@ -38,8 +38,6 @@ class RunConfig:
     compare:tuple[Literal['random','general','tfidf'],...]|None = ('general','tfidf')
     # Also train the classifier from these checkpoints: hub ids, directories or shipped names, separated by commas
     archs:tuple[str,...]|None = None
-    # And from each of them after so many epochs of language model training on the same texts; blank: not
-    archs_epochs:float|None = None
 
     def __post_init__(self): parse(RunConfig.__annotations__['compare'], ','.join(self.compare or ()), '[run] compare: ')
 
@@ -358,8 +356,7 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "Return the recipe of `fastformers demo`"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf'), archs=('minilm',),
-                                     archs_epochs=3.),
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf'), archs=('minilm',)),
         data=dict(source='intents', rows=300, unlabelled='intents', unlabelled_rows=10_000, test='intents'),
         model=dict(arch='wiki-mini'), lm=dict(epochs=4, valid_pct=.1, lr=1e-3, bs=64),
         classifier=dict(max_len=128, valid_pct=.05)) # test rows measure

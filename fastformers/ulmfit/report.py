@@ -159,8 +159,6 @@ class Report:
         arms = self.arms()
         lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
         pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
-        after = ' after stage 2'
-        pairs += [(f'target LM {arms[k]}', k, k+after) for k in arms if k+after in arms]
         pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
         for on,attr in _parts:
             for what,a,b in pairs:

@@ -67,7 +67,7 @@ def ulmfit(
         run.check()
         if writes(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         wait()
-        run.classifiers(*run.lm_stages(texts, texts if general is None else general))
+        run.classifiers(run.lm_stages(texts, texts if general is None else general))
         if (task.one_class or task.multi_label) and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
@@ -110,23 +110,18 @@ class _Run:
         return path
 
     def lm_stages(self, texts, general):
-        "Train the language models, and return the checkpoint for the classifier and one for each of `archs`"
+        "Train the language models and return the checkpoint for the classifier"
         seed,c = self.seeds[0],self.r.lm
         def table(texts, pct):
             return pd.DataFrame({'text':texts, 'is_valid':np.random.default_rng(seed).random(len(texts))<pct})
         start = self.arch
         if g := self.r.general:
             start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))
-        if c.objective=='none': return start,{}
-        def adapted(at, arch, c, **kwargs):
-            return self.train(fine_tune_lm, at, table(texts, c.valid_pct), arch, seed=seed, **kwargs, **vars(c))
-        start,n,others = adapted('target_lm', start, c),self.r.run.archs_epochs,{}
-        for o in n and self.r.run.archs or ():
-            others[o] = adapted(f'target_lm_{Path(o).name}', o, replace(c, epochs=n), name=f'target LM from {Path(o).name}')
-        return start,others
+        if c.objective=='none': return start
+        return self.train(fine_tune_lm, 'target_lm', table(texts, c.valid_pct), start, seed=seed, **vars(c))
 
-    def classifiers(self, start, others):
-        "Train the classifiers of all seeds, from `start`, from the starts in `compare` and `archs`, and from `others`"
+    def classifiers(self, start):
+        "Train the classifiers of all seeds, from `start` and from the starts in `compare`"
         compare = self.r.run.compare or ()
         before = self.root/'general' if self.r.general else self.arch # of stage 2
         arms = {'classifier':('classifier', dict(arch=start))}
@@ -135,9 +130,7 @@ class _Run:
         if 'random' in compare:
             arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
         for o in self.r.run.archs or ():
-            name,at = f'classifier from {Path(o).name}',f'classifier_{Path(o).name}'
-            arms[name] = at,dict(arch=o)
-            if o in others: arms[f'{name} after stage 2'] = f'{at}_adapted',dict(arch=others[o])
+            arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
         for seed in self.seeds:
             for name,(at,kwargs) in arms.items():
                 if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
@@ -174,9 +167,9 @@ def _begin(path, r, resume, data, **facts):
     "Write `run.json`, or check that the directory `path` holds the same run"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
     keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
-    facts |= {f'[run] {k}':getattr(r.run, k) for k in ('compare','archs','archs_epochs')}
+    facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
     kept = path/'checkpoints'
     stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()
     if begin(path/'run.json', keys | facts, kept if stopped else None, resume, **data): return
-    stages = (o for k in ('general','target_lm*','classifier*') for o in path.glob(f'{k}/stage.json'))
+    stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
     for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # train all stages anew

@@ -311,12 +311,11 @@ def fine_tune_lm(
     seed=42, # Seed of random weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
-    name='target LM', # Name of the stage in reports
     **kwargs # Settings of `ModelConfig` and `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train the language model of `arch` further on your own texts (stage 2)"
     (c,how),tok = _settings(LMConfig, kwargs),arch if tok is None else tok
-    return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume, cbs, **how)
+    return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #38bf87f8
 def _start(c, task):
