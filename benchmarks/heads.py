@@ -11,7 +11,7 @@ from classify import Rows
 from common import *
 from compare import clinc, draw
 
-def shares(seed, kept=(1,.75,.5,.25)):
+def shares(seed, kept=(1,.5,.25)):
     from fastai.torch_core import set_seed
     from transformers import AutoModel, EuroBertConfig
     from fastformers.inference.predictor import from_hf
@@ -25,7 +25,7 @@ def shares(seed, kept=(1,.75,.5,.25)):
         tok = train_tokenizer(train.text, 'wordpiece', 4000)
         cfg = EuroBertConfig(vocab_size=len(tok), hidden_size=256, intermediate_size=1024, num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=16, head_dim=16,
                              pad_token_id=tok.pad_token_id, mask_token_id=tok.mask_token_id, bos_token_id=tok.cls_token_id, eos_token_id=tok.sep_token_id)
-        lm = pretrain_lm(train.text.tolist(), f'{tmp}/lm', tok=tok, config=cfg, seed=seed, epochs=4, bs=64)
+        lm = pretrain_lm(train.text.tolist(), f'{tmp}/lm', tok=tok, config=cfg, seed=seed, epochs=2, bs=16)
         learn = fine_tune_classifier(draw(train, 2000, seed)[['text','label']], f'{tmp}/lm', seed=seed).learner
         importance,whole = head_importance(learn, learn.dls.test_dl(draw(train, 500, seed), with_labels=True)),as_predictor(learn)
         lot = importance.sample(frac=1, random_state=seed).set_axis(importance.index)
