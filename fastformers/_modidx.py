@@ -1492,6 +1492,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fastformers/models/heads.py'),
                                           'fastformers.models.heads._pick': ('models/heads.html#_pick', 'fastformers/models/heads.py'),
                                           'fastformers.models.heads._plain': ('models/heads.html#_plain', 'fastformers/models/heads.py'),
+                                          'fastformers.models.heads._products': ( 'models/heads.html#_products',
+                                                                                  'fastformers/models/heads.py'),
                                           'fastformers.models.heads._real': ('models/heads.html#_real', 'fastformers/models/heads.py'),
                                           'fastformers.models.heads._spec': ('models/heads.html#_spec', 'fastformers/models/heads.py'),
                                           'fastformers.models.heads.as_head': ('models/heads.html#as_head', 'fastformers/models/heads.py'),
@@ -2832,4 +2834,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.ulmfit.stage.test_rows': ( 'ulmfit/stage.html#test_rows',
                                                                                   'fastformers/ulmfit/stage.py'),
                                           'fastformers.ulmfit.stage.usual_epochs': ( 'ulmfit/stage.html#usual_epochs',
+                                                                                     'fastformers/ulmfit/stage.py'),
+                                          'fastformers.ulmfit.stage.with_pairing': ( 'ulmfit/stage.html#with_pairing',
                                                                                      'fastformers/ulmfit/stage.py')}}}

@@ -266,7 +266,7 @@ def test_several_labels_are_compared_and_may_be_missing_in_training(caplog):
     with pytest.raises(ValueError, match='none of the labels of the test rows: new'):
         fine_tune_classifier(rows, 'wiki-mini', test=test.assign(label='new;new'), epochs=1)
 
-def test_a_similarity_is_read_one_by_one_and_another_number_of_a_pair_together(tmp_path, caplog):
+def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_path, caplog):
     texts = intents(121).text.tolist()
     pairs = pd.DataFrame(dict(a=texts[:-1], b=[o if i%2 else f'please {t}' for i,(t,o) in enumerate(zip(texts, texts[1:]))]))
     def pairing(score, **kwargs):
@@ -275,6 +275,9 @@ def test_a_similarity_is_read_one_by_one_and_another_number_of_a_pair_together(t
     assert pairing(near)=='siamese' and pairing(near, pairing='together')=='together'
     assert pairing(near, epochs=0) is None # the probe alone
     assert pairing(pairs.b.str.len()+.5) is None
+    same = np.where(pairs.index%2, 'other', 'same')
+    assert pairing(same)=='siamese' and pairing(same, epochs=0)=='siamese' and pairing(same, start='random') is None
+    assert pairing(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
     recipe = Recipe().replace(model=dict(arch='minilm'), lm=dict(objective='none'), classifier=dict(epochs=.2, max_len=32), run=dict(compare=()))
     frame = pairs.assign(label=near)
     first = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'])

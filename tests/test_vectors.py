@@ -128,7 +128,7 @@ def test_the_stage_and_the_command(tmp_path):
     tiny_pairs().to_csv(tmp_path/'pairs.csv', index=False)
     argv = ['classify', tmp_path/'pairs.csv', '--text-col', 'text_a,text_b', '--arch', tmp_path/'s', '--output', tmp_path/'c', '--pairing', 'siamese', '--epochs', 1, '--bs', 8]
     assert not main([*map(str, argv)])
-    assert from_hf(tmp_path/'c').model.head.pairing=='siamese'
+    assert from_hf(tmp_path/'c').model.head.pairing=='products'
 
 def test_a_directory_from_before_has_no_pairing(tmp_path):
     path = learner('bert', 'together').to_hf(tmp_path/'o')

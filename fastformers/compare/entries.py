@@ -31,7 +31,7 @@ from ..models.load import load_config
 from ..tasks.core import Task
 from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner, with_pairing
 
 # %% ../../nbs/compare/00_entries.ipynb #150bba5e
 @dataclass
@@ -167,7 +167,7 @@ def check_pass(learn, minutes):
 @entry('frozen probe', 'arch', classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
-    c = rows.recipe.classifier
+    c = with_pairing(rows.recipe.classifier, rows.task, rows.df, rows.arch, rows.arch, rows.text_col, rows.label_col)
     set_seed(rows.seed)
     dls = task_dls(rows.frame, rows.arch, c, rows.text_col, rows.label_col, rows.task, rows.seed)
     learn = task_learner(dls, rows.arch, c)

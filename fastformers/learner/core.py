@@ -160,8 +160,10 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
     if head is None or head=='linear':
         has_cls = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # it sums up the text
         at = 'cls' if has_cls and not is_causal(body.config) else 'last'
-        args = dict(pool=pool, at=at, pairing=None if tok.pairing=='together' else tok.pairing)
-        head = partial(LinearHead, **args) if head=='linear' and not task.per_token else task.head(**args)
+        linear = head=='linear' and not task.per_token
+        join = 'products' if linear and tok.pairing=='siamese' else tok.pairing
+        args = dict(pool=pool, at=at, pairing=None if join=='together' else join)
+        head = partial(LinearHead, **args) if linear else task.head(**args)
     model = TextClassifier(body, report, lambda nf: as_head(head, nf, task.n_out, drop_mult), hidden_states)
     model.task = task
     _check_head(model.head, task, tok.pairing)

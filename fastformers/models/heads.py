@@ -73,9 +73,14 @@ def concat_pool(
 pools = Registry('pool', cls=cls_pool, last=last_pool, mean=mean_pool, max=max_pool, attn=attn_pool, concat=concat_pool)
 
 # %% ../../nbs/models/05_heads.ipynb #24f21933
+def _products(u, v):
+    u,v = normalize(u, dim=1),normalize(v, dim=1)
+    return torch.cat([(u-v).abs()/3, 3*u*v], 1) # their squares sum to about 1
+
 # how two pooled sequences `(bs, n)` are joined
 joins = Registry('pairing', siamese=lambda u,v: torch.cat([u, v, (u-v).abs()], 1),
-                 cosine=lambda u,v: 4*cosine_similarity(u, v)[:,None]-2, both_orders=lambda u,v: (u+v)/2)
+                 cosine=lambda u,v: 4*cosine_similarity(u, v)[:,None]-2, both_orders=lambda u,v: (u+v)/2,
+                 products=_products)
 
 # %% ../../nbs/models/05_heads.ipynb #3d50ddf2
 heads = Registry('head') # for recipes and saved files
@@ -199,6 +204,7 @@ class LinearHead(PoolingHead):
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, **{'pair':pairing} if pairing else {})
     def features(self, h:Tensor, mask:Tensor, starts=None)->Tensor: # `(bs, n)`
         "Pool the states `h` and scale the result to length 1, or average that over the windows of a row"
+        if self.pairing=='products': return super().features(h, mask, starts)
         if self.pairing or starts is None or not bool(starts.any()):
             return normalize(super().features(h, mask, starts), dim=1)
         at,count = window_places(mask, starts)

@@ -190,7 +190,7 @@ class TaskConfig(TrainConfig):
     windows:int|None = None
     overlap:int = 0 # Tokens that a window shares with the one before
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not
-    # matter; blank: siamese for a number that the cosine of frozen vectors tells best, else together
+    # matter; blank: siamese where frozen vectors of the texts tell the label better (a number, or at most 1,000 rows)
     pairing:Literal['together','siamese','both_orders']|None = None
     # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
     grad_windows:int|None = None
