@@ -278,6 +278,7 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
     same = np.where(pairs.index%2, 'other', 'same')
     assert pairing(same)=='siamese' and pairing(same, epochs=0)=='siamese' and pairing(same, start='random') is None
     assert pairing(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
+    with pytest.raises(ValueError, match='only the class'): pairing(['a']*120)
     recipe = Recipe().replace(model=dict(arch='minilm'), lm=dict(objective='none'), classifier=dict(epochs=.2, max_len=32), run=dict(compare=()))
     frame = pairs.assign(label=near)
     first = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'])

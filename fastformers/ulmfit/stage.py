@@ -357,7 +357,7 @@ def with_pairing(c, task, df, arch, tok, text_col, label_col, revision='main'):
 
 def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision):
     few,numbers = task.one_class and len(df)<=1000,task.problem_type=='regression' and len(L(label_col))==1
-    asked = c.pairing or c.pool!='concat' or c.windows or c.head or c.start not in (None,'probe')
+    asked = c.pairing or c.pool!='concat' or c.windows or c.head or c.adapters or c.start not in (None,'probe')
     if numbers: asked = asked or c.start or c.epochs==0 # a probe of numbers reads both
     if asked or len(L(text_col))!=2 or not (few or numbers): return False
     df = df.sample(min(len(df), 300), random_state=0)
@@ -367,7 +367,7 @@ def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision):
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     if few:
         both = both/np.linalg.norm(both, axis=1, keepdims=True)
-        if np.sort(np.unique(y, return_counts=True)[1])[-2]<5: return False # too few rows for folds
+        if sum(n>=5 for n in Counter(y).values())<2: return False # too few rows for folds
         def right(x): return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y)==y).mean()
         with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
             return right(joins['products'](*map(torch.from_numpy, (a,b))))>right(both)
