@@ -92,11 +92,6 @@ def together(rows):
     "`fastformers classify --pairing together`: the network reads both texts at once"
     return as_typed(rows, pairing='together')
 
-@entry('siamese', 'arch')
-def siamese(rows):
-    "`fastformers classify --pairing siamese`: the network reads the texts one by one"
-    return as_typed(rows, pairing='siamese')
-
 @entry('as typed after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
 def after_stage2(rows):
     "`fastformers adapt`, then `classify`"
@@ -217,13 +212,13 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','siamese','as typed after stage 2','self-training','self-training after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','as typed after stage 2','self-training','self-training after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     if 'score' in d: d['accuracy'] = d.accuracy.fillna(d.score)
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
         print(of.unstack().reindex(columns=[o for o in order if o in {*d.arm}]).to_string(na_rep=''), end='\n\n')
     for (name,n),o in d.groupby(['set','n']):
-        for a,b in (('siamese','together'), ('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive, probe','all layers'), ('leaderboard','all layers')):
+        for a,b in (('as typed','together'), ('all layers','TF-IDF'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('contrastive, probe','all layers'), ('leaderboard','all layers')):
             if {a,b} <= {*o.arm} and (said := gain(o, a, b)): print(f'{name} {n}: {a} against {b} {said}')
 
 def picture(args, rows):
