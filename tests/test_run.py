@@ -12,12 +12,12 @@ from fastformers.learner.core import classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.corpora import intents
 from fastformers.ulmfit import run as run_module
-from fastformers.ulmfit.recipe import Recipe, demo_recipe, read_recipe
+from fastformers.ulmfit.recipe import Recipe, TaskConfig, demo_recipe, read_recipe
 from fastformers.interpret.intervals import paired_bootstrap
-from fastformers.data.labels import lm_texts, mark_valid
+from fastformers.data.labels import find_task, lm_texts, mark_valid
 from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.scores import measure
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs, with_pairing
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
 
@@ -276,8 +276,11 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
     assert pairing(near, epochs=0) is None # the probe alone
     assert pairing(pairs.b.str.len()+.5) is None
     same = np.where(pairs.index%2, 'other', 'same')
-    assert pairing(same)=='siamese' and pairing(same, epochs=0)=='siamese' and pairing(same, start='random') is None
-    assert pairing(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
+    def reads(label, **kwargs):
+        rows = pairs.assign(label=label)
+        return with_pairing(TaskConfig(**kwargs), find_task(rows), rows, 'minilm', 'minilm', ['a','b'], 'label').pairing
+    assert pairing(same)=='siamese' and reads(same, epochs=0)=='siamese' and reads(same, start='random') is None
+    assert reads(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
     with pytest.raises(ValueError, match='only the class'): pairing(['a']*120)
     recipe = Recipe().replace(model=dict(arch='minilm'), lm=dict(objective='none'), classifier=dict(epochs=.2, max_len=32), run=dict(compare=()))
     frame = pairs.assign(label=near)
