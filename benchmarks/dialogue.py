@@ -98,4 +98,3 @@ if __name__=='__main__':
                 res[name][o] = ours(df, o, *start, **how)
                 save('dialogue', args, {'data':'tydiqa_train, mlqa_dev', 'dialogues':len(df)}, res)
                 print(name, o, res[name][o], flush=True)
-    print(json.dumps(res, indent=1))

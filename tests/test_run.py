@@ -281,6 +281,7 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
         return with_pairing(TaskConfig(**kwargs), find_task(rows), rows, 'minilm', 'minilm', ['a','b'], 'label').pairing
     assert pairing(same)=='siamese' and reads(same, epochs=0)=='siamese' and reads(same, start='random') is None
     assert reads(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
+    assert reads(intents(121).label[:-1].tolist()) is None # the class of the first text
     with pytest.raises(ValueError, match='only the class'): pairing(['a']*120)
     recipe = Recipe().replace(model=dict(arch='minilm'), lm=dict(objective='none'), classifier=dict(epochs=.2, max_len=32), run=dict(compare=()))
     frame = pairs.assign(label=near)

@@ -361,13 +361,14 @@ def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision):
     if numbers: asked = asked or c.start or c.epochs==0 # a probe of numbers reads both
     if asked or len(L(text_col))!=2 or not (few or numbers): return False
     df = df.sample(min(len(df), 300), random_state=0)
-    y,model = np.ravel(read_labels(df, label_col, task)),HFModel(*load_body(arch, revision=revision))
-    if len(df)<10 or not model.loaded.loaded: return False
+    y = np.ravel(read_labels(df, label_col, task))
+    if len(df)<10 or few and sum(n>=5 for n in Counter(y).values())<2: return False # too few rows for folds
+    model = HFModel(*load_body(arch, revision=revision))
+    if not model.loaded.loaded: return False
     model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),texts_in(df, text_col)
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     if few:
         both = both/np.linalg.norm(both, axis=1, keepdims=True)
-        if sum(n>=5 for n in Counter(y).values())<2: return False # too few rows for folds
         def right(x): return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y)==y).mean()
         with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
             return right(joins['products'](*map(torch.from_numpy, (a,b))))>right(both)
