@@ -97,7 +97,7 @@ def after_stage2(rows):
     "`fastformers adapt`, then `classify`"
     return as_typed(rows, ways.adapted(rows))
 
-@entry('self-training after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
+@entry('label spreading after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
 def both(rows):
     "`fastformers adapt`, then `classify --unlabelled`"
     return as_typed(rows, ways.adapted(rows), rows.unlabelled)
@@ -212,7 +212,7 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','as typed after stage 2','self-training','self-training after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','as typed after stage 2','label spreading','label spreading after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     if 'score' in d: d['accuracy'] = d.accuracy.fillna(d.score)
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):

@@ -43,6 +43,7 @@ Modules:
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`
+- `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction

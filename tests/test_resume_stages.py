@@ -69,16 +69,15 @@ def start(tmp_path_factory):
     AutoModel.from_config(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(d); tiny_tok('bert').save_pretrained(d)
     return d
 
-@pytest.mark.parametrize('which', ['first','second'])
-def test_a_training_with_unlabelled_texts_that_stopped_ends_as_the_whole_one(start, tmp_path, which):
+def test_a_training_with_unlabelled_texts_that_stopped_ends_as_the_whole_one(start, tmp_path):
     class Accident(Callback):
         order,outside = 2000,True
         def after_batch(self):
-            path = next(o.path for o in self.learn.cbs if isinstance(o, Resume))
-            if self.training and self.train_iter==5 and (path.name=='first')==(which=='first'): raise KeyboardInterrupt
+            if self.training and self.train_iter==5: raise KeyboardInterrupt
     def fit(path, **kwargs):
-        return fine_tune_classifier(tiny_df(), start, path, unlabelled=[f'{o} again' for o in tiny_df().text], epochs=2, bs=8, precision='fp32', **kwargs)
-    fit(tmp_path/'whole')
+        more = [f'{o} {word}' for o in tiny_df().text for word in ('again','and','film','well','good')]
+        return fine_tune_classifier(tiny_df(), start, path, unlabelled=more, epochs=.3, bs=8, precision='fp32', **kwargs)
+    assert fit(tmp_path/'whole').data['training rows']>300
     with pytest.raises(KeyboardInterrupt): fit(tmp_path/'stopped', resume=tmp_path/'checkpoints', cbs=Accident())
     fit(tmp_path/'stopped', resume=tmp_path/'checkpoints')
     same(tmp_path/'whole', tmp_path/'stopped')

@@ -7,7 +7,7 @@ To add an entry, use the decorator `entry` on a function."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'characters', 'word_vectors', 'quiet', 'NoTime',
-           'Limit', 'within', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'self_training',
+           'Limit', 'within', 'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'label_spreading',
            'stage2', 'adapters', 'committee', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
@@ -187,8 +187,10 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     start,c = rows.arch if start is None else start,vars(rows.recipe.classifier) | dict(task=rows.task)
     def fit(**kw):
-        return fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed, **rows.columns, **c | kw).learner
-    return as_predictor(within(rows, fit))
+        return fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed, **rows.columns, **c | kw)
+    stage = within(rows, fit)
+    if unlabelled and stage.data['training rows']==len(rows.df): raise ValueError('near texts have different labels')
+    return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(start='contrastive'), lm=dict(objective='none'))
 def contrastive(rows):
@@ -197,9 +199,9 @@ def contrastive(rows):
 
 entries['mean'] = Entry('mean', of=('network','words'))
 
-@entry('self-training', ('arch','all layers','unlabelled','one class')) # no recipe repeats it
-def self_training(rows):
-    "Train all layers, then again with the answers for unlabelled texts as labels (Lee 2013)"
+@entry('label spreading', ('arch','all layers','unlabelled','one class')) # no recipe repeats it
+def label_spreading(rows):
+    "Train all layers on the labels and on unlabelled texts with the labels of near texts (Zhou et al. 2004)"
     return all_layers(rows, unlabelled=rows.unlabelled)
 
 @entry('stage 2 + all layers', ('arch','frozen probe','unlabelled'), prepare=adapted, lm={})

@@ -28,21 +28,24 @@ def output_layer(model)->nn.Linear:
     if not layers: raise TypeError(f"{type(head).__name__} has no linear layer to fit; use head='linear'")
     return layers[-1]
 
-def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets `(n, ...)`, as in `dl`
+def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets `(n, ...)`, 0 where `dl` has none
     "Compute the inputs of the output layer for the rows or words of `dl`, and their targets"
     model,seen,xs,ys = learn.model,[],[],[]
     hook = output_layer(model).register_forward_pre_hook(lambda layer,args: seen.append(args[0]))
-    with hook, evaluating(model):
-        for x,y in dl:
-            model(x)
-            h,y = torch.cat(seen).float(),y.as_subclass(Tensor)
-            seen.clear()
-            if h.ndim==3: # an output for each word
-                at = as_tokens(x).predicted
-                y = y[torch.arange(y.shape[1], device=y.device)<at.sum(1, keepdim=True)]
-                h,y = h[at][y!=-100],y[y!=-100]
-            xs.append(h.cpu())
-            ys.append(y.cpu())
+    try:
+        with evaluating(model):
+            for x,*y in dl:
+                model(x)
+                h = torch.cat(seen).float()
+                y = y[0].as_subclass(Tensor) if y else torch.zeros(len(h))
+                seen.clear()
+                if h.ndim==3: # an output for each word
+                    at = as_tokens(x).predicted
+                    y = y[torch.arange(y.shape[1], device=y.device)<at.sum(1, keepdim=True)]
+                    h,y = h[at][y!=-100],y[y!=-100]
+                xs.append(h.cpu())
+                ys.append(y.cpu())
+    finally: hook.remove()
     return torch.cat(xs).numpy(), torch.cat(ys).numpy()
 
 # %% ../../nbs/learner/05_probe.ipynb #ccd46196
