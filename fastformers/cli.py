@@ -147,8 +147,8 @@ def demo(args):
     args.recipe = None
     run(args)
     from fastformers.inference.predictor import from_hf
-    answers = answer_table(from_hf(f'{args.output}/classifier_minilm')([*_says])).assign(text=_says)
-    print(f"\nThe classifier from minilm on new texts:\n{answers.to_string(index=False)}")
+    answers = answer_table(from_hf(f'{args.output}/classifier_minilm_spread')([*_says])).assign(text=_says)
+    print(f"\nThe classifier from minilm and unlabelled texts on new texts:\n{answers.to_string(index=False)}")
     print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify yours.csv --output models/yours")
 
 # %% ../nbs/10_cli.ipynb #d33a0b64

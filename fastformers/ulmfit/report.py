@@ -81,7 +81,7 @@ def _plot_scores(r, ax):
 _random,_general = 'classifier from random weights','classifier from the general LM'
 _final,_tfidf = 'classifier','TF-IDF'
 _starts = 'from random weights','from the general LM','after stage 2'
-_lms = 'general LM','target LM'
+_lms,_more = ('general LM','target LM'),' and unlabelled texts'
 _parts = ('validation','score'),('test','test_score')
 _title = 'Three stages, and what each stage gained'
 _use = """The directory `{dir}` holds the classifier.
@@ -160,6 +160,7 @@ class Report:
         lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
         pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
         pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
+        pairs += [(arms[k], k.removesuffix(_more), k) for k in arms if k.endswith(_more)]
         for on,attr in _parts:
             for what,a,b in pairs:
                 before,after = self.scores(a, attr),self.scores(b, attr)
