@@ -35,7 +35,7 @@ from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
 from ..files import check_dir, did_you_mean, mark_checkpoints
-from ..learner.core import classifier_learner, lm_learner
+from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
 from ..learner import spread # `spread_labels`
@@ -51,6 +51,7 @@ from ..text.encode import HFTokenizer, reads, texts_in
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
+from ..inference.predictor import Ensemble
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from ..interpret.probes import row_means
@@ -442,13 +443,13 @@ def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
 
-def _with_spread_labels(df, texts, learn, text_col, label_col):
-    "Add `texts` to the training rows of `df` with labels of near texts, unless near texts have different labels"
-    rows = df[~df.is_valid]
-    words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], learn.model.task, characters=True,
+def _answered(df, texts, frozen, first, text_col, label_col):
+    "Add `texts` to the training rows of `df`, with answers of `first` and of word vectors that spread among near texts"
+    rows,model = df[~df.is_valid],as_predictor(first)
+    words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], model.task, characters=True,
                              unlabelled=first_texts(texts, 10_000_000)) # half a minute
     texts = first_texts(texts[:5000], 1_000_000)
-    if not (labels := learn.spread_labels(texts, words.scores(texts))): return df
+    labels = frozen.spread_labels(texts, Ensemble([model, words]).scores(texts))
     more = pd.DataFrame({text_col:texts, label_col:labels, 'is_valid':False})
     return pd.concat([df, *[rows]*(len(texts)//(5*len(rows))-1), more], ignore_index=True) # one label in six is given
 
@@ -483,23 +484,32 @@ def fine_tune_classifier(
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col, how.get('revision','main'))
     tfidf = None if task.of_parts else _tfidf(df, text_col, label_col, task)
-    labelled = df
+    labelled,first = df,None
     if unlabelled is not None:
         if not task.one_class or len(L(text_col))>1:
             raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
         texts,_ = lm_texts(df, [], unlabelled, test, text_col)
         if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
-        learn = task_learner(task_dls(df, tok, c, text_col, label_col, task, seed), arch, c, **how)
-        df = _with_spread_labels(df, texts, learn, text_col, label_col)
-        if df is labelled: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
+        frozen = task_learner(task_dls(df, tok, c, text_col, label_col, task, seed), arch, c, **how)
+        if frozen.spread_labels(texts[:1000]):
+            first = fine_tune_classifier(df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
+                name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
+                **kwargs | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
+            df = _answered(df, texts, frozen, first.learner, text_col, label_col)
+        else: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
         set_seed(seed)
     dls = task_dls(df, tok, c, text_col, label_col, task, seed)
-    if df is not labelled: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
+    if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
     if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
     stage = _train(learn, c, name, seed, resume=resume, meter=meter, tfidf=tfidf, test_sets=sets, **once)
+    if first is not None:
+        worse = _worse(stage.score, first.score)
+        _log.log(logging.WARNING if worse else logging.INFO,
+                 f"{name}: {stage.score_name} {stage.score.mean():.3f} with {len(texts):,} unlabelled texts, "
+                 f"{first.score.mean():.3f} without"+': leave `unlabelled` out'*bool(worse))
     tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf):
         rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
