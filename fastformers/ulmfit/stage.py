@@ -247,7 +247,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
-                  "15,000 utterances, nothing on 5,000 questions; `unlabelled=` of a classifier brought two points in minutes")
+                  "15,000 utterances, nothing on 5,000 questions; `unlabelled=` of a classifier brought as much in minutes")
         if objective.auto_cls is AutoModelForMaskedLM:
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.objective is c.mask_rate is None: objective.p = .2
@@ -490,6 +490,7 @@ def fine_tune_classifier(
             raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
         texts,_ = lm_texts(df, [], unlabelled, test, text_col)
         if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
+        texts = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))] # files are often sorted
         frozen = task_learner(task_dls(df, tok, c, text_col, label_col, task, seed), arch, c, **how)
         if frozen.spread_labels(texts[:1000]):
             first = fine_tune_classifier(df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
