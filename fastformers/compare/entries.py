@@ -187,9 +187,11 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     start,c = rows.arch if start is None else start,vars(rows.recipe.classifier) | dict(task=rows.task)
     def fit(**kw):
-        return fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed, **rows.columns, **c | kw)
+        return fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed,
+                                    **rows.columns, **c | kw)
     stage = within(rows, fit)
-    if unlabelled and stage.data['training rows']==len(rows.df): raise ValueError('near texts have different labels')
+    if unlabelled and stage.data['training rows']==len(rows.df):
+        raise ValueError('near texts have different labels')
     return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(start='contrastive'), lm=dict(objective='none'))

@@ -28,7 +28,7 @@ def output_layer(model)->nn.Linear:
     if not layers: raise TypeError(f"{type(head).__name__} has no linear layer to fit; use head='linear'")
     return layers[-1]
 
-def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets `(n, ...)`, 0 where `dl` has none
+def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets `(n, ...)` or zeros
     "Compute the inputs of the output layer for the rows or words of `dl`, and their targets"
     model,seen,xs,ys = learn.model,[],[],[]
     hook = output_layer(model).register_forward_pre_hook(lambda layer,args: seen.append(args[0]))

@@ -15,13 +15,13 @@ from fastai.basics import Learner, patch
 from scipy.special import softmax
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import kneighbors_graph
-from .probe import output_inputs, output_layer
+from .probe import output_inputs, output_layer # and `fit_probe`
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/06_spread.ipynb #6a000008
 def nearest_rows(x, k:int=5): # sparse matrix `(n, n)`
-    "Join each row of the vectors `x`, which have length 1, to its `k` nearest rows, by the cube of the cosine"
+    "Join each row of `x`, vectors of length 1, to its `k` nearest rows, by the cube of the cosine"
     near = kneighbors_graph(x, min(k, len(x)-1), mode='distance')
     near.data = (1-near.data**2/2).clip(1e-6)**3
     near = near+near.T
@@ -45,9 +45,10 @@ def spread_labels(self:Learner,
     texts, # Without labels, like the training rows
     scores=None # Probabilities `(n, n_out)` of `texts` to begin with; default: the probe's
 )->list: # A label for each of `texts`, or nothing
-    "Label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts have different labels"
-    if not self.model.task.one_class: raise TypeError(f"labels spread where a text has one class, not for {self.model.task}")
-    task,layer = self.model.task,output_layer(self.fit_probe().model)
+    "Label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
+    task = self.model.task
+    if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
+    layer = output_layer(self.fit_probe().model)
     dl = self.dls.test_dl(texts).new(in_order=False) # the longest first
     x,y = output_inputs(self, self.dls.train.new(shuffle=False, drop_last=False))
     new,_ = output_inputs(self, dl)

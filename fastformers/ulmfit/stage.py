@@ -444,14 +444,15 @@ def first_texts(texts, most)->list:
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
 
 def _answered(df, texts, frozen, first, text_col, label_col):
-    "Add `texts` to the training rows of `df`, with answers of `first` and of word vectors that spread among near texts"
+    "Add `texts` to the training rows of `df`, with answers of `first` and of word vectors that have spread"
     rows,model = df[~df.is_valid],as_predictor(first)
     words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], model.task, characters=True,
                              unlabelled=first_texts(texts, 10_000_000)) # half a minute
     texts = first_texts(texts[:5000], 1_000_000)
     labels = frozen.spread_labels(texts, Ensemble([model, words]).scores(texts))
     more = pd.DataFrame({text_col:texts, label_col:labels, 'is_valid':False})
-    return pd.concat([df, *[rows]*(len(texts)//(5*len(rows))-1), more], ignore_index=True) # one label in six is given
+    again = len(texts)//(5*len(rows))-1 # one label in six is given
+    return pd.concat([df, *[rows]*again, more], ignore_index=True)
 
 @delegates(TaskConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
@@ -465,7 +466,7 @@ def fine_tune_classifier(
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
-    unlabelled=None, # Texts without labels, a DataFrame or a list, to train on too, with the labels of near texts
+    unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
@@ -489,11 +490,14 @@ def fine_tune_classifier(
         if not task.one_class or len(L(text_col))>1:
             raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
         texts,_ = lm_texts(df, [], unlabelled, test, text_col)
-        if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
-        texts = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))] # files are often sorted
+        if not texts:
+            raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
+        order = np.random.default_rng(seed).permutation(len(texts)) # files are often sorted
+        texts = [texts[i] for i in order]
         frozen = task_learner(task_dls(df, tok, c, text_col, label_col, task, seed), arch, c, **how)
         if frozen.spread_labels(texts[:1000]):
-            first = fine_tune_classifier(df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
+            first = fine_tune_classifier(
+                df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
                 name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
                 **kwargs | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
             df = _answered(df, texts, frozen, first.learner, text_col, label_col)
