@@ -1221,8 +1221,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                            'fastformers.learner.probe.Learner.fit_probe': ( 'learner/probe.html#learner.fit_probe',
                                                                                             'fastformers/learner/probe.py'),
                                            'fastformers.learner.probe._fit': ('learner/probe.html#_fit', 'fastformers/learner/probe.py'),
-                                           'fastformers.learner.probe._in_order': ( 'learner/probe.html#_in_order',
-                                                                                    'fastformers/learner/probe.py'),
                                            'fastformers.learner.probe.fine_tuning_lr': ( 'learner/probe.html#fine_tuning_lr',
                                                                                          'fastformers/learner/probe.py'),
                                            'fastformers.learner.probe.output_inputs': ( 'learner/probe.html#output_inputs',

@@ -31,6 +31,7 @@ def output_layer(model)->nn.Linear:
 def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets `(n, ...)` or zeros
     "Compute the inputs of the output layer for the rows or words of `dl`, and their targets"
     model,seen,xs,ys = learn.model,[],[],[]
+    dl = dl.new(shuffle=False, drop_last=False)
     hook = output_layer(model).register_forward_pre_hook(lambda layer,args: seen.append(args[0]))
     try:
         with evaluating(model):
@@ -56,13 +57,11 @@ def fit_probe(self:Learner)->Learner:
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
     task.temperature = None
-    layer,(w,b) = output_layer(self.model),_fit(self.model, *output_inputs(self, _in_order(self.dls.train)))
+    layer,(w,b) = output_layer(self.model),_fit(self.model, *output_inputs(self, self.dls.train))
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(w))
         layer.bias.copy_(torch.from_numpy(b))
     return self
-
-def _in_order(dl): return dl.new(shuffle=False, drop_last=False)
 
 def _fit(model, x, y):
     "Fit the output layer of `model` to its inputs `x` and targets `y`"
@@ -79,7 +78,7 @@ def _fit(model, x, y):
 @patch
 def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
     "Answer each row, with one class a text, by a probe that is fitted to other rows"
-    xs,ys = zip(*(output_inputs(self, _in_order(dl)) for dl in (self.dls.train, self.dls.valid)))
+    xs,ys = zip(*(output_inputs(self, dl) for dl in (self.dls.train, self.dls.valid)))
     x,y = np.concatenate(xs),np.concatenate(ys)
     right = np.zeros(len(y))
     split = StratifiedKFold(min(folds, np.bincount(y).max()), shuffle=True, random_state=0).split

@@ -43,14 +43,14 @@ def spread(
 @patch
 def spread_labels(self:Learner,
     texts, # Without labels, like the training rows
-    scores=None # Probabilities `(n, n_out)` of `texts` to begin with; default: the probe's
+    scores=None # Probabilities `(n, n_out)` of `texts` to spread; default: the probe's, if near texts agree
 )->list: # A label for each of `texts`, or nothing
     "Label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task
     if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
     layer = output_layer(self.fit_probe().model)
     dl = self.dls.test_dl(texts).new(in_order=False) # the longest first
-    x,y = output_inputs(self, self.dls.train.new(shuffle=False, drop_last=False))
+    x,y = output_inputs(self, self.dls.train)
     new,_ = output_inputs(self, dl)
     x = np.concatenate([x, new[np.argsort(dl.get_idxs())]])
     w,b = (o.detach().cpu().numpy() for o in (layer.weight, layer.bias))
@@ -58,6 +58,8 @@ def spread_labels(self:Learner,
     if scores is not None: p[len(y):] = scores
     p[:len(y)] = np.eye(task.n_out)[y]
     near = nearest_rows(x/np.linalg.norm(x, axis=1, keepdims=True))
-    kappa = cohen_kappa_score(*p.argmax(1)[np.stack(near.nonzero())], sample_weight=near.data)
-    _log.info(f"near texts have the same label with a kappa of {kappa:.2f}")
-    return [task.labels[i] for i in spread(near, p)[len(y):].argmax(1)] if kappa>.6 else []
+    if scores is None:
+        kappa = cohen_kappa_score(*p.argmax(1)[np.stack(near.nonzero())], sample_weight=near.data)
+        _log.info(f"near texts have the same label with a kappa of {kappa:.2f}")
+        if not kappa>.6: return []
+    return [task.labels[i] for i in spread(near, p)[len(y):].argmax(1)]
