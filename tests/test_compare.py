@@ -124,6 +124,29 @@ def test_several_labels_numbers_and_pairs(labels, measure, tiny):
     assert board.task.score_name==measure and board.best.pairs and [*board.table.fits]==[2,2,2]
     assert not board.plot().get_ylabel()=='' and board.score('TF-IDF')>board.score('largest class')
 
+def test_tags_of_words_are_compared(tiny, tmp_path):
+    rows = pd.DataFrame({'text':[o.split() for o in df.text[:60]]})
+    rows['label'] = [['B-WH' if w in ('what','how') else 'O' for w in o] for o in rows.text]
+    board = leaderboard(rows, unlabelled=['what is it'], entries=[*words,'characters','frozen probe','all layers','mean'], archs=tiny,
+                        minutes=2, seeds=(1,2), path=tmp_path/'run')
+    assert board.score('TF-IDF')>board.score('largest class')+.2 and board.notes=={'characters':'needs labels of whole texts'}
+    assert [*board.table.fits]==[2,2,2,2,2,0] and not np.isnan(board.rows('mean')).all(0).any()
+    assert from_hf(tmp_path/'run/best')(['what is this'])[0][0]['text']=='what'
+    again = leaderboard(rows, unlabelled=['what is it'], entries=[*words,'characters','frozen probe','all layers','mean'], archs=tiny,
+                        minutes=2, seeds=(1,2), path=tmp_path/'run', resume=True)
+    pd.testing.assert_frame_equal(again.table[scores], board.table[scores])
+    curve = label_curve(rows, sizes=(10,30), seeds=(1,), entries=words)
+    assert curve.measure=='span F1 of a text' and len(curve.table)==4
+
+def test_candidates_are_compared(tiny):
+    rows = pd.DataFrame(dict(question=df.text[:40], a=df.label[:40], b='another one', label=[i%2 for i in range(40)]))
+    board = leaderboard(rows, entries=['TF-IDF','frozen probe','all layers','averaged weights'], archs=tiny, minutes=2, seeds=(1,2),
+                        text_col=['question','a','b'], task='choice')
+    assert board.winner=='all layers' and {*board.notes}=={'TF-IDF','frozen probe','averaged weights'}
+    assert 0<=board.score('all layers')<=1 and len(board.y)==40
+    with pytest.raises(ValueError, match='texts, words and candidates'):
+        leaderboard(rows.assign(answer='', start=0), text_col=['question','a'], label_col=['answer','start'], task='spans', minutes=1)
+
 def test_the_command(tiny, tmp_path, capsys):
     df.to_csv(tmp_path/'rows.csv', index=False)
     said = ['compare', str(tmp_path/'rows.csv'), '--minutes', '1', '--seeds', '1,2', '--archs', str(tiny), '--entries', 'TF-IDF,frozen probe', '--output', str(tmp_path/'out')]

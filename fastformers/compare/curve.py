@@ -12,13 +12,12 @@ import logging, tempfile, time
 from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
-from .entries import Rows, plan, quiet
+from .entries import Rows, labels_in, plan, quiet
 from ..interpret.slices import row_scores
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels
+from ..data.labels import as_frame, find_task, lm_texts, mark_valid
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap
-from ..text.encode import texts_in
 from ..ulmfit.recipe import Recipe, split_columns
 
 _log = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ def label_curve(
     df,text_col,label_col = as_frame(df),split_columns(df, text_col),split_columns(df, label_col)
     task = find_task(df, label_col)
     df = mark_valid(df, label_col, task, text_col, valid_col, group_col=group_col)
-    labels,train = read_labels(df, label_col, task),df[~df.is_valid]
+    labels,train = labels_in(df, text_col, label_col, task),df[~df.is_valid]
     task.fit(labels)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
@@ -108,7 +107,7 @@ def label_curve(
                          f"got {list(sizes)}")
     texts,own = [],np.flatnonzero(~df.is_valid)
     if unlabelled is not None: texts = lm_texts(df, own, unlabelled, None, text_col)[0]
-    y,held,rows = as_targets(task, labels)[df.is_valid],texts_in(df[df.is_valid], text_col),[]
+    y,held,rows = as_targets(task, labels)[df.is_valid],task.texts(df[df.is_valid], text_col),[]
     with tempfile.TemporaryDirectory() as tmp:
         for e,n,seed in product(plan(entries, [arch or default_arch], text_col, label_col), sorted(sizes), seeds):
             few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.model_selection import StratifiedGroupKFold
-from .entries import NoTime, Rows, plan, quiet
+from .entries import NoTime, Rows, labels_in, plan, quiet
 from ..data.labels import as_frame, lm_texts, read_labels, split_rows, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
@@ -27,9 +27,8 @@ from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage, versions
 from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
-from ..interpret.slices import row_scores, score_slices
+from ..interpret.slices import row_scores, score_slices, stacked
 from ..text.core import normal
-from ..text.encode import texts_in
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 from ..ulmfit.record import Meter, begin, fmt_time, markdown_table
@@ -43,10 +42,10 @@ def folds(df, labels, task, seeds, text_col='text', test=None, group_col=None, m
     rows = np.arange(len(df))
     if test is not None: return test, [(rows, np.arange(len(test)))]*len(seeds)
     if 'is_valid' in df: return df, [tuple(map(np.array, split_rows(df, 'is_valid', text_col=text_col)))]*len(seeds)
-    groups = df[group_col] if group_col else pd.Series([normal(' '.join(L(o))) for o in texts_in(df, text_col)])
+    groups = df[group_col] if group_col else pd.Series([normal(' '.join(L(o))) for o in task.texts(df, text_col)])
     each = len(seeds)>1 and len(df)<=most # does each seed hold out a part of its own?
     k = min(len(seeds) if each else 5, groups.nunique())
-    if task.classes: strata = np.unique([';'.join(sorted(map(str, task.names(o)))) for o in labels], return_inverse=True)[1]
+    if task.classes: strata = np.unique([';'.join(sorted({*map(str, task.names(o))})) for o in labels], return_inverse=True)[1]
     else: strata = pd.qcut(pd.DataFrame(labels)[0].rank(method='first'), min(5, len(df)), labels=False).to_numpy()
     if np.bincount(strata).max()<k: strata = 0*strata
     with warnings.catch_warnings():
@@ -316,8 +315,7 @@ class Leaderboard:
 def _check(df, task, labels, text_col, minutes):
     "Raise if the rows cannot be compared"
     if not minutes>0: raise ValueError(f"`minutes` is above 0, got {minutes}")
-    if task.of_parts: raise ValueError(f"a comparison is for labels of whole texts; {task.target!r} holds {task}")
-    if len({*map(str, texts_in(df, text_col))})<2:
+    if len({*map(str, task.texts(df, text_col))})<2:
         raise ValueError(f"all {len(df)} texts are equal; is {text_col!r} the column of the texts?")
     if not task.classes: return
     names = [n for o in labels for n in task.names(o)]
@@ -350,15 +348,18 @@ class _Run:
 
     def lacks(self, e):
         "Say what the rows lack for the entry `e`, None if nothing"
+        t = self.board.task
         if 'unlabelled' in e.needs and not self.all.unlabelled: return 'needs unlabelled texts'
-        if 'one class' in e.needs and not self.board.task.one_class: return 'needs one class a text'
+        if 'one class' in e.needs and not t.one_class: return 'needs one class a text'
+        if 'texts' in e.needs and t.of_parts: return 'needs labels of whole texts'
+        if 'linear' in e.needs and t.per_sequence: return 'needs labels of texts or words'
 
     def missing(self, e):
         "Name what the entry `e` needs and does not get, None if nothing"
         if why := self.lacks(e): return why
         b = self.board
         for o in e.needs:
-            if o not in b.plan: continue
+            if o not in b.plan or self.lacks(b.plan[o]): continue
             if not b.done(o): return f'needs {o}, which did not finish'
             rivals = [k for k,v in b.plan.items() if v.fit is b.plan[o].fit and b.done(k)]
             top = max(rivals, key=b.score)
@@ -399,14 +400,14 @@ class _Run:
                 rows.cut = longer.cut
         facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds','joules')}
         with quiet(), measured(facts): predictor = e.fit(rows)
-        texts = texts_in(self.scored.iloc[at], rows.text_col)
+        texts = b.task.texts(self.scored.iloc[at], rows.text_col)
         meter = Meter()
-        with quiet(): scores = torch.as_tensor(predictor.scores(texts))
+        with quiet(): scores = stacked(predictor.scores(texts))
         took = meter.read(1000/max(len(texts), 1))
         facts |= {f'answers_{k}':took[k] for k in ('cpu_seconds','joules')}
         facts |= dict(cut=rows.cut, texts_a_second=1000/max(took['seconds'], 1e-3))
         facts['size_mb'] = None if i else _size_mb(predictor)
-        if scores.shape!=(len(texts),b.task.n_out):
+        if not b.task.of_parts and scores.shape!=(len(texts),b.task.n_out):
             raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of "
                              f"`rows.task.labels`, got {tuple(scores.shape)}")
         b.fits[e.name,seed] = scores.float().contiguous(),facts
@@ -462,7 +463,7 @@ def leaderboard(
     check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
     if path is not None: path = check_dir(path, 'compare.json')
     task = named_task(df, label_col, task, test)
-    labels = read_labels(df, label_col, task)
+    labels = labels_in(df, text_col, label_col, task)
     _check(df, task, labels, text_col, minutes)
     task.fit(labels)
     scored,parts = folds(df, labels, task, seeds, text_col, test, group_col)
@@ -472,7 +473,7 @@ def leaderboard(
         both = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
         texts,dropped = lm_texts(df, both, unlabelled, test, text_col)
     if test is not None:
-        both = [*texts_in(df, text_col), *texts_in(test, text_col)]
+        both = [' '.join(L(o)) for part in (df, test) for o in task.texts(part, text_col)]
         warn_leak(both, (range(len(df)), range(len(df), len(both))))
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
@@ -497,7 +498,7 @@ def leaderboard(
             board.best = run.best()
             score = np.nanmean(board.rows(board.winner), 0)
             at = np.flatnonzero(~np.isnan(score))
-            rated = [[o[i] for i in at] for o in (texts_in(scored, text_col), read_labels(scored, label_col, task))]
+            rated = [[o[i] for i in at] for o in (task.texts(scored, text_col), read_labels(scored, label_col, task))]
             with suppress(ValueError): board.slices = score_slices(score[at], task, *rated) # too few rows
     if path:
         board.save(path)

@@ -15,6 +15,7 @@ from collections import Counter
 from copy import copy
 from pathlib import Path
 import numpy as np, torch
+from torch.nn.utils.rnn import pad_sequence
 from safetensors.numpy import load_file, save_file
 from ..files import write_text
 from .answers import BasePredictor
@@ -62,9 +63,13 @@ def fit_linear(
 _kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5)))
 
 def as_targets(task, labels):
-    "Convert `labels` to an array: numbers of classes, 0 and 1 for each class, or numbers"
+    "Convert `labels` to an array: numbers of classes or candidates, 0 and 1 for each class, numbers, or a row of tags with -100 behind"
+    if task.per_sequence: return np.array(labels)
     if not task.classes: return np.array(labels, dtype=float).reshape(len(labels), -1)
     at = {o:i for i,o in enumerate(task.labels)}
+    if task.per_token:
+        rows = [torch.tensor([at[n] for n in o], dtype=torch.int64) for o in labels]
+        return pad_sequence(rows, batch_first=True, padding_value=-100).numpy()
     if not task.multi_label: return np.array([at[o] for o in labels])
     return np.array([[n in o for n in at] for o in map(set, labels)], dtype=float)
 
@@ -128,9 +133,9 @@ class TextBaseline(BasePredictor):
 
     @classmethod
     def fit(cls,
-        texts, # Texts, or pairs of texts, which are joined by a space
-        labels, # A label each: a class, a list of classes, or a number
-        task='single', # Name of a task for texts: 'single', 'multi' or 'regression'; or a `Task`
+        texts, # Texts, pairs of texts, which are joined by a space, or lists of words for tags
+        labels, # A label each: a class, a list of classes, a number, or a list of tags
+        task='single', # Name of a task: 'single', 'multi', 'regression' or 'tags'; or a `Task`
         C=10., # Inverse strength of the penalty of logistic regression
         max_terms=None, # Number of terms to keep, the most frequent; 0: predict the class shares; None: all
         unlabelled=(), # Texts without labels, for word vectors
@@ -138,16 +143,17 @@ class TextBaseline(BasePredictor):
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
-        if task.of_parts:
-            raise ValueError(f"a label of {task.name} is no label of a whole text")
+        if task.of_parts and not task.classes: raise ValueError(f"{task.name}: expected labels of texts or of words")
         task.fit(labels)
-        pairs,joined,y = not isinstance(texts[0], str),_joined(texts),as_targets(task, labels)
+        pairs,joined,y = not (task.per_token or isinstance(texts[0], str)),_joined(task, texts)[0],as_targets(task, labels)
+        if task.per_token: y = y[y!=-100]
         counts = [_vectorizer(k, max_features=max_terms or None) for k in [*_kinds][:1+characters]]
         if max_terms==0 or not any(map(counts[0].build_analyzer(), joined)): # no words at all
             return cls(task, [], dict(bias=_prior(task, y).astype(np.float32)), pairs)
-        if task.one_class and len({*y})<2: raise ValueError(f"all rows have the label {labels[0]!r}; expected two labels or more")
+        if task.classes and y.ndim==1 and len({*y})<2:
+            raise ValueError(f"all rows have the label {task.labels[y[0]]!r}; expected two labels or more")
         for o in counts: o.fit(joined)
-        if len(unlabelled): counts,weight,bias = _fit_with_vectors(counts, joined, _joined(unlabelled), y, task, C)
+        if len(unlabelled): counts,weight,bias = _fit_with_vectors(counts, joined, _joined(task, unlabelled)[0], y, task, C)
         else: weight,bias = fit_linear(_stacked(counts, joined), y, task, C)
         tensors = dict(idf=np.concatenate([o.idf_ for o in counts]), weight=weight, bias=bias)
         tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in tensors.items()}
@@ -158,12 +164,13 @@ class TextBaseline(BasePredictor):
         labels = ', '.join(map(str, self.labels))
         return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words"+f", {len(self.parts):,} parts of words"*bool(self.parts)+')'
 
-    def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`
+    def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`, or a list of `(words, n_out)` for tags
         "Compute probabilities, or values of a regression, for each of the `texts`"
-        texts,bias = _joined(self.as_list(texts)),self.tensors['bias']
+        (texts,sizes),bias = _joined(self.task, self.as_list(texts)),self.tensors['bias']
         if not texts or not self.terms: logits = np.tile(bias, (len(texts),1))
         else: logits = _stacked(self.counts, texts)@self.tensors['weight'].T+bias
-        return self.task.scores(torch.from_numpy(logits))
+        logits = torch.from_numpy(logits)
+        return self.task.scores(logits.split(sizes) if self.task.per_token else logits)
 
     def write(self, path):
         about = dict(task=self.task.to_dict(), head={'class':'tfidf'}, format=1)
@@ -180,4 +187,7 @@ class TextBaseline(BasePredictor):
         terms,*parts = (json.loads(o.read_text('utf-8')) for o in names)
         return cls(task, terms, load_file(Path(path)/'baseline.safetensors'), pairs, *parts)
 
-def _joined(texts): return [o if isinstance(o, str) else ' '.join(map(str, o)) for o in texts]
+def _joined(task, texts)->tuple:
+    "Return what the linear model reads of all `texts`, and the number of its outputs for each"
+    parts = [*map(task.contexts, texts)]
+    return [o for part in parts for o in part], [*map(len, parts)]

@@ -161,7 +161,8 @@ class Ensemble(BasePredictor):
                 raise ValueError("the members of an ensemble predict the same, in the same order; "
                     f"got {self.task.labels} and {o.task.labels}")
         def read(o): return tok_hash(o.tok.tok),reads(o.tok)
-        if self.task.per_token and any(read(o)!=read(self.members[0]) for o in self.members):
+        networks = [o for o in self.members if hasattr(o, 'tok')]
+        if self.task.per_token and any(read(o)!=read(networks[0]) for o in networks):
             raise ValueError(f"the members of an ensemble for {self.task.name} read the same tokens; "
                 "train them with one tokenizer and the same `max_len` and windows")
 
@@ -171,7 +172,8 @@ class Ensemble(BasePredictor):
         texts = self.as_list(texts)
         scores = [o.scores(texts, bs) for o in self.members]
         if isinstance(scores[0], Tensor): return torch.stack(scores).mean(0)
-        return [torch.stack(o).mean(0) for o in zip(*scores)] # texts have different numbers of outputs
+        def mean(o): return torch.stack([v[:min(map(len, o))] for v in o]).mean(0) # a network may cut a text
+        return [*map(mean, zip(*scores))] # texts have different numbers of outputs
 
     def write(self, path):
         for i,o in enumerate(self.members): o.save(path/f'member_{i:02}')

@@ -90,6 +90,9 @@ class Task:
         if pairs is None or is_pair(o)==pairs: return o
         raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}"
             +"; pass the two as one item, (a, b)"*pairs)
+    def contexts(self, o):
+        "List the texts from which a linear model tells the label of an input, or of each of its words"
+        return [o if isinstance(o, str) else ' '.join(map(str, o))]
     def read_row(self, r, label_col): "Read the label of row `r`"; return r[label_col]
     def read(self, df, label_col):
         "Read the labels of all rows of `df`"

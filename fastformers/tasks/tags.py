@@ -11,6 +11,7 @@ __all__ = ['words_of', 'WordTokenizer', 'WordText', 'TagIds', 'spans_of', 'Tags'
 
 # %% ../../nbs/tasks/01_tags.ipynb #4e5120e0
 import html, re
+from itertools import groupby
 import numpy as np, torch
 from fastcore.foundation import first
 from fasttransform import Transform
@@ -94,6 +95,11 @@ def spans_of(tags): # a tag without a dash is a span of one word
         if start is None and t!='O': start,kind = i,name or t
     return res
 
+def _letters(word):
+    "Write the kinds of characters of a word: 'ul' for Oslo, 'uld' for Room12"
+    kinds = ('u' if c.isupper() else 'l' if c.isalpha() else 'd' if c.isdigit() else 'p' for c in word)
+    return 'letters'+''.join(k for k,_ in groupby(kinds))
+
 class Tags(Task):
     "Predict a tag for each word of a text"
     name,fastai,summary = 'tags',('TagIds',),'one of {n} tags a word'
@@ -111,6 +117,10 @@ class Tags(Task):
             if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words, but {n} tags")
         return rows
     def check_input(self, o, pairs=None): return o
+    def contexts(self, o): # of each word: the words before and after it, and its kinds of characters
+        words = words_of(o)[0]
+        around = ['start', *words, 'end']
+        return [f'before{a} {w} {_letters(w)} after{b}' for a,w,b in zip(around, words, around[2:])]
     def read_row(self, r, label_col): return _words(r[label_col])
     def names(self, label): return label
 
