@@ -3,6 +3,7 @@
     FASTFORMERS_DATA=... python benchmarks/compare.py rates          # a rate of the Trainer for each set, of four, on one draw and development rows
     FASTFORMERS_DATA=... python benchmarks/compare.py run --final    # every arm of `--arms` on three draws, test rows
     FASTFORMERS_DATA=... python benchmarks/compare.py choose --final # the classifier that `leaderboard` hands out after `--minutes`, of the entries in `--arms`
+    FASTFORMERS_DATA=... python benchmarks/compare.py near           # do near texts have one label, and do labels that spread gain?
     python benchmarks/compare.py table                               # what the rows say
     python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
@@ -84,13 +85,18 @@ def as_typed(rows, arch=None, unlabelled=None, **kwargs):
     from fastformers.inference.predictor import from_hf
     from fastformers.ulmfit.stage import fine_tune_classifier
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows.df, arch or rows.arch, f'{tmp}/classifier', text_col=rows.text_col, refit=True, seed=rows.seed, unlabelled=unlabelled, **kwargs)
+        fine_tune_classifier(rows.df, arch or rows.arch, f'{tmp}/classifier', text_col=rows.text_col, seed=rows.seed, unlabelled=unlabelled, **dict(refit=True) | kwargs)
         return from_hf(f'{tmp}/classifier')
 
 @entry('together', 'arch')
 def together(rows):
     "`fastformers classify --pairing together`: the network reads both texts at once"
     return as_typed(rows, pairing='together')
+
+@entry('windows=8 before', 'arch')
+def former(rows):
+    "`fastformers classify --windows 8` with the defaults before the probe: a random head, four epochs of batches of 32 at 2e-4"
+    return as_typed(rows, windows=8, start='random', epochs=4, lr=2e-4, bs=32, anneal='one_cycle', refit=False)
 
 @entry('as typed after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
 def after_stage2(rows):
@@ -199,6 +205,33 @@ def choose(args, table):
             return dict(winner=board.winner, scores=shown, took=round(took, 2), **scored(board.best, rows, at))
         table.get(make, 'accuracy', part='choose', arch=args.arch, arm='leaderboard', within=args.minutes, **key)
 
+def near(args, table):
+    "Ask whether near texts have one label, and how many labels of 5,000 other training rows are right before and after spreading"
+    from fastformers.inference.baseline import TextBaseline
+    from fastformers.inference.predictor import Ensemble
+    from fastformers.learner.core import as_predictor
+    from fastformers.ulmfit.stage import task_dls, task_learner
+    class Kappa(logging.Handler):
+        def emit(self, o): self.said = o.getMessage().split()[-1]
+    for key in cases(args):
+        def make():
+            rows,_ = labelled(key['set'], key['n'], key['seed'], args)
+            rest = sets[key['set']][1]()[0].drop_duplicates('text')
+            rest = rest[~rest.text.isin(rows.df.text)].sample(min(5000, len(rest)-len(rows.df)), random_state=0)
+            texts,true,c = rest.text.tolist(),rest.label.astype(str).to_numpy(),rows.recipe.classifier
+            learn = task_learner(task_dls(rows.frame, rows.arch, c, task=rows.task), rows.arch, c)
+            log,handler = logging.getLogger('fastformers.learner.spread'),Kappa()
+            log.addHandler(handler)
+            log.setLevel(logging.INFO)
+            agree = bool(learn.spread_labels(texts[:1000]))
+            both = Ensemble([as_predictor(learn), TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=texts)])
+            def right(labels): return round(float(np.mean(np.array(labels)==true)), 4)
+            before = right([rows.task.labels[i] for i in both.scores(texts).argmax(1)])
+            after = right(learn.spread_labels(texts, both.scores(texts)))
+            with ways.quiet(): full = entries['all layers'].fit(rows)
+            return dict(kappa=float(handler.said), agree=agree, before=before, after=after, all_layers=right([o['label'] for o in full(texts)]), commit=commit)
+        table.get(make, 'after', part='near', arch=args.arch, arm='labels of near texts', **key)
+
 def unpack(o): return np.unpackbits(np.frombuffer(bytes.fromhex(o), np.uint8))
 
 def gain(d, a, b):
@@ -212,7 +245,7 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','as typed after stage 2','label spreading','label spreading after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','windows=8 before','as typed after stage 2','label spreading','label spreading after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     if 'score' in d: d['accuracy'] = d.accuracy.fillna(d.score)
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
@@ -250,7 +283,7 @@ def picture(args, rows):
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    p.add_argument('part', choices=['rates','run','choose','table','picture'])
+    p.add_argument('part', choices=['rates','run','choose','near','table','picture'])
     p.add_argument('--arch', default='minilm')
     p.add_argument('--arms', default='TF-IDF,frozen probe,all layers,Trainer,SetFit', type=lambda o: o.split(','))
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
@@ -264,4 +297,4 @@ if __name__=='__main__':
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)
     quiet()
-    {'rates':rate, 'run':run, 'choose':choose, 'table':table, 'picture':picture}[args.part](args, Table(results/'compare'))
+    {'rates':rate, 'run':run, 'choose':choose, 'near':near, 'table':table, 'picture':picture}[args.part](args, Table(results/'compare'))

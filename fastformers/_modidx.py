@@ -2244,6 +2244,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fastformers.tasks.core.Task.group_col': ( 'tasks/core.html#task.group_col',
                                                                                    'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Task.head': ('tasks/core.html#task.head', 'fastformers/tasks/core.py'),
+                                        'fastformers.tasks.core.Task.linear': ('tasks/core.html#task.linear', 'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Task.loss_func': ( 'tasks/core.html#task.loss_func',
                                                                                    'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Task.matches': ( 'tasks/core.html#task.matches',

@@ -191,6 +191,13 @@ def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     blank = asked.assign(text=asked.text.where(asked.index%3>0, ' '))
     assert '80 of 240 texts are blank' in said(caplog, blank, 'wiki-mini', epochs=1)
 
+def test_a_tagger_is_compared_with_words(tmp_path, caplog):
+    rows = pd.DataFrame({'text':[o.split() for o in intents(200).text]})
+    rows['label'] = [['B-WH' if w in ('what','how','is') else 'O' for w in o] for o in rows.text]
+    said_of = said(caplog, rows, 'wiki-mini', tmp_path/'tagger', epochs=.5, lr=1e-5)
+    assert 'span F1 of a text' in said_of and 'is below that of the TF-IDF' in said_of
+    assert from_hf(tmp_path/'tagger_tfidf')(['what is it'])[0][0]['text']=='what'
+
 def test_classes_that_only_test_rows_have_count_as_errors(caplog):
     asked = intents(240)
     rare = asked.label.unique()[0]

@@ -352,7 +352,7 @@ class _Run:
         if 'unlabelled' in e.needs and not self.all.unlabelled: return 'needs unlabelled texts'
         if 'one class' in e.needs and not t.one_class: return 'needs one class a text'
         if 'texts' in e.needs and t.of_parts: return 'needs labels of whole texts'
-        if 'linear' in e.needs and t.per_sequence: return 'needs labels of texts or words'
+        if 'linear' in e.needs and not t.linear: return 'needs labels of texts or words'
 
     def missing(self, e):
         "Name what the entry `e` needs and does not get, None if nothing"

@@ -143,7 +143,7 @@ class TextBaseline(BasePredictor):
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
-        if task.of_parts and not task.classes: raise ValueError(f"{task.name}: expected labels of texts or of words")
+        if not task.linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
         task.fit(labels)
         pairs,joined,y = not (task.per_token or isinstance(texts[0], str)),_joined(task, texts)[0],as_targets(task, labels)
         if task.per_token: y = y[y!=-100]

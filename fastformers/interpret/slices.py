@@ -41,12 +41,13 @@ def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
 def rated(predictor, df, text_col='text', label_col='label')->tuple: # texts, labels, answers, array of scores
     "Answer and score each row of `df`"
     check_columns(df, text_col=text_col, label_col=label_col)
-    task,texts = predictor.task,texts_in(df, text_col)
+    task = predictor.task
+    texts = task.texts(df, text_col)
     labels = read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "
                          f"its labels are {', '.join(map(repr, task.labels))}")
-    scores = stacked(predictor.scores(texts))
+    scores = predictor.scores(texts)
     return texts, labels, task.answers(scores, texts), row_scores(task, scores, as_targets(task, labels))
 
 # %% ../../nbs/interpret/05_slices.ipynb #4814c32d

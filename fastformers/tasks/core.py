@@ -69,6 +69,10 @@ class Task:
         "Check whether labels are of parts of an input"
         return self.per_token or self.per_sequence
     @property
+    def linear(self):
+        "Check whether a linear model on words can tell the labels"
+        return self.classes or not self.of_parts
+    @property
     def one_class(self):
         "Check whether the label of a text is one class"
         return self.classes and not (self.multi_label or self.per_token)

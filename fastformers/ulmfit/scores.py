@@ -20,7 +20,6 @@ from ..inference.baseline import TextBaseline
 from ..interpret.slices import rated
 from ..callback.distributed import shared
 from ..objectives.core import objective_of
-from ..text.encode import texts_in
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
 def row_score(learn):
@@ -71,4 +70,4 @@ def tfidf_hits(train, valid, text_col='text', label_col='label', task=None)->np.
     task = find_task(train, label_col, task)
     labels,more = (read_labels(o, label_col, task) for o in (train,valid))
     if task.classes: task.labels = task.labels or sorted({n for o in (*labels,*more) for n in task.names(o)})
-    return rated(TextBaseline.fit(texts_in(train, text_col), labels, task), valid, text_col, label_col)[3]
+    return rated(TextBaseline.fit(task.texts(train, text_col), labels, task), valid, text_col, label_col)[3]

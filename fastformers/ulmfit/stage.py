@@ -101,7 +101,7 @@ def _verdict(learn, stage, tfidf):
         rivals['mean'] = task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).mean().item()
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
-    if not rivals or task.of_parts: return
+    if not rivals: return
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     poor = score<=rivals.get('largest class', -1)<1
     if poor: # one class for all rows is right at most so often
@@ -436,7 +436,9 @@ def labelled_dl(dls, df)->DataLoader:
 def _tfidf(df, text_col, label_col, task, most=5000):
     "Score TF-IDF on the validation rows, None with more than `most` training rows or one label"
     train,valid = df[~df.is_valid],df[df.is_valid]
-    if len(train)>most or len({*map(str, read_labels(train, label_col, task))})<2: return
+    labels = read_labels(train, label_col, task)
+    if task.per_token: labels = [n for o in labels for n in o]
+    if len(train)>most or len({*map(str, labels)})<2: return
     return tfidf_hits(train, valid, text_col, label_col, task)
 
 def first_texts(texts, most)->list:
@@ -484,7 +486,7 @@ def fine_tune_classifier(
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col, how.get('revision','main'))
-    tfidf = None if task.of_parts else _tfidf(df, text_col, label_col, task)
+    tfidf = _tfidf(df, text_col, label_col, task) if task.linear else None
     labelled,first = df,None
     if unlabelled is not None:
         if not task.one_class or len(L(text_col))>1:
@@ -518,7 +520,7 @@ def fine_tune_classifier(
     tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf):
         rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
-        best = TextBaseline.fit(texts_in(rows, text_col), read_labels(rows, label_col, task), task)
+        best = TextBaseline.fit(task.texts(rows, text_col), read_labels(rows, label_col, task), task)
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
     if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
