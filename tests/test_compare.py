@@ -153,6 +153,12 @@ def test_the_command(tiny, tmp_path, capsys):
     assert main(said)==0 and 'The report is' in capsys.readouterr().out
     assert main(said)==2 and 'resume' in capsys.readouterr().err and main([*said,'--resume'])==0
 
+def test_the_command_compares_numbers_that_look_like_classes(tmp_path, capsys):
+    rows = df.assign(label=df.text.str.len())
+    rows.to_csv(tmp_path/'rows.csv', index=False)
+    said = ['compare', str(tmp_path/'rows.csv'), '--entries', 'largest class,TF-IDF', '--seeds', '1,2', '--minutes', '1', '--output', str(tmp_path/'out')]
+    assert main([*said, '--task', 'regression'])==0 and 'squared error' in capsys.readouterr().out
+
 def test_a_curve_is_made_of_nested_samples_on_the_same_held_out_rows():
     seen = []
     curve = label_curve(df, sizes=(20,40), seeds=(1,2), entries=(spy(seen),'TF-IDF'))
