@@ -216,3 +216,16 @@ def test_the_energy_of_gpus_joins_that_of_processors(tmp_path, monkeypatch):
     assert record.Meter().by=='RAPL and NVML'
     monkeypatch.setitem(sys.modules, 'pynvml', None) # not installed
     assert record.Meter().by=='RAPL'
+
+def test_mistakes_in_tags_are_named(caplog):
+    rows = pd.DataFrame({'text':[o.split() for o in df.text[:40]]})
+    rows['label'] = [['B-WH' if w in ('what','how') else 'O' for w in o] for o in rows.text]
+    quick = dict(entries=['TF-IDF'], minutes=1, seeds=(1,2))
+    short = rows.assign(label=[o[:-1] if i==3 else o for i,o in rows.label.items()])
+    with pytest.raises(TypeError, match="pass task='tags'"): leaderboard(short, **quick)
+    with pytest.raises(ValueError, match=f'row 3 has {len(rows.text[3])} words'): leaderboard(short, task='tags', **quick)
+    with pytest.raises(ValueError, match="only the class"):
+        leaderboard(rows.assign(label=[['O']*len(o) for o in rows.text]), **quick)
+    odd = rows[:10].assign(label=[['B-XX', *o[1:]] for o in rows.label[:10]])
+    board = leaderboard(rows, test=odd, **quick)
+    assert 'training has no row of B-XX: 10 of 10 test rows have it' in caplog.text and board.score('TF-IDF')<1

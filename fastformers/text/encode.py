@@ -264,8 +264,10 @@ def texts_in(df, col):
     texts = df[col].tolist()
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
     if bad is not None:
-        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {bad}; "
-                        "fill missing texts (''), or drop them; turn other values into strings")
+        words = isinstance(texts[bad], (list,tuple,np.ndarray))
+        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {bad}; " + (
+            "lists of words are for tags, one for each word of each row: pass task='tags'" if words else
+            "fill missing texts (''), or drop them; turn other values into strings"))
     return texts
 
 def _is_ids(o):

@@ -337,7 +337,7 @@ def _contrasts(learn, c, accuracy):
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
     task = find_task(df, label_col, task)
-    if test is None or not (task.one_class or task.multi_label) or task.labels: return task
+    if test is None or not task.classes or task.labels: return task
     check_columns(test, label_col=label_col)
     known,asked = ([{*task.names(l)} for l in read_labels(o, label_col, task)] for o in (df,test))
     known,found = (set().union(*o) for o in (known,asked))
