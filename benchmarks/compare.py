@@ -217,14 +217,14 @@ def near(args, table):
         def make():
             rows,_ = labelled(key['set'], key['n'], key['seed'], args)
             rest = sets[key['set']][1]()[0].drop_duplicates('text')
-            rest = rest[~rest.text.isin(rows.df.text)].sample(min(5000, len(rest)-len(rows.df)), random_state=0)
-            texts,true,c = rest.text.tolist(),rest.label.astype(str).to_numpy(),rows.recipe.classifier
+            rest = rest[~rest.text.isin(rows.df.text)].sample(frac=1, random_state=0)
+            texts,true,c = rest.text[:5000].tolist(),rest.label[:5000].astype(str).to_numpy(),rows.recipe.classifier
             learn = task_learner(task_dls(rows.frame, rows.arch, c, task=rows.task), rows.arch, c)
             log,handler = logging.getLogger('fastformers.learner.spread'),Kappa()
             log.addHandler(handler)
             log.setLevel(logging.INFO)
             agree = bool(learn.spread_labels(texts[:1000]))
-            both = Ensemble([as_predictor(learn), TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=texts)])
+            both = Ensemble([as_predictor(learn), TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=rest.text.tolist())])
             def right(labels): return round(float(np.mean(np.array(labels)==true)), 4)
             before = right([rows.task.labels[i] for i in both.scores(texts).argmax(1)])
             after = right(learn.spread_labels(texts, both.scores(texts)))

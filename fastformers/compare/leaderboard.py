@@ -385,7 +385,8 @@ class _Run:
                 b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(60*minutes)}'
                 return
             except Exception as o:
-                b.notes[e.name] = f'failed: {type(o).__name__}: {o}'
+                kind = '' if isinstance(o, ValueError) else f'{type(o).__name__}: '
+                b.notes[e.name] = f'failed: {kind}{o}'
                 _log.warning(f'{e.name}: {b.notes[e.name]}', exc_info=_log.isEnabledFor(logging.DEBUG))
                 return
 
