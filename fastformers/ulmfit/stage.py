@@ -434,11 +434,11 @@ def labelled_dl(dls, df)->DataLoader:
     return dl
 
 def _tfidf(df, text_col, label_col, task, most=5000):
-    "Score TF-IDF on the validation rows, None with more than `most` training rows or one label"
+    "Score TF-IDF on the validation rows, None with one label, or with more than `most` training rows or 30,000 words with tags"
     train,valid = df[~df.is_valid],df[df.is_valid]
     labels = read_labels(train, label_col, task)
-    if task.per_token: labels = [n for o in labels for n in o]
-    if len(train)>most or len({*map(str, labels)})<2: return
+    if task.per_token: labels,most = [n for o in labels for n in o],30_000 # a quarter of a minute
+    if len(labels)>most or len({*map(str, labels)})<2: return
     return tfidf_hits(train, valid, text_col, label_col, task)
 
 def first_texts(texts, most)->list:
