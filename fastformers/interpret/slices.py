@@ -30,7 +30,7 @@ from ..text.readers import check_columns
 # %% ../../nbs/interpret/05_slices.ipynb #03ceee78
 def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` with zeros behind
     "Stack the scores of texts, which may have different numbers of outputs"
-    return scores if isinstance(scores, torch.Tensor) else pad_sequence([*map(torch.as_tensor, scores)], batch_first=True)
+    return torch.as_tensor(scores) if hasattr(scores, 'shape') else pad_sequence(list(scores), batch_first=True)
 
 def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     "Score rows with targets `y` from the `scores` of a predictor, by the metric of `task`"
