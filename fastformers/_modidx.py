@@ -536,6 +536,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'fastformers/compare/leaderboard.py'),
                                                  'fastformers.compare.leaderboard.Leaderboard.gain': ( 'compare/leaderboard.html#leaderboard.gain',
                                                                                                        'fastformers/compare/leaderboard.py'),
+                                                 'fastformers.compare.leaderboard.Leaderboard.measure': ( 'compare/leaderboard.html#leaderboard.measure',
+                                                                                                          'fastformers/compare/leaderboard.py'),
                                                  'fastformers.compare.leaderboard.Leaderboard.members': ( 'compare/leaderboard.html#leaderboard.members',
                                                                                                           'fastformers/compare/leaderboard.py'),
                                                  'fastformers.compare.leaderboard.Leaderboard.plot': ( 'compare/leaderboard.html#leaderboard.plot',

@@ -169,8 +169,9 @@ def compare(args):
     if board.recipe:
         recipe = board.recipe.replace(data=vars(d), run=dict(output=f'{args.output}/run')).resolved()
         write_text(path/'settings.ini', recipe.to_ini())
-    print(f"{board}\n\nThe report is {path/'report.html'}.")
-    print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
+    print(board)
+    if board.winner: print(f"\nThe report is {path/'report.html'}.")
+    if board.best: print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def _cell(v):
@@ -297,7 +298,7 @@ def make_parser():
     def output(p, **kw):
         p.add_argument('--output', metavar='DIR', **kw)
         p.add_argument('--force', action='store_true', help='Replace what an earlier command wrote there')
-        p.add_argument('--resume', action='store_true', help='Continue a stopped command, inside an epoch')
+        p.add_argument('--resume', action='store_true', help='Continue a stopped command')
     def data(p, section, names):
         output(p, required=True, help='Directory of the trained network')
         p.add_argument('--seed', type=int, default=42, help='Seed of weights, order and masks (default: 42)')

@@ -112,6 +112,30 @@ def test_a_failure_is_noted():
     board = leaderboard(df, entries=['TF-IDF',Entry('broken', broken)], minutes=1)
     assert board.table.note['broken']=='failed: RuntimeError: no such layer' and board.winner=='TF-IDF'
 
+def test_what_finished_is_not_lost(tmp_path):
+    "Where no entry has all its seeds, and where the winner cannot be trained on all rows"
+    def fit(rows):
+        if len(seen)==n: raise OSError('no space')
+        seen.append(rows)
+        return TextBaseline.fit(rows.texts, rows.labels, rows.task)
+    for n,path in ((1,tmp_path/'one'), (2,tmp_path/'two')):
+        seen = []
+        board = leaderboard(df, entries=[Entry('full disk', fit)], seeds=(1,2), minutes=1, path=path)
+        assert board.best is None and 'no space' in board.table.note['full disk'] and (path/'leaderboard.csv').exists()
+        assert (board.winner is None)==(n==1)!=(path/'report.html').exists()
+
+def test_a_comparison_goes_on_with_the_same_held_out_rows(tmp_path):
+    run = dict(entries=['largest class'], seeds=(1,2), minutes=1, path=tmp_path/'run')
+    leaderboard(df, **run)
+    for change in (dict(group_col='who'), dict(task='multi')):
+        with pytest.raises(ValueError, match='another run'): leaderboard(df.assign(who=df.index//6), **run, resume=True, **change)
+
+def test_errors_are_shown_without_a_minus():
+    rows = df.assign(label=df.text.str.len().astype(float))
+    board = leaderboard(rows, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1)
+    assert board.table.score.max()<0 and (board.shown()['squared error'].astype(float)>0).all()
+    assert 'squared error 0' in board.sentences()[0] and '-' not in board.sentences()[0].replace('TF-IDF','')
+
 def test_hopeless_checkpoints_are_dropped():
     def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'good' in str(rows.arch) else 0)
     names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
@@ -168,6 +192,11 @@ def test_a_curve_is_made_of_nested_samples_on_the_same_held_out_rows():
         small,large = ({*o.texts} for o in seen if o.seed==seed)
         assert len(small)==20 and small<large
     assert np.allclose(curve.gains().gain, 0)
+
+def test_a_curve_says_what_it_cannot_compare():
+    for change,words in ((dict(label_col='lable'),'did you mean'), (dict(entries=['mean']),'for `leaderboard`'), (dict(text_col='txt'),'not a column')):
+        with pytest.raises(ValueError, match=words): label_curve(df, sizes=[40], **change)
+    with pytest.raises(ValueError, match="no fit of 'TF-IDF'"): label_curve(df, sizes=[40], seeds=[1], entries=['largest class']).gains()
 
 def test_fewer_labels_are_read_from_the_means():
     rows = [dict(entry=e, labels=n, seed=s, hits=np.array(h), seconds=1.) for e,n,h in (('TF-IDF',10,[0,0,1,0]),('TF-IDF',40,[1,0,1,0]),('net',10,[1,1,1,0]),('net',40,[1,1,1,1])) for s in (1,2)]

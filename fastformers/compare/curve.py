@@ -18,6 +18,7 @@ from ..data.labels import as_frame, find_task, lm_texts, mark_valid
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap
+from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class LabelCurve:
         return self.table.groupby(['labels','entry'], sort=False).score.agg(says).unstack()
 
     def _hits(self, entry, n):
+        if entry not in {*self.rows.entry}:
+            raise ValueError(f"no fit of {entry!r}; entries are {', '.join(self.rows.entry.unique())}")
         return np.stack(self.rows.query('entry==@entry and labels==@n').sort_values('seed').hits.tolist())
 
     def gains(self, base='TF-IDF'):
@@ -93,11 +96,13 @@ def label_curve(
     entries=('TF-IDF','frozen probe','all layers'), # Names or `Entry`s
     text_col='text', label_col='label', # Columns, as in `classifier_dls`
     valid_col=None, # Column that is True for the rows that are scored; default: 'is_valid' if present, else a fifth
-    group_col=None # Column of groups whose rows are held out together
+    group_col=None, # Column of groups whose rows are held out together
+    task=None # A name in `tasks.core.tasks`; default: by the values in `label_col`
 ) -> LabelCurve:
     "Score entries by the number of labels, on the same held-out rows"
     df,text_col,label_col = as_frame(df),split_columns(df, text_col),split_columns(df, label_col)
-    task = find_task(df, label_col)
+    check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
+    task = find_task(df, label_col, task)
     df = mark_valid(df, label_col, task, text_col, valid_col, group_col=group_col)
     labels,train = labels_in(df, text_col, label_col, task),df[~df.is_valid]
     task.fit(labels)
@@ -105,11 +110,12 @@ def label_curve(
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "
                          f"got {list(sizes)}")
-    texts,own = [],np.flatnonzero(~df.is_valid)
+    texts,own,ways = [],np.flatnonzero(~df.is_valid),plan(entries, [arch or default_arch], text_col, label_col)
+    if (odd := [o.name for o in ways if o.of]): raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
     if unlabelled is not None: texts = lm_texts(df, own, unlabelled, None, text_col)[0]
     y,held,rows = as_targets(task, labels)[df.is_valid],task.texts(df[df.is_valid], text_col),[]
     with tempfile.TemporaryDirectory() as tmp:
-        for e,n,seed in product(plan(entries, [arch or default_arch], text_col, label_col), sorted(sizes), seeds):
+        for e,n,seed in product(ways, sorted(sizes), seeds):
             few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)
             start = time.time()
             data = Rows(few, task, Recipe().replace(**e.recipe), text_col, label_col, texts, seed, work=Path(tmp))

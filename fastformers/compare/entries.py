@@ -99,7 +99,7 @@ class Entry:
     # 'linear': that a linear model can tell), or an entry that has finished
     needs:tuple = ()
     recipe:dict = field(default_factory=dict) # Sections of the recipe that repeats this entry; none without `lm` or `classifier`
-    prepare:object = None # `prepare(rows)` is called once, before the fits
+    prepare:object = None # `prepare(rows)` is called before each fit, and keeps its result in `rows.work`
     # Instead of `fit`, average the scores of entries: 'network', the best that needs 'arch', and 'words', the best of the others
     of:tuple = ()
 
@@ -247,8 +247,10 @@ def adapters(rows):
 @entry('averaged weights', ('arch','all layers','texts')) # no recipe repeats it
 def averaged_weights(rows):
     "Train all layers from the probe with three seeds, and average the weights (Wortsman et al. 2022)"
-    third = rows.minutes and rows.minutes/3
-    res,*more = [all_layers(replace(rows, seed=rows.seed+1000*i, minutes=third)) for i in range(3)]
+    each = [replace(rows, seed=rows.seed+1000*i, minutes=rows.minutes and rows.minutes/3) for i in range(3)]
+    try: res,*more = map(all_layers, each)
+    except NoTime as e: raise NoTime(3*e.seconds) from None
+    rows.cut += sum(o.cut-rows.cut for o in each)
     weights = zip(res.model.parameters(), *(o.model.parameters() for o in more))
     with torch.no_grad():
         for p,*others in weights: p.copy_(torch.stack([p,*others]).mean(0))

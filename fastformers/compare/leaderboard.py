@@ -145,6 +145,12 @@ class Leaderboard:
         return verdict(d, low, high) + (f" ({' to '.join(map(fmt, ends))})" if ends else '')
 
     @property
+    def measure(self):
+        "Return 1 and the name of the score, or -1 and the name of the error that is its negative"
+        name = self.task.score_name
+        return (-1, name[1:]) if name[0]=='-' else (1, name)
+
+    @property
     def scored(self): "Name the entries with a score"; return [o for o in self.plan if any(self.fit(o, s) for s in self.seeds)]
     @property
     def winner(self):
@@ -176,11 +182,12 @@ class Leaderboard:
     def shown(self):
         "Format the table as text"
         t = self.table
-        words = t[['against_tfidf','against_cheaper','note']].fillna('')
+        words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),self.measure
         def cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
         def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
-        res = pd.DataFrame({self.task.score_name:t.score.map(fmt),
-            '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in zip(t.low, t.high)],
+        ends = t[['low','high'][::sign]].mul(sign).values
+        res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
+            '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in ends],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
             'time':(60*t.minutes).map(took)})
         shown = dict(cpu_seconds='CPU s', joules='energy, J', answers_cpu_seconds='CPU s, 1,000 texts',
@@ -193,19 +200,21 @@ class Leaderboard:
         "Say what to use and why"
         name = self.winner
         if name is None: return ["No entry finished: give it more minutes."]
-        score,low,high = self.gain(name)
+        sign,measure = self.measure
+        score,low,high = (fmt(sign*o) for o in self.gain(name))
         n = int((~np.isnan(self.rows(name))).any(0).sum())
-        use = (f"Use {self.words(name)}: {self.task.score_name} {fmt(score)} (95 % interval {fmt(low)} to {fmt(high)}) "
+        use = (f"Use {self.words(name)}: {measure} {score} (95 % interval {' to '.join((low,high)[::sign])}) "
                f"on {n:,} rows that it was not trained on")
         if said := self.against(name, 'TF-IDF'): use += f"; against TF-IDF {said}"
         price,rival = f"A training takes {_time(self.price(name))}",self.cheaper(name)
         if rival and self.price(name)>=1:
             d,low,_ = self.gain(name, rival)
             more = self.price(name)-self.price(rival)
-            price += f"; {self.words(rival)} takes {_time(self.price(rival))} and scores {fmt(d)} less, " + (
+            price += f"; {self.words(rival)} takes {_time(self.price(rival))} and " + (
+                f'scores {fmt(d)} less, ' if sign>0 else f'has {fmt(d)} more, ') + (
                 f"so each hundredth of it costs {_time(more/(100*d))}" if low>0 else 'no measurable difference: it will do as well')
         res = [use+'.', price+'.']
-        if name!='TF-IDF' and 'TF-IDF' in self.scored and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
+        if name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF') and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
             mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
             res.append(f"It mends {mended} of the rows that TF-IDF gets wrong, and breaks {broken}.")
         for k in self.scored:
@@ -225,9 +234,9 @@ class Leaderboard:
     def plot(self, ax=None):
         "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
         if ax is None: ax = Figure(figsize=(8,4.2), dpi=70, layout='constrained').subplots()
-        t,measure = self.table,self.task.score_name
+        t,(sign,measure) = self.table,self.measure
         t = t[t.fits==len(self.seeds)]
-        x,y = 60*t.minutes,-t.score if measure[0]=='-' else 1-t.score
+        x,y = 60*t.minutes,-t.score if sign<0 else 1-t.score
         by = y[x.sort_values(kind='stable').index]
         front = by[by<by.cummin().shift(fill_value=np.inf)].index
         ax.step(x[front], y[front], where='post', color='.7', zorder=0)
@@ -235,7 +244,7 @@ class Leaderboard:
             ends = [[o.high-o.score],[o.score-o.low]]
             ax.errorbar(x[name], y[name], ends, fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
         ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
-        what = 'error' if measure=='accuracy' else measure[1:] if measure[0]=='-' else f'1 - {measure}'
+        what = 'error' if measure=='accuracy' else measure if sign<0 else f'1 - {measure}'
         ax.set(xscale='log', xlabel='time of one training', ylabel=what,
                title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
         ax.margins(x=.1, y=.1)
@@ -290,7 +299,7 @@ class Leaderboard:
         "Write leaderboard.csv, report.md, report.html, report.png and settings.ini to the directory `path`"
         path = Path(path)
         write_text(path/'leaderboard.csv', self.table.to_csv())
-        if not self.scored: return
+        if self.winner is None: return
         self.plot().figure.savefig(path/'report.png', dpi=110)
         write_text(path/'report.md', self.to_markdown('report.png'))
         write_text(path/'report.html', self.to_html())
@@ -414,7 +423,8 @@ class _Run:
     def best(self):
         "Train the winner on all rows"
         b,at = self.board,self.path and self.path/'best'
-        if at and at.is_dir() and (done := read_stage(at) or {}).get('entry')==b.winner:
+        won = b.words(b.winner)
+        if at and at.is_dir() and (done := read_stage(at) or {}).get('entry')==won:
             b.found = done['found']
             return from_hf(at)
         def fit(name):
@@ -424,9 +434,13 @@ class _Run:
             b.found |= rows.found
             return res
         with quiet():
-            members = [*map(fit, b.members(b.winner) or [b.winner])]
+            try: members = [*map(fit, b.members(b.winner) or [b.winner])]
+            except Exception as e:
+                b.notes[b.winner] = f'failed on all rows: {e}'
+                _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
+                return
             res = members[0] if len(members)==1 else Ensemble(members)
-            try: return res.save(at, entry=b.winner, found=b.found) and res if at else res
+            try: return res.save(at, entry=won, found=b.found) and res if at else res
             except TypeError as e: _log.warning(f"{b.winner}: {e}")
         return res
 
@@ -451,6 +465,7 @@ def leaderboard(
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
     check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
+    if test is not None: check_columns(test, text_col=text_col, label_col=label_col)
     if path is not None: path = check_dir(path, 'compare.json')
     task = named_task(df, label_col, task, test)
     labels = labels_in(df, text_col, label_col, task)
@@ -474,10 +489,11 @@ def leaderboard(
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]
     if path:
-        data = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts)
+        data = dict(rows=df[cols].values, test=None if test is None else test[cols].values, unlabelled=texts,
+                    parts=[at.tolist() for part in parts for at in part])
         fits = path/'fits'
         stopped = fits if any(fits.glob('*')) else None
-        begin(path/'compare.json', dict(seeds=seeds, archs=archs, format=1), stopped, resume, **data)
+        begin(path/'compare.json', dict(seeds=seeds, archs=archs, task=task.name, format=1), stopped, resume, **data)
         _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)

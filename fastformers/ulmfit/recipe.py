@@ -61,7 +61,7 @@ class DataConfig:
     unlabelled:str|None = None
     unlabelled_rows:int|None = None # Draw so many of them; blank: all
     general:str|None = None # Texts that stage 1, [general], is trained on; blank: those of the language model
-    test:str|None = None # Labelled texts that are only scored, at the end
+    test:str|None = None # Labelled texts that are only scored; `compare` chooses by them
     sep:str|None = None # Separator of a csv file; blank: a comma, or a tab in .tsv
     encoding:str = 'utf-8' # Of the files, such as cp1252
 
