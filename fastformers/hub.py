@@ -61,7 +61,8 @@ def _from_hub(arch, revision):
 
 def resolve_arch(arch, revision='main'): # Directory of the checkpoint or stage, or any other `arch` unchanged
     "Find the files of a shipped checkpoint `arch`, or of a stage on the model hub at `revision`"
-    if not isinstance(arch, (str,os.PathLike)) or os.path.isdir(arch): return arch
+    if not isinstance(arch, (str,os.PathLike)): return arch
+    if os.path.isdir(at := os.path.expanduser(arch)): return arch if at==os.fspath(arch) else at
     if arch in shipped: return _shipped(arch, **shipped[arch])
     if isinstance(arch, str): return _from_hub(arch, revision)
     raise FileNotFoundError(not_found(arch, 'checkpoint'))

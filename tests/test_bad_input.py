@@ -6,7 +6,9 @@ from fastai.data.transforms import ColReader, ColSplitter
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
 from fastformers.data.labels import warn_typos
 from fastformers.inference.lm_predictor import LMPredictor
+from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
+from fastformers.tasks.choice import Choice
 from fastformers.tasks.spans import SpanTokenizer
 from fastformers.tasks.tags import WordTokenizer
 from fastformers.tasks.core import task_of
@@ -15,6 +17,8 @@ from fastformers.models.core import LanguageModel
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
 from fastformers.text.encode import HFTokenizer
 from fastformers.text.core import valid_text
+from fastformers.text.readers import read_texts
+from fastformers.text.train_tokenizer import train_tokenizer
 from fastformers.ulmfit.stage import fine_tune_classifier
 from transformers import AutoModelForMaskedLM
 
@@ -260,3 +264,64 @@ def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
     d['task'][key] = bad
     f.write_text(json.dumps(d))
     with pytest.raises(ValueError, match=f'classifier.json is damaged or of another version: .*{key}.* {bad!r}'): from_hf(f.parent)
+
+# ---- what a cold reading found
+
+def test_a_missing_text_is_named_by_its_row():
+    df = replaced('text', 7, None).assign(is_valid=[i<6 for i in range(len(tiny_df()))])
+    df.index = [f'row {i}' for i in range(len(df))]
+    with pytest.raises(TypeError, match="'row 7'"): fine_tune_classifier(df, tiny_arch('bert'), tok=tok())
+    with pytest.raises(TypeError, match='missing texts'): train_tokenizer(['a', float('nan')])
+
+def test_numbers_with_an_empty_cell_stay_numbers(tmp_path):
+    (tmp_path/'a.csv').write_text('text,label,name\none,1.5,x\ntwo,,\nthree,2.5,y\n')
+    df = read_texts(tmp_path/'a.csv')
+    assert df.label.dtype.kind=='f' and df.label.isna().tolist()==[False,True,False] and df.name.tolist()==['x','','y']
+    refused(classifier_dls, df, ValueError, 'no label')
+
+def test_a_lone_quote_in_a_tsv_joins_no_rows(tmp_path):
+    (tmp_path/'a.tsv').write_text('text\tlabel\n"He said\tx\nb\ty\nc" d\tz\n')
+    with pytest.raises(ValueError, match='a text holds tabs'): read_texts(tmp_path/'a.tsv')
+
+def test_a_mark_at_the_start_of_a_file_is_no_text(tmp_path):
+    (tmp_path/'a.jsonl').write_bytes(b'\xef\xbb\xbf{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n')
+    assert read_texts(tmp_path/'a.jsonl').text.tolist()==['one','two']
+
+@pytest.mark.parametrize('col,what', [('text','words'), ('label','tags')])
+def test_a_missing_list_is_named(col, what):
+    df = tiny_tags().astype({col:object}).copy()
+    df.at[3,col] = None
+    refused(classifier_dls, df, ValueError, f'row 3 has no {what}', task='tags')
+
+def test_the_second_text_of_a_long_pair_may_be_empty():
+    x = HFTokenizer(tok(), max_len=16, windows=4)([('a long text '*20, '')][0])
+    assert len(x)<=64 and x.starts.sum()>1
+
+def test_rows_without_a_group_are_refused():
+    df = tiny_df().assign(who=[None if i%3==0 else i//4 for i in range(len(tiny_df()))])
+    refused(classifier_dls, df, ValueError, "no 'who'", group_col='who')
+
+def test_the_number_of_a_candidate_that_is_the_text_of_another_is_refused():
+    with pytest.raises(ValueError, match='text of another'): Choice()._number(2, ['2','4','6'])
+    assert Choice()._number('2', ['2','4','6'])==0 and Choice()._number(2, ['a','b','c'])==2
+
+def test_names_joined_by_semicolons_are_several_labels():
+    base = TextBaseline.fit(['late bill','wrong bill','late'], ['late;bill','bill','late'], 'multi')
+    assert base.labels==['bill','late']
+    with pytest.raises(TypeError, match='strings, got nan'): TextBaseline.fit(['late',float('nan')], ['a','b'])
+
+def test_a_file_that_was_predicted_before_keeps_its_columns():
+    base = TextBaseline.fit(['good','bad']*5, ['pos','neg']*5)
+    df = pd.DataFrame({'text':['good'], 'label':['neg']})
+    once = base.predict_frame(df)
+    assert [*once]==['text','label','predicted_label','predicted_score']
+    with pytest.raises(ValueError, match='predicted_label, predicted_score exist'): base.predict_frame(once)
+
+def test_a_threshold_that_would_do_nothing_is_refused():
+    base = TextBaseline.fit(['good','bad','so so']*5, ['pos','neg','none']*5)
+    with pytest.raises(ValueError, match='`threshold` needs'): base('good', threshold=.9)
+
+def test_home_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    TextBaseline.fit(['good','bad']*5, ['pos','neg']*5).save('~/model')
+    assert from_hf('~/model')('good')[0]['label']=='pos'

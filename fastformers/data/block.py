@@ -60,7 +60,7 @@ def lm_dls(
         docs = tok.encode_batch(texts)
     rows = PackedRows(docs, tok, splits, seq_len, packing)
     if not all(rows.sizes): raise ValueError("the training or the validation documents hold no token at all")
-    _log_data('', rows.sizes, rows.lengths.sum(), rows.unknown(tok.tok.unk_token_id), rows.cut, seq_len)
+    _log_data('', rows.sizes, rows.lengths.sum(), rows.unknown(tok.tok.unk_token_id), rows.cut, seq_len, 'divided')
     n = rows.sizes[0]
     splits = slice(0, n),slice(n, len(rows))
     return _dls(LazyRows(rows), [[ReadText(text_col), tok]], [*splits], tok, device, objective, bs=bs,
@@ -69,7 +69,7 @@ def lm_dls(
 # %% ../../nbs/data/04_block.ipynb #5d04fcf2
 @delegates(HFTokenizer.__init__)
 def classifier_dls(
-    df, # A DataFrame or a `datasets.Dataset`, a row a text or pair of texts
+    df, # A DataFrame or a `datasets.Dataset`, one text or pair of texts in each row
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     text_col='text', # Column of the texts, or two: text, text; question, context; or text, candidates
     label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns
@@ -152,15 +152,15 @@ def tokenizer_of(dls):
 def _as_tokenizer(tok, cls=HFTokenizer, **settings):
     "Make `tok` a `cls` with the `settings` that are not None, and a `max_len` of at most 512 if it has none"
     old,given = isinstance(tok, HFTokenizer),{k:v for k,v in settings.items() if v is not None}
-    if type(tok) is cls and not given: return tok
+    if type(tok) is cls and not given and tok.max_len: return tok
     new = tok if old else cls(tok)
     given = {**reads(new), **given}
     return cls(new.tok, **given | {'max_len':given['max_len'] or min(new.tok.model_max_length, 512)})
 
-def _log_data(about, sizes, n_tokens, unknown, cut, limit):
-    "Log one line about the data: rows, tokens, shares of `unknown` tokens and of texts that are `cut`"
+def _log_data(about, sizes, n_tokens, unknown, cut, limit, how='cut'):
+    "Log one line about the data: rows, tokens, shares of `unknown` tokens and of texts that are `cut` or divided"
     line = (f"{about}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
-            f"{unknown:.1%} unknown"+(f", {cut:.0%} of the texts cut at {limit} tokens" if limit else ''))
+            f"{unknown:.1%} unknown"+(f", {cut:.0%} of the texts {how} at {limit} tokens" if limit else ''))
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)
 
 def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):

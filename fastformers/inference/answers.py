@@ -47,7 +47,7 @@ class BasePredictor:
         texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None, # Return labels with a higher score, of two the second; default: the task's
+        threshold:float|None=None, # Several labels: choose those with a higher score; two classes: the second if its score is higher
         abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
@@ -55,6 +55,8 @@ class BasePredictor:
         parts = iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
         if abstain_below is not None and not (self.task.one_class and top_k==1):
             raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
+        if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
+            raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
         def answers(part): return self.task.answers(self.scores(part, bs), part, top_k, threshold)
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
@@ -63,7 +65,7 @@ class BasePredictor:
     def predict_frame(self, df,
         text_col='text', # Column of the texts, or a list of the columns of an input's parts
         **kwargs # As in a call
-    ): # `df` with more columns; of names that it has, with the prefix predicted_
+    ): # `df` and new columns, all with the prefix predicted_ if `df` has one of their names
         "Predict labels and scores of the rows of the DataFrame `df`"
         import pandas as pd # not needed for texts
         from fastformers.text.readers import check_columns
@@ -71,7 +73,9 @@ class BasePredictor:
         cols = [df[c] for c in L(text_col)]
         texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
         new = pd.DataFrame(answer_rows(self(texts, **kwargs)), df.index)
-        return pd.concat([df, new.add_prefix('predicted_') if {*new} & {*df} else new], axis=1)
+        if {*new} & {*df}: new = new.add_prefix('predicted_')
+        if (old := [*new.columns.intersection(df.columns)]): raise ValueError(f"the columns {', '.join(old)} exist; drop them, or rename them")
+        return pd.concat([df, new], axis=1)
 
     def as_list(self, texts):
         "Convert `texts` to a list of inputs of the task"

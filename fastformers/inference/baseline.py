@@ -144,8 +144,12 @@ class TextBaseline(BasePredictor):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
         if not task.linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
+        if task.multi_label: labels = [task.read_row({'label':o}, 'label') for o in labels] # 'a;b' too
+        pairs = not (task.per_token or isinstance(texts[0], str))
+        for o in ([] if task.per_token else texts):
+            if not isinstance(o, (tuple,list) if pairs else str): raise TypeError(f"`texts` are {'pairs of '*pairs}strings, got {o!r:.60}")
         task.fit(labels)
-        pairs,joined,y = not (task.per_token or isinstance(texts[0], str)),_joined(task, texts)[0],as_targets(task, labels)
+        joined,y = _joined(task, texts)[0],as_targets(task, labels)
         if task.per_token: y = y[y!=-100]
         counts = [_vectorizer(k, max_features=max_terms or None) for k in [*_kinds][:1+characters]]
         if max_terms==0 or not any(map(counts[0].build_analyzer(), joined)): # no words at all

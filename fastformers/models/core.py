@@ -53,7 +53,7 @@ class ModelInputs:
         x = as_tokens(x)
         if self.max_len and x.shape[1]>self.max_len:
             raise ValueError(f"a text has {x.shape[1]} tokens, the model takes {self.max_len}; "
-                             "shorten it, or pass `max_len` to the data")
+                             "shorten it, or pass `max_len` where the data are built")
         mask = x.attention_mask
         res = dict(input_ids=x.ids.masked_fill(mask==0, self.pad), attention_mask=mask, **self.no_cache)
         if self.segments: res['token_type_ids'] = x.segment_ids

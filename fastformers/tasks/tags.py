@@ -112,9 +112,10 @@ class Tags(Task):
         return None not in n and any(c!=label_col and sizes(c)==n for c in df.columns)
     def texts(self, df, text_col):
         "Read the words of `df`, as many in each row as its tags"
-        rows = [_words(o) for o in df[text_col]]
-        for at,words,n in zip(df.index, rows, map(len, map(_words, df[self.target]))):
-            if len(words)!=n: raise ValueError(f"row {at!r} has {len(words)} words, but {n} tags")
+        rows,tags = ([_words(o) for o in df[c]] for c in (text_col,self.target))
+        for at,a,b in zip(df.index, rows, tags):
+            if a is None or b is None: raise ValueError(f"row {at!r} has no {'words' if a is None else 'tags'}; drop such rows")
+            if len(a)!=len(b): raise ValueError(f"row {at!r} has {len(a)} words, but {len(b)} tags")
         return rows
     def check_input(self, o, pairs=None): return o
     def contexts(self, o): # of each word: the words before and after it, and its kinds of characters
@@ -183,4 +184,5 @@ class Tags(Task):
             return dict(label=kind, score=float(vals[a:b].mean()), start=start, end=end, text=text[start:end])
         return [span(*o) for o in spans_of([self.labels[i] for i in ids.tolist()])]
 
-def _words(o): return o.split() if isinstance(o, str) else list(o)
+def _words(o): # None for a missing value
+    return o.split() if isinstance(o, str) else list(o) if hasattr(o, '__iter__') else None

@@ -233,7 +233,8 @@ def _cuts(e, max_len, how):
 
 def _windows(e, max_len, truncation, windows, overlap):
     "List the positions of `e` in each window: a part of the last text, and everything around it"
-    seq,last = e.sequence_ids,e.n_sequences-1
+    seq = e.sequence_ids
+    last = max(o for o in seq if o is not None) # the second text of a pair may be empty
     a = seq.index(last)
     b = a+seq.count(last)
     before,text,after = [*range(a)],[*range(a, b)],[*range(b, len(seq))]
@@ -265,7 +266,7 @@ def texts_in(df, col):
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
     if bad is not None:
         words = isinstance(texts[bad], (list,tuple,np.ndarray))
-        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {bad}; " + (
+        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {df.index[bad]!r}; " + (
             "lists of words are for tags, one for each word of each row: pass task='tags'" if words else
             "fill missing texts (''), or drop them; turn other values into strings"))
     return texts

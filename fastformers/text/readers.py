@@ -78,7 +78,7 @@ def _plain(path, encoding):
 def _texts(path, encoding, labels):
     "Yield a row for each `.txt` file below the folder `path`, labelled with its subfolder if `labels`"
     for o in sorted(path.rglob('*')):
-        if not o.name.endswith(('.txt','.txt.gz')): continue
+        if not o.name.lower().endswith(('.txt','.txt.gz')): continue
         label = dict(label=o.relative_to(path).parts[0]) if labels else {}
         if not labels or o.parent!=path: yield dict(text='\n'.join(_lines(o, encoding)), **label)
 
@@ -103,15 +103,26 @@ def _conll(path, encoding):
         elif words: yield dict(text=words, label=tags); words,tags = [],[]
 
 # %% ../../nbs/text/04_readers.ipynb #e8b4fb19
+def _numbers(o):
+    "Convert a column `o` of numbers and empty cells, which was read as strings, to numbers and NaN"
+    if o.dtype.kind!='O' and not pd.api.types.is_string_dtype(o) or not (o=='').any(): return o
+    numbers = pd.to_numeric(o, errors='coerce')
+    return numbers if numbers.notna().any() and (numbers.notna() | (o=='')).all() else o
+
 def _table(path, kind, text_col, sep, **kwargs):
     "Yield the DataFrames of a csv, tsv or jsonl file"
+    if kwargs.get('encoding')=='utf-8': kwargs['encoding'] = 'utf-8-sig'
     if kind=='jsonl': res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, **kwargs)
     else: res = pd.read_csv(path, sep=sep or {'csv':',','tsv':'\t'}[kind], keep_default_na=False,
                             dtype=dict.fromkeys(L(text_col), str), **kwargs)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
-        yield df
+        texts = [c for c in L(text_col) if c in df]
+        if kind=='tsv' and sep is None and df[texts].apply(lambda o: o.str.contains('\t', regex=False, na=False)).any(axis=None):
+            raise ValueError('a text holds tabs: a lone " may have joined rows; write each as "", and quote its text, or '
+                             "pass the result of pd.read_csv(path, sep='\\t', quoting=3)")
+        yield df.apply(lambda o: o if o.name in texts else _numbers(o))
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
@@ -122,3 +133,6 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
         names = [*map(str, df.columns)]
         raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
+    group = cols.get('group_col')
+    if group is not None and (no := (df[group].isna() | (df[group]=='')).sum()):
+        raise ValueError(f"{no} of {len(df)} rows have no {group!r}; give each a group of its own, or leave `group_col` out")

@@ -30,12 +30,16 @@ def train_tokenizer(
     if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
     if isinstance(texts, str) or hasattr(texts, 'columns'):
         raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
-    texts = _draw((valid_text(o) for o in texts if o and not o.isspace()), max_texts)
+    texts = _draw((valid_text(o) for o in map(_checked, texts) if o and not o.isspace()), max_texts)
     tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
     if path is not None: tok.save_pretrained(path)
     return tok
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #a50fa9e9
+def _checked(o):
+    if isinstance(o, str): return o
+    raise TypeError(f"`texts` are strings, got {o!r:.60}; fill missing texts (''), or drop them")
+
 def _draw(texts, n, seed=42):
     "Draw at most `n` of `texts`, each with the same chance, in one pass (algorithm R, Vitter 1985)"
     rng,kept = random.Random(seed),[]
