@@ -66,9 +66,9 @@ def texts_of(sources, data):
         tables += [df.rename(columns={c:'text'})[keep] for c in L(split_columns(df, data.text_col))]
     return pd.concat(tables, join='inner', ignore_index=True)
 
-def check_begun(args, kept, finished)->bool: # are there checkpoints to continue?
+def check_begun(args, kept, finished, begun=False)->bool: # is there something to continue?
     "Raise an error if a stopped or `finished` result exists, and neither --resume nor --force is given"
-    stopped = any(kept.rglob('fit*/state.json'))
+    stopped = begun or any(kept.rglob('fit*/state.json'))
     if args.force: return False
     if stopped and not args.resume:
         raise FileExistsError(f"{args.output} was begun and stopped; add --resume or, to begin anew, --force")
@@ -129,7 +129,8 @@ def run(args):
     recipe = recipe.replace(run=given).resolved()
     args.output = recipe.run.output
     path = check_dir(args.output, 'run.json')
-    goes_on = check_begun(args, path/'checkpoints', (path/'report.json').exists())
+    finished = (path/'report.json').exists()
+    goes_on = check_begun(args, path/'checkpoints', finished, not finished and any(path.glob('*/record.json')))
     df,unlabelled,general,test = read_data(recipe)
     from fastformers.hub import resolve_arch
     for o in (recipe.model.arch, *(recipe.run.archs or ())): resolve_arch(o) # an error if one is not found

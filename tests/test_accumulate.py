@@ -106,3 +106,7 @@ def test_with_bf16():
     b = fit(learner('mlm', 7, TokenAccumulation(n_acc=10**6), cpu_bf16(True), double=False))
     size = max(float(o.abs().max()) for o in a[0].values())
     assert distance(a[0], b[0])<.05*size
+
+def test_tokens_or_rows_are_counted_not_both():
+    for o in ({}, dict(n_tokens=9, n_acc=9)):
+        with pytest.raises(ValueError, match='one of them'): TokenAccumulation(**o)

@@ -91,6 +91,12 @@ def test_run_leaves_a_report_and_the_recipe(here, tmp_path, capsys):
     assert 'seeds = 1, 2' in (tmp_path/'run/settings.ini').read_text()
     assert run('run', tmp_path/'run/settings.ini')==2 and '--force' in capsys.readouterr().err
 
+def test_a_run_with_a_finished_stage_is_not_begun_anew_without_a_word(here, tmp_path, capsys):
+    "Stopped before the first checkpoint of the second stage"
+    write_text(tmp_path/'run/run.json', '{}'); write_text(tmp_path/'run/target_lm/record.json', '{}')
+    write_text(tmp_path/'mine.ini', f"[run]\noutput = {tmp_path/'run'}\n[data]\nsource = {here/'reviews.csv'}\n")
+    assert run('run', tmp_path/'mine.ini')==2 and '--resume' in capsys.readouterr().err
+
 def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
     from fastformers.ulmfit import stage
     command = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick

@@ -114,3 +114,6 @@ def test_a_perfectly_calibrated_score_has_no_error():
     scores = torch.stack([1-p, p], 1)
     assert expected_calibration_error(scores, y)<.01 and expected_calibration_error(p[:,None], y[:,None])<.01
     assert expected_calibration_error((scores.log()*3).softmax(1), y)>.05
+
+def test_names_of_classes_are_no_targets():
+    with pytest.raises(TypeError, match='class ids'): expected_calibration_error(torch.eye(2), ['no','yes'])

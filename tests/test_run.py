@@ -55,6 +55,14 @@ def test_the_saved_classifier_predicts_as_the_report_says(run):
     for rows,score in ((df[df.is_valid], report.stages[1].score), (tiny_df()[:10], report.stages[1].test_score)): # in the order of the rows
         assert [o['label']==l for o,l in zip(predictor(rows.text.tolist()), rows.label)]==score.astype(bool).tolist()
 
+def test_checkpoints_of_one_name_are_refused(run, tmp_path):
+    recipe = Recipe().replace(run=dict(archs=('a/general',)), lm=dict(objective='none'))
+    with pytest.raises(ValueError, match='different names'): ulmfit(tiny_df(), arch=str(run[0]/'arch'), recipe=recipe, path=tmp_path/'run')
+
+def test_a_bootstrap_takes_seeds_on_either_side():
+    a,b = np.random.default_rng(0).random((2,3,50))
+    assert np.allclose(paired_bootstrap(a[0], b), paired_bootstrap(np.stack([a[0]]*3), b)) and np.isclose(paired_bootstrap(a[0], b)[0], a[0].mean()-b.mean())
+
 def test_a_finished_run_is_read_not_trained(run, monkeypatch):
     d,report = run
     def never(*args, **kwargs): raise AssertionError('a stage is trained')

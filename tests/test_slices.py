@@ -4,8 +4,9 @@ from fastformers.data.block import classifier_dls
 from fastformers.inference.answers import BasePredictor
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import Ensemble
+from fastformers.interpret import attribution # `explain`
 from fastformers.interpret.checks import Check, all_checks, check, checks, identity_gaps, typo
-from fastformers.interpret.slices import against_rest, conflicts, fixed_broken, slices, suspects
+from fastformers.interpret.slices import against_rest, conflicts, fixed_broken, slices, suspects, unknown_share
 from fastformers.learner.core import as_predictor, classifier_learner
 from fastformers.tasks.core import tasks
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
@@ -234,3 +235,11 @@ def test_changes_are_the_same_in_each_run_and_keep_what_they_should():
 def test_gaps_between_groups_by_hand():
     table = identity_gaps(Fake(lambda o: 'old' in o), ['the {} one','a {} day'], dict(age='young old', colour='red blue'))
     assert table.kind.tolist()==['age','colour'] and np.allclose(table.gap, [.8,0]) and table.highest[0]!=table.lowest[0]
+
+def test_without_tokens_for_unknown_words_and_masks():
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok('llama'), bs=8, device='cpu'), tiny_arch('llama'))
+    assert len(slices(learn, tiny_df(), least=5)) and not unknown_share(as_predictor(learn), ['a film','zqx']).any()
+    assert len(as_predictor(learn).explain('a film', method='integrated_gradients').words)==2
+
+def test_a_check_without_its_labels_is_refused():
+    with pytest.raises(ValueError, match='negation needs `labels`'): checks(Fake(lambda o: 1), tiny_df(), which='negation')

@@ -83,6 +83,7 @@ class TokenAccumulation(Callback):
         n_tokens:int=None, # tokens per optimizer step, without padding; or pass `n_acc`
         n_acc:int=None, # rows per optimizer step
     ):
+        if (n_tokens is None)==(n_acc is None): raise ValueError("pass `n_tokens` or `n_acc`, one of them")
         self.n_tokens,self.n_acc = n_tokens,n_acc
         self._reset()
 

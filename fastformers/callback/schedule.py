@@ -183,7 +183,7 @@ def _lrs_at(schedule, pos, lr, anneal):
     return i, lr*schedule.factors[i]*anneals.find(anneal)(frac)
 
 def plot_schedule(
-    schedule, # a `Schedule`, or a function `n_groups -> Schedule`
+    schedule, # a `Schedule`, or a function `n_groups -> Schedule` or its name
     n_groups:int=5, # number of groups, if `schedule` is a function
     lr=1., # learning rate for a factor of 1
     anneal=one_cycle, # learning rate inside a step: a function fraction -> multiplier, or its name
@@ -191,6 +191,7 @@ def plot_schedule(
     ax=None,
 ):
     "Plot the learning rate of each group over the epochs of `schedule`, frozen groups in grey"
+    schedule = schedules.find(schedule)
     if callable(schedule): schedule = schedule(n_groups)
     n,edges = schedule.n_groups,np.linspace(0, schedule.total, 301)
     middles = (edges[1:]+edges[:-1])/2

@@ -77,7 +77,7 @@ def integrated_gradients(predictor, text, at, words, steps=64):
     blank,seen = predictor.tok.tok.mask_token_id,[]
     share = ((torch.arange(steps, device=x.device)+.5)/steps)[:,None,None]
     def between(module, args, out):
-        blanks = module.weight[int(predictor.tok.pad) if blank is None else blank].to(out.dtype)
+        blanks = module.weight[int(predictor.tok.pad.ids) if blank is None else blank].to(out.dtype)
         start = torch.where(real.to(out.device)[:,None], blanks, out).detach()
         seen.extend([(start+share*(out.detach()-start)).requires_grad_(), out.detach()-start])
         return seen[0]

@@ -13,12 +13,12 @@ import numpy as np
 # %% ../../nbs/interpret/00_intervals.ipynb #429c5b67
 def paired_bootstrap(
     a, # Scores, `(rows,)` or `(seeds, rows)`
-    b, # Scores of the same rows by what `a` is compared with
+    b, # Scores of the same rows by what `a` is compared with, in either shape
     weight=None, # Weight of each row in the mean, of the shape of `a` or `(rows,)`; default: all equal
     n:int=2000, # Samples, the same in each call
 )->tuple: # mean of `a-b`, and the lower and upper end of its 95 % interval
     "Compute the mean of `a-b` and its 95 % bootstrap interval over rows (Efron & Tibshirani 1993, ch. 13)"
-    a,b = (np.atleast_2d(np.asarray(o, dtype=float)) for o in (a,b))
+    a,b = np.broadcast_arrays(*(np.atleast_2d(np.asarray(o, dtype=float)) for o in (a,b)))
     w = np.broadcast_to(1. if weight is None else np.asarray(weight, dtype=float), a.shape)
     d = np.where(w>0, w*(a-b), 0).sum(0)                    # (rows,); a row of weight 0 may have any score
     w,rng = w.sum(0),np.random.default_rng(42)

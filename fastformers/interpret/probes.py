@@ -121,11 +121,12 @@ def token_probes(
     words = pd.DataFrame(rows, columns=['row','text','start','end','word','tag'])
     words = words.sample(frac=1, random_state=seed).groupby('tag').head(most)
     known,types = words.row.isin(train).to_numpy(),words.word.unique()
+    parts = np.flatnonzero(known),np.flatnonzero(~known)
     random_tags = np.random.default_rng(seed).choice(words.tag[known], len(types))
     control = words.word.map(dict(zip(types, random_tags))).to_numpy()
     def states(model, tfm): return _span_states(model, tfm, words.text, zip(words.start, words.end))
     tags = words.tag.to_numpy()
-    res = _scores(arch, tok, max_len, seed, states, tags, known, ~known, **{'control tags':control})
+    res = _scores(arch, tok, max_len, seed, states, tags, *parts, **{'control tags':control})
     return res.assign(selectivity=res.accuracy-res['control tags'])
 
 # %% ../../nbs/interpret/02_probes.ipynb #5a77a4b1

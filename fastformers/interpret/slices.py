@@ -79,7 +79,8 @@ def unknown_share(predictor, texts)->np.ndarray: # `(n,)`
     "Compute the share of tokens (of words for TF-IDF) that are not in the vocabulary of a predictor"
     if hasattr(predictor, 'members'): return np.mean([unknown_share(o, texts) for o in predictor.members], 0)
     if hasattr(predictor, 'tok'):
-        found = [(o.ids==predictor.tok.tok.unk_token_id).tolist() for o in predictor.tok.encode_batch(texts)]
+        if (unk := predictor.tok.tok.unk_token_id) is None: return np.zeros(len(texts)) # bytes: nothing is unknown
+        found = [(o.ids==unk).tolist() for o in predictor.tok.encode_batch(texts)]
     elif hasattr(predictor, 'counts'):
         known,words = {*predictor.terms},predictor.counts[0].build_analyzer()
         found = [[w not in known for w in words(' '.join(L(o))) if ' ' not in w] for o in texts]

@@ -143,7 +143,7 @@ class LMConfig(TrainConfig):
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
     section = 'general'
-    epochs:float|None = 1. # Epochs, fractions allowed; blank: as make 1.5 million tokens, from 1 to 10
+    epochs:float|None = 1. # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
     lr:float|None = None # Highest learning rate; blank: 8e-3 divided by the size
     bs:int = 8
     drop_mult:float = 0.
@@ -168,7 +168,9 @@ class GeneralConfig(LMConfig):
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"
     section = 'classifier'
-    epochs:float|None = None # Epochs, fractions allowed; blank: 3, or as many as make 150 steps; 0: the probe alone
+    # Epochs, fractions allowed; blank: at least 3, and as many as make 150 steps, or 300 for long texts or with unlabelled
+    # texts; 0: the probe alone
+    epochs:float|None = None
     # Highest learning rate of the body, ten times as much for the head after a probe;
     # blank: 5e-4 for a width of 256, 1e-4 for 384, 2e-5 for 768; 1e-3 for random weights; 2e-3 with adapters
     lr:float|None = None

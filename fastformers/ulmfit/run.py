@@ -95,6 +95,9 @@ class _Run:
         arch = tok = self.arch or 'wiki-mini' # a tokenizer that stage 1 will train is not known yet
         if self.arch is None: arch = small_config(load_tokenizer(tok), **vars(self.r.general))
         dls = self.dls(tok)
+        names = [Path(o).name for o in self.r.run.archs or ()]
+        if len({*names, 'general', 'random'})<len(names)+2:
+            raise ValueError(f"`archs` have different names, none of them general or random; got {', '.join(names)}")
         if self.test is not None: labelled_dl(dls, self.tested)
         task_learner(dls, arch, self.r.classifier, pretrained=False)
 
@@ -132,7 +135,7 @@ class _Run:
         for o in self.r.run.archs or ():
             name,at = f'classifier from {Path(o).name}',f'classifier_{Path(o).name}'
             arms[name] = at,dict(arch=o)
-            if unlabelled is not None and self.task.one_class and 'spread' in compare:
+            if unlabelled is not None and self.task.one_class and len(L(self.cols['text_col']))==1 and 'spread' in compare:
                 arms[f'{name} and unlabelled texts'] = f'{at}_spread',dict(arch=o, unlabelled=unlabelled)
         for seed in self.seeds:
             for name,(at,kwargs) in arms.items():

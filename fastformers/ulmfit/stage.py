@@ -103,7 +103,7 @@ def _verdict(learn, stage, tfidf):
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
     if not rivals: return
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
-    poor = score<=rivals.get('largest class', -1)<1
+    poor = 'largest class' in rivals and score<=rivals['largest class']<1
     if poor: # one class for all rows is right at most so often
         with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
@@ -231,8 +231,8 @@ def _write(stage, path, c, learn):
     stage.save(stage.path/'record.json')
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
-def _lm_objective(c, tok, seed, arch, revision):
-    cls = objectives.find(c.objective) or type(default_objective(tok, config=load_config(arch, revision)))
+def _lm_objective(c, tok, seed, arch):
+    cls = objectives.find(c.objective) or type(default_objective(tok, config=load_config(arch)))
     if isinstance(cls, Objective): return cls
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate}))
 
@@ -241,16 +241,16 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     meter = Meter()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
-    objective = _lm_objective(c, tok, seed, arch, kwargs.get('revision','main'))
+    objective = _lm_objective(c, tok, seed, arch)
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     with script_progress(): learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
-                  "15,000 utterances, nothing on 5,000 questions; `unlabelled=` of a classifier brought as much in minutes")
+                  "15,000 utterances, nothing on 5,000 TREC questions; `unlabelled=` of a classifier brought as much in minutes")
         if objective.auto_cls is AutoModelForMaskedLM:
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
-            if c.objective is c.mask_rate is None: objective.p = .2
+            if c.mask_rate is None and c.objective in (None,'mlm'): objective.p = .2
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
     return _train(learn, c, name, seed, path, resume, meter)
 
@@ -350,13 +350,13 @@ def named_task(df, label_col, task=None, test=None)->Task:
         task.labels = sorted(known|odd)
     return task
 
-def with_pairing(c, task, df, arch, tok, text_col, label_col, revision='main'):
+def with_pairing(c, task, df, arch, tok, text_col, label_col):
     "Return the settings `c`, to read pairs apart where frozen vectors of the texts tell the label better than those of pairs"
-    if not _reads_apart(c, task, df, arch, tok, text_col, label_col, revision): return c
+    if not _reads_apart(c, task, df, arch, tok, text_col, label_col): return c
     _log.info("texts are read one by one, since their vectors tell more (pairing='siamese')")
     return replace(c, pairing='siamese', pool='mean')
 
-def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision):
+def _reads_apart(c, task, df, arch, tok, text_col, label_col):
     few,numbers = task.one_class and len(df)<=1000,task.problem_type=='regression' and len(L(label_col))==1
     asked = c.pairing or c.pool!='concat' or c.windows or c.head or c.adapters or c.start not in (None,'probe')
     if numbers: asked = asked or c.start or c.epochs==0 # a probe of numbers reads both
@@ -364,7 +364,7 @@ def _reads_apart(c, task, df, arch, tok, text_col, label_col, revision):
     df = df.sample(min(len(df), 300), random_state=0)
     y = np.ravel(read_labels(df, label_col, task))
     if len(df)<10 or few and sum(n>=5 for n in Counter(y).values())<2: return False # too few rows for folds
-    model = HFModel(*load_body(arch, revision=revision))
+    model = HFModel(*load_body(arch))
     if not model.loaded.loaded: return False
     model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),texts_in(df, text_col)
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
@@ -381,9 +381,9 @@ def _reading(df, tok, c, task, text_col):
     "Return how texts are read, the arguments of `HFTokenizer` in `c` with windows for long texts"
     how = reads(c) | dict(pairing=c.pairing or 'together')
     if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)=='random' or task.per_token: return how
-    tok,few = HFTokenizer(tok),df[text_col].sample(min(len(df), 200), random_state=0)
+    tok,few = HFTokenizer(tok),df.sample(min(len(df), 200), random_state=0)
     n = min(128, tok.tok.model_max_length)
-    long = any(len(o)>n for o in tok.encode_batch(texts_in(few.to_frame(), text_col)))
+    long = any(len(o)>n for o in tok.encode_batch(texts_in(few, text_col)))
     return how | dict(max_len=n, windows=16) if long else how
 
 def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=None, seed=42)->DataLoaders:
@@ -485,7 +485,7 @@ def fine_tune_classifier(
     check_columns(df, text_col=text_col, label_col=label_col)
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
-    c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col, how.get('revision','main'))
+    c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col)
     tfidf = _tfidf(df, text_col, label_col, task) if task.linear else None
     labelled,first = df,None
     if unlabelled is not None:
@@ -501,7 +501,7 @@ def fine_tune_classifier(
             first = fine_tune_classifier(
                 df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
                 name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                **kwargs | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
+                **kwargs | how | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
             df = _answered(df, texts, frozen, first.learner, text_col, label_col)
         else: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
         set_seed(seed)
