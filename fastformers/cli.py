@@ -144,7 +144,7 @@ def run(args):
 _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'
 
 def demo(args):
-    "Run the built-in recipe in five minutes: 300 questions to an assistant, ten domains, wiki-mini and minilm"
+    "Run the built-in recipe in five minutes: 300 utterances to an assistant, ten domains, wiki-mini and minilm"
     args.recipe = None
     run(args)
     from fastformers.inference.predictor import from_hf

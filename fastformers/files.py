@@ -21,12 +21,12 @@ import numpy as np
 
 # %% ../nbs/00_files.ipynb #2c3e23d5
 def writes()->bool: # always true outside of `torchrun`
-    "Check whether this is the process that writes: of those of `torchrun` the first"
+    "Check whether this is the process that writes, the first of `torchrun`"
     return int(os.environ.get('RANK', 0))==0
 
 @contextmanager
 def _place(path):
-    "Yield `path`, but in processes that do not write one with its name in a temporary directory"
+    "Yield `path`, or to a process that does not write a temporary path of the same name"
     if writes(): yield Path(path).expanduser()
     else:
         with tempfile.TemporaryDirectory() as d: yield Path(d)/Path(path).name

@@ -1,7 +1,6 @@
 """Train one network in several processes, on several GPUs or machines: `Distributed`
 
-`torchrun --nproc_per_node 2 script.py` runs a script in two processes. Every learner of this library has the callback `Distributed` then, and nothing in the script changes. `bs` stays the size of the whole batch: each process reads its rows of it, and the gradients are added up before each step. So two processes reach the weights of one, whose
-batch is twice as large as what each of them reads, and a checkpoint of two processes continues on one. (After a start with `fit_probe` they differed by up to 3e-4, probably by rounding.) All processes call the same functions. Only the first writes files and prints.
+`torchrun --nproc_per_node 2 script.py` runs a script in two processes. Every learner of this library has the callback `Distributed` then, and nothing in the script changes. `bs` stays the size of the whole batch: each process reads its rows of it, and the gradients are added up before each step. So two processes reach the weights of one process with the same `bs`, and a checkpoint of two processes continues on one. (After a start with `fit_probe` they differed by up to 3e-4, probably by rounding.) All processes call the same functions. Only the first writes files and prints.
 
 The gradients are added by `all_reduce` and not by torch's `DistributedDataParallel`. That prepares its buffers for the weights that train when it is made, and schedules here freeze and unfreeze layers; it wraps the model, and averages over processes where a mean over predicted tokens is needed."""
 

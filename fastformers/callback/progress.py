@@ -63,7 +63,7 @@ class Diverged(ValueError):
 class StopAtNaN(Callback):
     "Raise `Diverged` at the first training loss that is NaN or infinite, on a GPU at most 20 steps later"
     order = -9 # before the recorder and checkpoints
-    def __init__(self, most=math.inf): self.most = most # stop also above this many times the first loss, and above 5
+    def __init__(self, most=math.inf): self.most = most # also stop above this many times the first loss, but never below 5
     def after_batch(self):
         if not self.training or (self.loss.is_cuda and self.iter%20 and self.iter<self.n_iter-1): return
         limit = max(self.most*float(first(self.recorder.losses) or math.inf), 5)

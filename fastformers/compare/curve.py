@@ -110,8 +110,10 @@ def label_curve(
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "
                          f"got {list(sizes)}")
-    texts,own,ways = [],np.flatnonzero(~df.is_valid),plan(entries, [arch or default_arch], text_col, label_col)
-    if (odd := [o.name for o in ways if o.of]): raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
+    texts,own = [],np.flatnonzero(~df.is_valid)
+    ways = plan(entries, [arch or default_arch], text_col, label_col)
+    if (odd := [o.name for o in ways if o.of]):
+        raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
     if unlabelled is not None: texts = lm_texts(df, own, unlabelled, None, text_col)[0]
     y,held,rows = as_targets(task, labels)[df.is_valid],task.texts(df[df.is_valid], text_col),[]
     with tempfile.TemporaryDirectory() as tmp:

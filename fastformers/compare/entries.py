@@ -75,11 +75,15 @@ def folds(df, labels, task, seeds, text_col='text', test=None, group_col=None, m
     "Choose the scored rows, a DataFrame, and for each seed the numbers of its training and scored rows"
     rows = np.arange(len(df))
     if test is not None: return test, [(rows, np.arange(len(test)))]*len(seeds)
-    if 'is_valid' in df: return df, [tuple(map(np.array, split_rows(df, 'is_valid', text_col=text_col)))]*len(seeds)
-    groups = df[group_col] if group_col else pd.Series([normal(' '.join(L(o))) for o in task.texts(df, text_col)])
+    if 'is_valid' in df:
+        return df, [tuple(map(np.array, split_rows(df, 'is_valid', text_col=text_col)))]*len(seeds)
+    texts = [normal(' '.join(L(o))) for o in task.texts(df, text_col)]
+    groups = df[group_col] if group_col else pd.Series(texts)
     each = len(seeds)>1 and len(df)<=most # does each seed hold out a part of its own?
     k = min(len(seeds) if each else 5, groups.nunique())
-    if task.classes: strata = np.unique([';'.join(sorted({*map(str, task.names(o))})) for o in labels], return_inverse=True)[1]
+    if task.classes:
+        names = [';'.join(sorted({*map(str, task.names(o))})) for o in labels]
+        strata = np.unique(names, return_inverse=True)[1]
     else: strata = pd.qcut(pd.DataFrame(labels)[0].rank(method='first'), min(5, len(df)), labels=False).to_numpy()
     if np.bincount(strata).max()<k: strata = 0*strata
     with warnings.catch_warnings():
@@ -104,7 +108,7 @@ class Entry:
     of:tuple = ()
 
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
-    "List the entries of `names` (None: all), the cheapest first, with a copy for each of `archs` where an entry needs a checkpoint"
+    "List the entries of `names` (None: all), the cheapest first, those that need a checkpoint for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
     found = [entries.find(o) for o in L(names) or entries]
     for e in sorted(found, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
@@ -263,7 +267,7 @@ def random_weights(rows):
 
 @entry('search', ('arch','all layers'), lm=dict(objective='none'))
 def search(rows):
-    "Train all layers with the best of three rates and three numbers of steps (successive halving, Jamieson and Talwalkar 2016)"
+    "Train all layers with the best of three rates and numbers of steps (successive halving, Jamieson and Talwalkar 2016)"
     df = rows.df.drop(columns='is_valid', errors='ignore')
     parts = folds(df, rows.labels, rows.task, (1,2,3), rows.text_col)[1]
     c = vars(rows.recipe.classifier) | dict(task=rows.task)

@@ -169,8 +169,9 @@ class Leaderboard:
             score,low,high = self.gain(name)
             note = f"of {' and '.join(self.members(name))}" if self.plan[name].of else self.notes.get(name, '')
             found = [o[1].get('found') for s in self.seeds if (o := self.fit(name, s))]
-            note = '; '.join(filter(None, [note, *(', '.join(f'{k} {v:.3g}' for k,v in o.items()) for o in found if o),
-                                           self.price(name, 'cut') and 'by the clock, fewer steps than usual']))
+            notes = [note, *(', '.join(f'{k} {v:.3g}' for k,v in (o or {}).items()) for o in found)]
+            if self.price(name, 'cut'): notes.append('by the clock, fewer steps than usual')
+            note = '; '.join(filter(None, notes))
             rows.append(dict(entry=name, score=score, low=low, high=high, against_tfidf=self.against(name, 'TF-IDF'),
                 against_cheaper=self.against(name, self.cheaper(name)), minutes=self.price(name)/60,
                 **{k:self.price(name, k) for k in _prices[1:]}, fits=sum(bool(self.fit(name, o)) for o in self.seeds), note=note))
@@ -214,7 +215,8 @@ class Leaderboard:
                 f'scores {fmt(d)} less, ' if sign>0 else f'has {fmt(d)} more, ') + (
                 f"so each hundredth of it costs {_time(more/(100*d))}" if low>0 else 'no measurable difference: it will do as well')
         res = [use+'.', price+'.']
-        if name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF') and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
+        words = 'TF-IDF' in self.plan and self.done('TF-IDF')
+        if name!='TF-IDF' and words and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
             mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
             res.append(f"It mends {mended} of the rows that TF-IDF gets wrong, and breaks {broken}.")
         for k in self.scored:

@@ -60,7 +60,8 @@ def lm_dls(
         docs = tok.encode_batch(texts)
     rows = PackedRows(docs, tok, splits, seq_len, packing)
     if not all(rows.sizes): raise ValueError("the training or the validation documents hold no token at all")
-    _log_data('', rows.sizes, rows.lengths.sum(), rows.unknown(tok.tok.unk_token_id), rows.cut, seq_len, 'divided')
+    unknown = rows.unknown(tok.tok.unk_token_id)
+    _log_data('', rows.sizes, rows.lengths.sum(), unknown, rows.cut, seq_len, 'divided')
     n = rows.sizes[0]
     splits = slice(0, n),slice(n, len(rows))
     return _dls(LazyRows(rows), [[ReadText(text_col), tok]], [*splits], tok, device, objective, bs=bs,
@@ -158,7 +159,7 @@ def _as_tokenizer(tok, cls=HFTokenizer, **settings):
     return cls(new.tok, **given | {'max_len':given['max_len'] or min(new.tok.model_max_length, 512)})
 
 def _log_data(about, sizes, n_tokens, unknown, cut, limit, how='cut'):
-    "Log one line about the data: rows, tokens, shares of `unknown` tokens and of texts that are `cut` or divided"
+    "Log one line about the data: rows, tokens, shares of `unknown` tokens and of texts that are `cut`"
     line = (f"{about}{sizes[0]:,} training and {sizes[1]:,} validation rows, {n_tokens:,} tokens, "
             f"{unknown:.1%} unknown"+(f", {cut:.0%} of the texts {how} at {limit} tokens" if limit else ''))
     _log.log(logging.WARNING if unknown>.1 else logging.INFO, line)

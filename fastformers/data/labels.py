@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 def as_frame(data, text_col='text'):
     "Convert a list of texts or a `datasets.Dataset` to a DataFrame with `text_col`"
     if isinstance(data, pd.DataFrame): return data
-    if hasattr(data, 'to_pandas') and hasattr(data, 'features'): return _class_names(data.to_pandas(), data.features)
+    if hasattr(data, 'features'): return _class_names(data.to_pandas(), data.features)
     if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)):
         return pd.DataFrame({text_col: list(data)}, dtype=object) # Arrow strings refuse lone surrogates
     raise TypeError("`data` is a DataFrame, a list of texts or a datasets.Dataset (one part), "

@@ -47,7 +47,7 @@ class BasePredictor:
         texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None, # Several labels: choose those with a higher score; two classes: the second if its score is higher
+        threshold:float|None=None, # Choose labels with a higher score, or of two classes the second; default: the task's
         abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
@@ -74,7 +74,8 @@ class BasePredictor:
         texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
         new = pd.DataFrame(answer_rows(self(texts, **kwargs)), df.index)
         if {*new} & {*df}: new = new.add_prefix('predicted_')
-        if (old := [*new.columns.intersection(df.columns)]): raise ValueError(f"the columns {', '.join(old)} exist; drop them, or rename them")
+        if (old := [*new.columns.intersection(df.columns)]):
+            raise ValueError(f"the columns {', '.join(old)} exist; drop them, or rename them")
         return pd.concat([df, new], axis=1)
 
     def as_list(self, texts):

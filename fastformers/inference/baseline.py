@@ -147,7 +147,8 @@ class TextBaseline(BasePredictor):
         if task.multi_label: labels = [task.read_row({'label':o}, 'label') for o in labels] # 'a;b' too
         pairs = not (task.per_token or isinstance(texts[0], str))
         for o in ([] if task.per_token else texts):
-            if not isinstance(o, (tuple,list) if pairs else str): raise TypeError(f"`texts` are {'pairs of '*pairs}strings, got {o!r:.60}")
+            if not isinstance(o, (tuple,list) if pairs else str):
+                raise TypeError(f"`texts` are {'pairs of '*pairs}strings, got {o!r:.60}")
         task.fit(labels)
         joined,y = _joined(task, texts)[0],as_targets(task, labels)
         if task.per_token: y = y[y!=-100]

@@ -160,7 +160,8 @@ def checks(
     texts = texts_in(df.sample(min(most, len(df)), random_state=42), text_col)
     before = torch.as_tensor(predictor.scores(texts))
     rows = [_run(predictor, o, texts, before) for o in found if o.expect=='same' or o.labels]
-    if not rows: raise ValueError(f"{found[0].name} needs `labels`, those whose score falls; labels are {', '.join(known)}")
+    if not rows:
+        raise ValueError(f"{found[0].name} needs `labels`, those whose score falls; labels are {', '.join(known)}")
     return pd.DataFrame(rows).sort_values('low', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../nbs/interpret/06_checks.ipynb #f54ec329

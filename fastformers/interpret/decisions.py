@@ -19,7 +19,8 @@ def _outcomes(o, targets=None):
     if isinstance(o, Learner):
         with o.no_logging(), o.no_bar(): o,targets = o.get_preds()
     o,targets = np.asarray(o),np.asarray(targets)
-    if targets.dtype.kind not in 'iufb': raise TypeError(f"`targets` are class ids, or 0 and 1 for each label; got {targets!r:.80}")
+    if targets.dtype.kind not in 'iufb':
+        raise TypeError(f"`targets` are class ids, or 0 and 1 for each label; got {targets!r:.80}")
     return (o.ravel(), targets.ravel()) if targets.ndim==2 else (o.max(1), o.argmax(1)==targets)
 
 def _error(p, hit, n_bins):

@@ -79,7 +79,7 @@ def unknown_share(predictor, texts)->np.ndarray: # `(n,)`
     "Compute the share of tokens (of words for TF-IDF) that are not in the vocabulary of a predictor"
     if hasattr(predictor, 'members'): return np.mean([unknown_share(o, texts) for o in predictor.members], 0)
     if hasattr(predictor, 'tok'):
-        if (unk := predictor.tok.tok.unk_token_id) is None: return np.zeros(len(texts)) # bytes: nothing is unknown
+        if (unk := predictor.tok.tok.unk_token_id) is None: return np.zeros(len(texts)) # bytes
         found = [(o.ids==unk).tolist() for o in predictor.tok.encode_batch(texts)]
     elif hasattr(predictor, 'counts'):
         known,words = {*predictor.terms},predictor.counts[0].build_analyzer()

@@ -17,7 +17,7 @@ from ..text.counts import count_vectors
 
 # %% ../../nbs/learner/03_counts.ipynb #9ba874d4
 def _mixed(vecs, old, n):
-    "Mean of `old` and of `vecs` rotated to it (Procrustes), by `n/(n+100)` for `n` counts, in old lengths"
+    "Rotate `vecs` to `old` (Procrustes), and mix in up to half of them by the counts `n`, in old lengths"
     w = n[:,None]**.5
     u,_,vt = np.linalg.svd((vecs*w).T@(old*w))
     new = old+(vecs@u@vt*(old.std()/vecs.std())-old)*(n/(n+100)/2)[:,None]

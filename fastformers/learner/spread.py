@@ -45,7 +45,7 @@ def spread_labels(self:Learner,
     texts, # Without labels, like the training rows
     scores=None # Probabilities `(n, n_out)` of `texts` to spread; default: the probe's, if near texts agree
 )->list: # A label for each of `texts`, or nothing
-    "Label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
+    "Fit the probe, and label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task
     if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
     layer = output_layer(self.fit_probe().model)

@@ -62,7 +62,8 @@ class Choice(Task):
     def _number(self, o, cs):
         if o in cs: return cs.index(o)
         if o in range(len(cs)) and str(o) not in cs: return int(o)
-        raise ValueError(f"the label {o!r} is neither one of the candidates nor a number from 0 to {len(cs)-1} that is not the text of another: {cs!r:.80}")
+        raise ValueError(f"the label {o!r} is neither one of the candidates nor a number from 0 to {len(cs)-1}, "
+                         f"or the text of another: {cs!r:.80}")
     def fit(self, labels): return self
 
     def loss_func(self): return RowLoss(torch.argmax)

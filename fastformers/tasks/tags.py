@@ -114,8 +114,8 @@ class Tags(Task):
         "Read the words of `df`, as many in each row as its tags"
         rows,tags = ([_words(o) for o in df[c]] for c in (text_col,self.target))
         for at,a,b in zip(df.index, rows, tags):
-            if a is None or b is None: raise ValueError(f"row {at!r} has no {'words' if a is None else 'tags'}; drop such rows")
-            if len(a)!=len(b): raise ValueError(f"row {at!r} has {len(a)} words, but {len(b)} tags")
+            if None in (a,b): raise ValueError(f"row {at} has no {'words' if a is None else 'tags'}; drop such rows")
+            if len(a)!=len(b): raise ValueError(f"row {at} has {len(a)} words, but {len(b)} tags")
         return rows
     def check_input(self, o, pairs=None): return o
     def contexts(self, o): # of each word: the words before and after it, and its kinds of characters

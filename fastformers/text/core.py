@@ -90,7 +90,7 @@ def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None)
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc
 class TokenText(str):
-    "Hold a decoded text and its `pieces` (text, predicted). `marks(target)` returns those of a target"
+    "Hold a decoded text and its `pieces` (text, predicted). `marks(target)` returns the pieces of a target"
     def __new__(cls, *pieces, marks=None):
         self = super().__new__(cls, ''.join(o for o,_ in pieces)); self.pieces,self.marks = pieces,marks
         return self

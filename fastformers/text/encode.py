@@ -31,7 +31,7 @@ def reads(o)->dict:
 class HFTokenizer(Transform):
     "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
     input_types = (str, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
-    turns = True # May texts be read backwards? Not if labels have an order of their own
+    turns = True # May texts be read backwards? False if labels belong to words
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes
         max_len:int=None, # Maximum number of tokens, special tokens included; None: no limit
@@ -173,7 +173,7 @@ class HFTokenizer(Transform):
         e, # Encoding by `rust`
         marks # Positions in `e`
     ): # `TensorTokens`, and the positions in `e` that are predicted
-        "Convert `e` to tokens and mark each of `marks` as predicted once, where more marks are around it"
+        "Convert `e` to tokens and mark each of `marks` once, in the window with most marks on both sides of it"
         if not e.ids: return TensorTokens([self.blank]), np.array([], int)
         parts = [*map(np.array, self._kept(e))]
         hit = [np.isin(o, marks) for o in parts]
@@ -266,7 +266,7 @@ def texts_in(df, col):
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
     if bad is not None:
         words = isinstance(texts[bad], (list,tuple,np.ndarray))
-        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {df.index[bad]!r}; " + (
+        raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {df.index[bad]}; " + (
             "lists of words are for tags, one for each word of each row: pass task='tags'" if words else
             "fill missing texts (''), or drop them; turn other values into strings"))
     return texts

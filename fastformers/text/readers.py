@@ -119,7 +119,7 @@ def _table(path, kind, text_col, sep, **kwargs):
         if type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
         texts = [c for c in L(text_col) if c in df]
-        if kind=='tsv' and sep is None and df[texts].apply(lambda o: o.str.contains('\t', regex=False, na=False)).any(axis=None):
+        if kind=='tsv' and sep is None and any('\t' in str(o) for c in texts for o in df[c]):
             raise ValueError('a text holds tabs: a lone " may have joined rows; write each as "", and quote its text, or '
                              "pass the result of pd.read_csv(path, sep='\\t', quoting=3)")
         yield df.apply(lambda o: o if o.name in texts else _numbers(o))
@@ -135,4 +135,4 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
     group = cols.get('group_col')
     if group is not None and (no := (df[group].isna() | (df[group]=='')).sum()):
-        raise ValueError(f"{no} of {len(df)} rows have no {group!r}; give each a group of its own, or leave `group_col` out")
+        raise ValueError(f"{no} of {len(df)} rows have no {group!r}; give each a group, or leave `group_col` out")

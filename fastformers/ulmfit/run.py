@@ -135,7 +135,8 @@ class _Run:
         for o in self.r.run.archs or ():
             name,at = f'classifier from {Path(o).name}',f'classifier_{Path(o).name}'
             arms[name] = at,dict(arch=o)
-            if unlabelled is not None and self.task.one_class and len(L(self.cols['text_col']))==1 and 'spread' in compare:
+            single = self.task.one_class and len(L(self.cols['text_col']))==1
+            if unlabelled is not None and single and 'spread' in compare:
                 arms[f'{name} and unlabelled texts'] = f'{at}_spread',dict(arch=o, unlabelled=unlabelled)
         for seed in self.seeds:
             for name,(at,kwargs) in arms.items():
