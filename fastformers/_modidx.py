@@ -778,6 +778,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'fastformers.files.find_path': ('files.html#find_path', 'fastformers/files.py'),
                                    'fastformers.files.mark_checkpoints': ('files.html#mark_checkpoints', 'fastformers/files.py'),
                                    'fastformers.files.to_json': ('files.html#to_json', 'fastformers/files.py'),
+                                   'fastformers.files.write_json': ('files.html#write_json', 'fastformers/files.py'),
                                    'fastformers.files.write_text': ('files.html#write_text', 'fastformers/files.py'),
                                    'fastformers.files.writes': ('files.html#writes', 'fastformers/files.py')},
             'fastformers.hub': { 'fastformers.hub._from_hub': ('hub.html#_from_hub', 'fastformers/hub.py'),

@@ -7,10 +7,10 @@ an exception, the old directory is unchanged. This module also holds small funct
 
 # %% auto #0
 __all__ = ['checkpoints_mark', 'writes', 'check_dir', 'atomic_dir', 'atomic_file', 'write_text', 'mark_checkpoints',
-           'delete_checkpoints', 'content_hash', 'to_json', 'did_you_mean', 'find_path', 'Registry']
+           'delete_checkpoints', 'content_hash', 'to_json', 'write_json', 'did_you_mean', 'find_path', 'Registry']
 
 # %% ../nbs/00_files.ipynb #a8df6d9e
-import hashlib, os, shutil, tempfile
+import hashlib, json, os, shutil, tempfile
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -109,6 +109,10 @@ def to_json(o):
     return o if isinstance(o, (str,int,type(None))) else str(o)
 
 # %% ../nbs/00_files.ipynb #d15f66e3
+def write_json(path, o):
+    "Write `o` as JSON to `path` with `atomic_file`"
+    write_text(path, json.dumps(to_json(o), indent=1, ensure_ascii=False)+'\n')
+
 def did_you_mean(name, names)->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`"
     near = get_close_matches(str(name), map(str, names), 1, cutoff=.65) # with .6 intent is like text

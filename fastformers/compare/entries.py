@@ -81,6 +81,7 @@ def folds(df, labels, task, seeds, text_col='text', test=None, group_col=None, m
     groups = df[group_col] if group_col else pd.Series(texts)
     each = len(seeds)>1 and len(df)<=most # does each seed hold out a part of its own?
     k = min(len(seeds) if each else 5, groups.nunique())
+    if k<2: raise ValueError(f"all rows have the same {group_col or 'text'}; expected two or more")
     if task.classes:
         names = [';'.join(sorted({*map(str, task.names(o))})) for o in labels]
         strata = np.unique(names, return_inverse=True)[1]

@@ -82,7 +82,7 @@ def classifier_dls(
     seed=42, # Seed of the order
     task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
-    **kwargs # Default: those of `tok`; without a `max_len` there, its `model_max_length`, at most 512
+    **kwargs # Default: those of an `HFTokenizer`; of other tokenizers their `model_max_length`, at most 512
 ) -> DataLoaders:
     "Build data for a classifier or regressor: tokenize texts once, read labels by their `Task`"
     df,two = as_frame(df),len(listed(text_col))==2
@@ -151,9 +151,9 @@ def tokenizer_of(dls):
     return tok
 
 def _as_tokenizer(tok, cls=HFTokenizer, **settings):
-    "Make `tok` a `cls` with the `settings` that are not None, and a `max_len` of at most 512 if it has none"
+    "Return `tok`, or a `cls` with the `settings` that are not None and a `max_len` of at most 512"
     old,given = isinstance(tok, HFTokenizer),{k:v for k,v in settings.items() if v is not None}
-    if type(tok) is cls and not given and tok.max_len: return tok
+    if type(tok) is cls and not given: return tok
     new = tok if old else cls(tok)
     given = {**reads(new), **given}
     return cls(new.tok, **given | {'max_len':given['max_len'] or min(new.tok.model_max_length, 512)})

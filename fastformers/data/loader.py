@@ -102,7 +102,7 @@ class TokensDL(TfmdDL):
         self._part = rank,n,rows
         return self
     def _own(self, batches):
-        "What this process reads of all `batches`, and a row of another process where it has none"
+        "Select the rows of this process in `batches`, or a row of another process where it has none"
         rank,n,rows = self._part
         if n==1: return batches
         return [b[rank::n] if len(b)>rank else b[:1] for b in batches] if rows else batches[rank::n]

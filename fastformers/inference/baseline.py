@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np, torch
 from torch.nn.utils.rnn import pad_sequence
 from safetensors.numpy import load_file, save_file
-from ..files import write_text
+from ..files import write_json, write_text
 from .answers import BasePredictor
 from ..text.counts import count_vectors
 from ..tasks.core import tasks
@@ -180,7 +180,7 @@ class TextBaseline(BasePredictor):
     def write(self, path):
         about = dict(task=self.task.to_dict(), head={'class':'tfidf'}, format=1)
         if self.pairs is not None: about['pairs'] = self.pairs
-        write_text(path/'classifier.json', json.dumps(about, indent=1, ensure_ascii=False)+'\n')
+        write_json(path/'classifier.json', about)
         write_text(path/'terms.json', json.dumps(self.terms, ensure_ascii=False))
         if self.parts: write_text(path/'parts.json', json.dumps(self.parts, ensure_ascii=False))
         save_file(self.tensors, path/'baseline.safetensors')

@@ -13,7 +13,7 @@ import copy, json, logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
-from ..files import content_hash, write_text
+from ..files import content_hash, write_json
 from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.load import ADAPTERS, load_config, load_hf
@@ -61,7 +61,7 @@ class Bundle:
     "Store the content of `classifier.json`"
     task:Task|None # What is predicted, with the labels; None: nothing, it is a body
     head:dict # The result of `model.head_spec()`
-    max_len:int|None = None # Longest text in tokens
+    max_len:int|None = None # Longest text, or window, in tokens
     truncation:str = 'head' # Which part of a longer text is kept
     windows:int = 1 # In how many windows of `max_len` tokens a longer text is read
     overlap:int = 0 # Tokens that a window shares with the one before
@@ -129,7 +129,7 @@ def write_bundle(path, model,
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reads(tok), **facts)
-    write_text(path/'classifier.json', json.dumps(bundle.to_dict(), indent=1, ensure_ascii=False)+'\n')
+    write_json(path/'classifier.json', bundle.to_dict())
     return bundle
 
 # %% ../../nbs/inference/03_bundle.ipynb #c8f86193

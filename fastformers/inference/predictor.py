@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from ..hub import resolve_arch
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
-from ..files import Registry, write_text
+from ..files import Registry, write_json
 from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
@@ -141,8 +141,7 @@ def _open(path, device, head, revision, backend):
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
     if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)
     model = backends.find(backend)(_model(path, bundle, head), path)
-    limit = min((o for o in (bundle.max_len, max_length(model.body)) if o), default=None)
-    tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':limit})
+    tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':max_length(model.body, bundle.max_len)})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
     predictor.opened = path,device,head,revision,backend
     return predictor
@@ -178,4 +177,4 @@ class Ensemble(BasePredictor):
     def write(self, path):
         for i,o in enumerate(self.members): o.save(path/f'member_{i:02}')
         about = dict(task=self.task.to_dict(), head={'class':'ensemble'}, format=1)
-        write_text(path/'classifier.json', json.dumps(about, indent=1, ensure_ascii=False)+'\n')
+        write_json(path/'classifier.json', about)

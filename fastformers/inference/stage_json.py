@@ -12,7 +12,7 @@ __all__ = ['versions', 'write_stage', 'read_stage']
 import json, platform
 from importlib.metadata import version, PackageNotFoundError
 from pathlib import Path
-from ..files import to_json, write_text
+from ..files import write_json
 
 # %% ../../nbs/inference/00_stage_json.ipynb #2395e313
 def _version(name):
@@ -26,8 +26,7 @@ def versions()->dict:
 
 def write_stage(path, **facts):
     "Write `facts` as `stage.json` in the directory `path`"
-    facts = to_json({'format':1, **facts, 'versions':versions()})
-    write_text(Path(path)/'stage.json', json.dumps(facts, indent=1, ensure_ascii=False)+'\n')
+    write_json(Path(path)/'stage.json', {'format':1, **facts, 'versions':versions()})
 
 def read_stage(path):
     "Read `stage.json` in the directory `path`, None if it does not exist"

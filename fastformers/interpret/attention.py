@@ -201,7 +201,7 @@ def prune_heads(
     kept=.5 # Share of the heads of each layer; rounded down until their number divides the width
 )->Predictor: # Its `save` writes a directory for `from_hf`, `AutoModel` and further training
     "Remove the least important heads of each layer from the weights"
-    o = as_predictor(o) if isinstance(o, Learner) else o
+    o = as_predictor(o)
     model,names = o.model,_smaller(o.model)
     outs,n = _projections(model)
     groups = getattr(model.config, 'num_key_value_heads', None) or n

@@ -153,7 +153,7 @@ def explain(self:Learner, text, label=None, method:str='erasure', word=None)->Ex
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0022
 def whole_texts(predictor):
     "Return the predictor or make one of a `Learner`, and raise unless it labels whole texts"
-    if isinstance(predictor, Learner): predictor = as_predictor(predictor)
+    predictor = as_predictor(predictor)
     if predictor.task.of_parts: raise TypeError(f"expected labels of whole texts; this is {predictor.task}")
     return predictor
 

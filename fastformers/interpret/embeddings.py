@@ -12,12 +12,13 @@ __all__ = ['open_network', 'word_states', 'word_map', 'separation', 'plot_word_m
 # %% ../../nbs/interpret/07_embeddings.ipynb #6d0a6413
 import re
 from itertools import cycle
+from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from sklearn.decomposition import PCA
 from ..data.block import tokenizer_of
-from ..inference.answers import BasePredictor, as_texts
+from ..inference.answers import as_texts
 from ..inference.predictor import Predictor, from_hf
 from .probes import row_means
 from ..learner.core import as_predictor
@@ -36,7 +37,7 @@ def open_network(
     if isinstance(o, Learner): model,tok = o.model,tokenizer_of(o.dls).tok
     elif isinstance(o, Predictor): model,tok = o.model,o.tok.tok
     else: model,tok = HFModel(*load_body(o)),o
-    return model, HFTokenizer(tok, min(max_len, max_length(model.body) or max_len))
+    return model, HFTokenizer(tok, max_length(model.body, max_len))
 
 # %% ../../nbs/interpret/07_embeddings.ipynb #c6af41b2
 def word_states(
@@ -108,7 +109,7 @@ def text_map(
     reduce=None # Object whose `fit_transform` makes two columns, such as `umap.UMAP()`; default: PCA
 )->pd.DataFrame: # Columns text, label, x, y, and for a classifier answer and wrong
     "Map the vectors of `texts` to two dimensions"
-    predictor = as_predictor(o) if isinstance(o, Learner) else o if isinstance(o, BasePredictor) else from_hf(o)
+    predictor = from_hf(o) if isinstance(o, (str,Path)) else as_predictor(o)
     texts,task = as_texts(texts),predictor.model.task
     x,y = (reduce or PCA(2)).fit_transform(predictor.vectors(texts).numpy()).T
     res = pd.DataFrame(dict(text=texts, label='text' if labels is None else [*map(str, labels)], x=x, y=y))

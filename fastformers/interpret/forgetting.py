@@ -77,7 +77,7 @@ def forgetting(
     for o in stages.values():
         lm = stage_lm(o, obj.auto_cls, head)
         if rows is None:
-            rows = HFTokenizer(obj.tok, min(max_len, max_length(lm.body) or max_len)).encode_batch(texts)
+            rows = HFTokenizer(obj.tok, max_length(lm.body, max_len)).encode_batch(texts)
         sums,ns = text_losses(lm, rows, obj)
         assert ns.sum(), "no token of these texts is predicted"
         loss,means = sums.sum()/ns.sum(),sums/np.maximum(ns, 1)

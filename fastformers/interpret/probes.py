@@ -48,8 +48,7 @@ def _scores(arch, tok, max_len, seed, states_of, y, train, valid, **control):
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
             model = HFModel(*load_body(arch, pretrained))
-        tfm = HFTokenizer(arch if tok is None else tok, min(max_len, max_length(model.body) or max_len))
-        return states_of(model, tfm)
+        return states_of(model, HFTokenizer(arch if tok is None else tok, max_length(model.body, max_len)))
     trained,random = states(True),states(False)
     parts = {'accuracy':(trained,y), 'random weights':(random,y)} | {k:(trained,o) for k,o in control.items()}
     res = {k:[_probe(s, o, train, valid) for s in layers] for k,(layers,o) in parts.items()}

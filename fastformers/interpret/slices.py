@@ -12,7 +12,6 @@ __all__ = ['patterns', 'stacked', 'row_scores', 'rated', 'by_value', 'by_label',
 # %% ../../nbs/interpret/05_slices.ipynb #87258dc2
 import re, warnings
 import numpy as np, pandas as pd, torch
-from fastai.learner import Learner
 from fastcore.foundation import L
 from scipy.stats import false_discovery_control, hypergeom, ttest_ind
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -171,7 +170,7 @@ def suspects(
     labels = read_labels(df, label_col, task)
     names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])
-    if isinstance(predictor, Learner): predictor = as_predictor(predictor)
+    predictor = as_predictor(predictor)
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # of classes with fewer rows than folds

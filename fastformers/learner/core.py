@@ -222,8 +222,9 @@ def classifier_learner(
 # %% ../../nbs/learner/01_core.ipynb #34759e47
 _predict = Learner.predict # fastai's own
 
-def as_predictor(learn)->Predictor:
-    "Make a `Predictor` of a trained classifier, without a copy of its network"
+def as_predictor(learn)->Predictor: # a predictor is returned as it is
+    "Make a `Predictor` of the `Learner` of a classifier, without a copy of its network"
+    if not isinstance(learn, Learner): return learn
     return Predictor(learn.model, tokenizer_of(learn.dls), learn.model.task, reads_pairs(learn.dls))
 
 @patch

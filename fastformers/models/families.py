@@ -66,14 +66,15 @@ def vocab_size(config):
     "Return the number of ids that a body of `config` takes"
     return get_meta(config).vocab or config.get_text_config().vocab_size
 
-def max_length(body):
-    "Return the maximum number of tokens of `body`, special tokens included, None without a limit"
+def max_length(body, most=None):
+    "Return the maximum number of tokens of `body`, special tokens included, and at most `most`; None without a limit"
     limits = (getattr(body.config, k, None) for k in ('max_position_embeddings','n_positions'))
     n = first(o for o in limits if isinstance(o, int) and o>0)
     tables = [(k,m) for k,m in body.named_modules() if isinstance(m, nn.Embedding)]
     pos = first(m for k,m in tables if k.endswith('position_embeddings'))
     # RoBERTa and similar families count from their padding id: 514 rows are 512 positions
-    return n if pos is None or pos.padding_idx is None else pos.num_embeddings-pos.padding_idx-1
+    if pos is not None and pos.padding_idx is not None: n = pos.num_embeddings-pos.padding_idx-1
+    return min((o for o in (n, most) if o), default=None)
 
 # %% ../../nbs/models/00_families.ipynb #044af952
 @contextmanager

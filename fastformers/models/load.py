@@ -10,7 +10,7 @@ new tokens. Modules around the result are in `models.core`."""
 __all__ = ['ADAPTERS', 'LoadReport', 'quiet_hf', 'load_config', 'EncoderLM', 'load_hf', 'load_body', 'fit_vocab']
 
 # %% ../../nbs/models/03_load.ipynb #9517355d
-import copy, inspect, logging, os
+import copy, inspect, logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path

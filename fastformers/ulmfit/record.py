@@ -16,7 +16,7 @@ import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from ..callback.resume import differences
 from ..callback.schedule import Schedule
-from ..files import content_hash, to_json, write_text
+from ..files import content_hash, to_json, write_json, write_text
 from ..interpret.intervals import fmt
 
 # %% ../../nbs/ulmfit/02_record.ipynb #0534ffc7
@@ -83,7 +83,7 @@ def begin(file, facts, stopped, resume, **data)->bool: # does the run continue?
         raise ValueError(f"{file.parent} holds another run: {diff}; use the same settings, or another `path`")
     if stopped and not goes_on:
         raise FileExistsError(f"{file.parent} holds a begun run; use `resume=True`, or delete {stopped}")
-    write_text(file, json.dumps(facts, indent=1))
+    write_json(file, facts)
     return goes_on
 
 # %% ../../nbs/ulmfit/02_record.ipynb #37dc3546

@@ -10,11 +10,10 @@ contains 0. `ulmfit` returns one."""
 __all__ = ['Report']
 
 # %% ../../nbs/ulmfit/03_report.ipynb #4da980d7
-import json
 from pathlib import Path
 import numpy as np, pandas as pd
 from matplotlib.figure import Figure
-from ..files import to_json, write_text
+from ..files import to_json, write_json, write_text
 from ..inference.stage_json import versions
 from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
 from .record import markdown_table, mean_std, stage_table
@@ -237,5 +236,5 @@ class Report:
         path.mkdir(parents=True, exist_ok=True)
         self.plot().savefig(path/'report.png', dpi=100)
         write_text(path/'report.md', self.to_markdown('report.png'))
-        write_text(path/'report.json', json.dumps(self.to_dict(), indent=1, ensure_ascii=False)+'\n')
+        write_json(path/'report.json', self.to_dict())
         return path
