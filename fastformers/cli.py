@@ -330,7 +330,7 @@ def make_parser():
     p.add_argument('--archs', type=_typed(tuple[str,...]),
                    help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
     p.add_argument('--entries', type=_typed(tuple[str,...]),
-                   help='Names of the ways to compare, separated by commas (default: all)')
+                   help='Names of the ways to compare, separated by commas (default: all but search)')
     p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3),
                    help='Each trains every entry once (default: 1,2,3)')
     output(p, required=True, help='Directory of the results')

@@ -107,11 +107,12 @@ class Entry:
     prepare:object = None # `prepare(rows)` is called before each fit, and keeps its result in `rows.work`
     # Instead of `fit`, average the scores of entries: 'network', the best that needs 'arch', and 'words', the best of the others
     of:tuple = ()
+    usual:bool = True # Does `leaderboard` run it without being asked?
 
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
-    "List the entries of `names` (None: all), the cheapest first, those that need a checkpoint for each of `archs`"
+    "List the entries of `names` (None: the usual ones), the cheapest first, with a checkpoint for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
-    found = [entries.find(o) for o in L(names) or entries]
+    found = [entries.find(o) for o in L(names)] or [o for o in entries.values() if o.usual]
     for e in sorted(found, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''
@@ -122,9 +123,9 @@ def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, 
         raise ValueError(f"entries have different names; got {', '.join(o.name for o in res)}")
     return res
 
-def entry(name, needs=(), prepare=None, **recipe):
+def entry(name, needs=(), prepare=None, usual=True, **recipe):
     "Add the decorated function `fit(rows)` as the entry `name`"
-    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare), name).fit
+    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare, usual=usual), name).fit
     return add
 
 # %% ../../nbs/compare/00_entries.ipynb #6abb84de
@@ -266,7 +267,7 @@ def random_weights(rows):
     "Train the same network from random weights, to measure the gain from pretraining"
     return all_layers(rows, load_config(rows.arch), rows.arch)
 
-@entry('search', ('arch','all layers'), lm=dict(objective='none'))
+@entry('search', ('arch','all layers'), usual=False, lm=dict(objective='none'))
 def search(rows):
     "Train all layers with the best of three rates and numbers of steps (successive halving, Jamieson and Talwalkar 2016)"
     df = rows.df.drop(columns='is_valid', errors='ignore')

@@ -456,7 +456,7 @@ def leaderboard(
     seeds=(1,2,3), # Each trains every entry once
     path=None, # Directory of the results; None: nothing is written
     resume=False, # Continue the stopped comparison in `path`?
-    entries=None, # Names or `Entry`s; default: all of `compare.entries`
+    entries=None, # Names or `Entry`s; default: the usual ones of `compare.entries`
     log=print, # Function that gets a text after each entry: the table so far, what is next, the time left
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
