@@ -130,7 +130,8 @@ def run(args):
     args.output = recipe.run.output
     path = check_dir(args.output, 'run.json')
     finished = (path/'report.json').exists()
-    goes_on = check_begun(args, path/'checkpoints', finished, not finished and any(path.glob('*/record.json')))
+    begun = not finished and any(path.glob('*/record.json'))
+    goes_on = check_begun(args, path/'checkpoints', finished, begun)
     df,unlabelled,general,test = read_data(recipe)
     from fastformers.hub import resolve_arch
     for o in (recipe.model.arch, *(recipe.run.archs or ())): resolve_arch(o) # an error if one is not found
@@ -144,7 +145,7 @@ def run(args):
 _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'
 
 def demo(args):
-    "Run the built-in recipe in five minutes: 300 utterances to an assistant, ten domains, wiki-mini and minilm"
+    "Run the built-in recipe in five minutes: 300 utterances, ten domains, wiki-mini and minilm"
     args.recipe = None
     run(args)
     from fastformers.inference.predictor import from_hf

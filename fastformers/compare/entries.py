@@ -110,7 +110,7 @@ class Entry:
     usual:bool = True # Does `leaderboard` run it without being asked?
 
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
-    "List the entries of `names` (None: the usual ones), the cheapest first, with a checkpoint for each of `archs`"
+    "List the entries of `names` (None: the usual ones), the cheapest first, one for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
     found = [entries.find(o) for o in L(names)] or [o for o in entries.values() if o.usual]
     for e in sorted(found, key=lambda o: order.index(o.name) if o.name in entries else len(order)):

@@ -141,7 +141,8 @@ def _open(path, device, head, revision, backend):
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
     if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)
     model = backends.find(backend)(_model(path, bundle, head), path)
-    tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':max_length(model.body, bundle.max_len)})
+    limit = max_length(model.body, bundle.max_len)
+    tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
     predictor.opened = path,device,head,revision,backend
     return predictor

@@ -63,7 +63,7 @@ class MLM(Objective):
         return lowest(self.hash(x), self.ordinary(x), self.rate)
 
     def hide(self, x, m, unit): # (tokens, targets)
-        "Hide the tokens of `x` at `m` by a mask, a random token, or not at all, alike for the same hash `unit`"
+        "Hide the tokens of `x` at `m` by a mask, a random token or nothing, alike for the same hash `unit`"
         h,u = self.hash(x),hash_to_unit(splitmix64(unit+1))
         ids,known = x.ids,self.words.to(x.device)
         other = known[shift_right(splitmix64(h+2),1) % len(known)]

@@ -173,7 +173,7 @@ class HFTokenizer(Transform):
         e, # Encoding by `rust`
         marks # Positions in `e`
     ): # `TensorTokens`, and the positions in `e` that are predicted
-        "Convert `e` to tokens and mark each of `marks` once, in the window with most marks on both sides of it"
+        "Convert `e` to tokens and mark each of `marks` once, where most marks are on both sides"
         if not e.ids: return TensorTokens([self.blank]), np.array([], int)
         parts = [*map(np.array, self._kept(e))]
         hit = [np.isin(o, marks) for o in parts]

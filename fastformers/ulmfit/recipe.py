@@ -143,7 +143,7 @@ class LMConfig(TrainConfig):
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
     section = 'general'
-    epochs:float|None = 1. # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10
+    epochs:float|None = 1. # Epochs, fractions allowed; blank: 1.5 million tokens, from 1 to 10 epochs
     lr:float|None = None # Highest learning rate; blank: 8e-3 divided by the size
     bs:int = 8
     drop_mult:float = 0.
