@@ -278,6 +278,16 @@ def test_numbers_with_an_empty_cell_stay_numbers(tmp_path):
     df = read_texts(tmp_path/'a.csv')
     assert df.label.dtype.kind=='f' and df.label.isna().tolist()==[False,True,False] and df.name.tolist()==['x','','y']
     refused(classifier_dls, df, ValueError, 'no label')
+    stars = tiny_df().assign(label=['' if i==3 else str(1+i%2) for i in range(len(tiny_df()))])
+    stars.to_csv(tmp_path/'stars.csv', index=False)
+    df = read_texts(tmp_path/'stars.csv')
+    refused(classifier_dls, df, ValueError, 'no label')
+    assert task_of(build(classifier_dls, df.dropna())).labels==[1,2]
+    answers = tiny_spans().astype({'answer_start':object})
+    answers.loc[3,['answer_text','answer_start']] = ''
+    answers.to_csv(tmp_path/'answers.csv', index=False)
+    df = read_texts(tmp_path/'answers.csv', ['question','context'])
+    assert task_of(build(classifier_dls, df, text_col=['question','context'], label_col=['answer_text','answer_start'])).blanks
 
 def test_a_lone_quote_in_a_tsv_joins_no_rows(tmp_path):
     (tmp_path/'a.tsv').write_text('text\tlabel\n"He said\tx\nb\ty\nc" d\tz\n')

@@ -104,10 +104,11 @@ def _conll(path, encoding):
 
 # %% ../../nbs/text/04_readers.ipynb #e8b4fb19
 def _numbers(o):
-    "Convert a column `o` of numbers and empty cells, which was read as strings, to numbers and NaN"
-    if o.dtype.kind!='O' and not pd.api.types.is_string_dtype(o) or not (o=='').any(): return o
+    "Convert a column `o` of numbers and empty cells, which was read as strings, to numbers with missing values"
+    if not pd.api.types.is_string_dtype(o) or not (o=='').any(): return o
     numbers = pd.to_numeric(o, errors='coerce')
-    return numbers if numbers.notna().any() and (numbers.notna() | (o=='')).all() else o
+    if numbers.isna().all() or (numbers.isna() & (o!='')).any(): return o
+    return numbers if (numbers%1>0).any() else numbers.astype('Int64')
 
 def _table(path, kind, text_col, sep, **kwargs):
     "Yield the DataFrames of a csv, tsv or jsonl file"
