@@ -61,15 +61,16 @@ def texts_of(sources, data):
     import pandas as pd
     valid,tables = data.valid_col or 'is_valid',[]
     for o in sources:
-        df = read_table(o, data, text_col=data.text_col, valid_col=data.valid_col).rename(columns={valid:'is_valid'})
-        keep = ['text','is_valid'] if 'is_valid' in df else ['text']
-        tables += [df.rename(columns={c:'text'})[keep] for c in L(split_columns(df, data.text_col))]
+        df = read_table(o, data, text_col=data.text_col, valid_col=data.valid_col)
+        flag = [valid] if valid in df else []
+        names = ['text','is_valid'][:1+len(flag)]
+        tables += [df[[c,*flag]].set_axis(names, axis=1) for c in L(split_columns(df, data.text_col))]
     return pd.concat(tables, join='inner', ignore_index=True)
 
 def check_begun(args, kept, finished, begun=False)->bool: # is there something to continue?
     "Raise an error if a stopped or `finished` result exists, and neither --resume nor --force is given"
     stopped = begun or any(kept.rglob('fit*/state.json'))
-    if args.force: return False
+    if args.force and not (args.resume and stopped): return False
     if stopped and not args.resume:
         raise FileExistsError(f"{args.output} was begun and stopped; add --resume or, to begin anew, --force")
     if finished and not stopped:
@@ -162,8 +163,8 @@ def compare(args):
     if (path/'compare.json').exists() and not (args.resume or args.force):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
     df,more,_,test = read_data(Recipe(data=d))
-    if d.valid_col: df = df.rename(columns={d.valid_col:'is_valid'})
-    if args.force: shutil.rmtree(path, ignore_errors=True)
+    if d.valid_col: df = df.assign(is_valid=df[d.valid_col])
+    if args.force and not args.resume: shutil.rmtree(path, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
     board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,
@@ -196,7 +197,10 @@ def read_chunks(path, data): # (columns of the texts, iterator over tables)
     first = next(read_texts(path, data.text_col.split(',')[0], chunksize=1, **kw), pd.DataFrame())
     cols = split_columns(first, data.text_col)
     check_columns(first, text_col=cols)
-    return cols, read_texts(path, list(first), chunksize=chunksize, **kw)
+    if '.jsonl' not in Path(path).suffixes: return cols, read_texts(path, list(first), chunksize=chunksize, **kw)
+    def chunks(): return read_texts(path, list(first), chunksize=chunksize, **kw)
+    names = [*dict.fromkeys(c for o in chunks() for c in o)] # a line may lack a key
+    return cols, (o.reindex(columns=names) for o in chunks())
 
 def _processes(): # of `torchrun`
     return int(os.environ.get('RANK', 0)),int(os.environ.get('WORLD_SIZE', 1))
@@ -223,8 +227,8 @@ def predict_file(answer, chunks, out, sep=','):
     out.writelines(_gather(text)) # of the last chunks, if there are fewer than processes
 
 def _open(path, device=None):
-    from fastformers.hub import not_found, resolve_arch
-    if not os.path.isdir(resolve_arch(path)): raise FileNotFoundError(not_found(path, 'classifier'))
+    from fastformers.hub import download, resolve_arch # without torch
+    if not os.path.isdir(path := resolve_arch(path)): path = download(path)
     from fastformers.inference.predictor import from_hf
     return from_hf(path, device=device)
 

@@ -97,6 +97,29 @@ def test_a_run_with_a_finished_stage_is_not_begun_anew_without_a_word(here, tmp_
     write_text(tmp_path/'mine.ini', f"[run]\noutput = {tmp_path/'run'}\n[data]\nsource = {here/'reviews.csv'}\n")
     assert run('run', tmp_path/'mine.ini')==2 and '--resume' in capsys.readouterr().err
 
+def test_columns_may_have_the_names_of_ours(here, tmp_path):
+    "A column `text` beside the one that is read, `is_valid` beside another flag, tabs by `--sep`, numbers as second texts"
+    rows = tiny_df().assign(clean=tiny_df().text, fold=tiny_df().is_valid, is_valid='x', year=1999)
+    rows.to_csv(tmp_path/'rows.csv', index=False, sep='\t')
+    flags = '--sep','\t','--valid-col','fold'
+    assert run('adapt', tmp_path/'rows.csv', '--arch', here/'arch', '--output', tmp_path/'lm', '--text-col', 'clean', '--epochs', '.1', '--seq-len', '32', *flags)==0
+    assert run('compare', tmp_path/'rows.csv', '--output', tmp_path/'board', '--entries', 'TF-IDF', '--seeds', '1,2', *flags)==0
+    assert run('classify', tmp_path/'rows.csv', '--arch', here/'arch', '--output', tmp_path/'pair', '--text-col', 'text,year', *flags, *quick)==0
+
+def test_lines_without_a_key_keep_their_columns(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, 'chunksize', 2)
+    lines = ['{"id": 1, "text": "a film"}', '{"id": 2, "text": "a cup"}', '{"id": 3, "lang": "fr", "text": "un film"}']
+    (tmp_path/'a.jsonl').write_text('\n'.join(lines))
+    assert run('predict', here/'classifier', '--csv', tmp_path/'a.jsonl', '--out', tmp_path/'o.csv')==0
+    table = pd.read_csv(tmp_path/'o.csv')
+    assert table.lang.tolist()[2]=='fr' and table.text.tolist()==['a film','a cup','un film'] and table.label.notna().all()
+
+def test_resume_is_stronger_than_force(here, tmp_path):
+    command = 'compare', here/'reviews.csv', '--output', tmp_path/'c', '--entries', 'TF-IDF', '--seeds', '1,2'
+    assert run(*command)==0
+    fits = {o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
+    assert run(*command, '--force', '--resume')==0 and fits=={o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
+
 def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
     from fastformers.ulmfit import stage
     command = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick

@@ -1,5 +1,5 @@
 "A comparison is paired, keeps within its minutes, goes on after a kill, and hands out the best as a directory"
-import os, signal, sys
+import os, shutil, signal, sys
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
@@ -9,6 +9,7 @@ from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.interpret.slices import row_scores
+from fastformers.tasks.tags import Tags
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
 from fastformers.ulmfit.recipe import read_recipe
@@ -129,6 +130,19 @@ def test_a_comparison_goes_on_with_the_same_held_out_rows(tmp_path):
     leaderboard(df, **run)
     for change in (dict(group_col='who'), dict(task='multi')):
         with pytest.raises(ValueError, match='another run'): leaderboard(df.assign(who=df.index//6), **run, resume=True, **change)
+
+def test_a_comparison_that_begins_anew_leaves_no_old_classifier(tmp_path):
+    run = dict(entries=['TF-IDF'], seeds=(1,2), minutes=1, path=tmp_path/'run')
+    leaderboard(df, **run)
+    shutil.rmtree(tmp_path/'run/fits')
+    board = leaderboard(df.assign(label='new '+df.label), **run)
+    assert board.best('pay a bill')[0]['label'].startswith('new ') and from_hf(tmp_path/'run/best')('pay a bill')[0]['label'].startswith('new ')
+
+def test_words_that_a_network_did_not_read_have_no_span():
+    task = Tags(['B-x','I-x','O'])
+    pred,y = torch.zeros(1, 4, 3),torch.tensor([[0,1,2,2]])
+    pred[0,0,0] = pred[0,1,1] = 1
+    assert task.row_counts(pred, y).tolist()==[[1,1,1]]
 
 def test_errors_are_shown_without_a_minus():
     rows = df.assign(label=df.text.str.len().astype(float))

@@ -1,12 +1,18 @@
 "The loss is the loss function's own; predictions belong to their rows"
-import html, pytest, torch, warnings
+import html, json, pytest, torch, warnings
 from fastai.callback.core import Callback
 from fastai.data.all import CategoryBlock, ColReader, ColSplitter, DataBlock
 from fastai.interpret import ClassificationInterpretation
 from fastai.learner import load_learner
 from fastai.losses import CrossEntropyLossFlat, LabelSmoothingCrossEntropyFlat
+from fastai.metrics import Perplexity, accuracy
+from fastcore.foundation import noop
+from fastformers.callback.resume import Resume
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.models.adapters import add_lora
 from fastformers.text.core import as_tokens
 from fastformers.data.block import HFTextBlock, tokenizer_of
+from fastformers.learner import probe # `fit_probe`
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.core import TokenLoss
 from test_contracts_common import *
@@ -184,3 +190,42 @@ def test_confusion_matrix_counts_every_row(rows):
     pred,y = learn.get_preds()
     cm = ClassificationInterpretation.from_learner(learn).confusion_matrix()
     assert cm.sum()==len(df) and cm.trace()==int((pred.argmax(1)==y).sum())
+
+# ---- the usual verbs of fastai, one after the other
+
+def learner(**kwargs): return classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), bs=8, device='cpu'), tiny_arch('bert'), precision='fp32', **kwargs)
+
+def test_a_learner_is_where_its_data_are():
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert'), bs=8, device='meta'), tiny_arch('bert'), precision='fp32')
+    assert {p.device.type for p in learn.model.parameters()}=={'meta'} # on a GPU a probe comes before the first fit
+
+def test_a_fit_follows_a_search_for_the_rate(tmp_path):
+    for adapt in (noop, add_lora):
+        learn = learner()
+        adapt(learn.model)
+        with learn.no_bar(), learn.no_logging():
+            learn.lr_find(show_plot=False, num_it=3)
+            learn.fit(1, 1e-3, cbs=Resume(tmp_path/adapt.__name__))
+        assert learn.fit(1, 1e-3, cbs=Resume(tmp_path/adapt.__name__)) is None
+
+def test_the_card_has_the_scores_of_the_validation_rows(tmp_path):
+    learn = learner()
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(3, 1e-2)
+        learn.validate(ds_idx=0)
+    scores = json.loads((learn.to_hf(tmp_path/'o')/'classifier.json').read_text())['scores']
+    assert scores['accuracy']==pytest.approx(float(learn.validate()[1]), abs=1e-4)
+
+def test_a_precision_takes_the_place_of_another():
+    learn = learner().to_bf16().to_bf16()
+    assert [type(o).__name__ for o in learn.cbs].count('MixedPrecision')==1
+
+def test_accuracy_of_fastai_reads_predicted_tokens():
+    dls = lm_dls(tiny_df(), tiny_tok('bert'), seq_len=32, bs=8, device='cpu')
+    learn = lm_learner(dls, tiny_arch('bert'), metrics=[accuracy, Perplexity()], precision='fp32')
+    with learn.no_bar(), learn.no_logging(): learn.fit(1)
+    assert 0<=float(learn.recorder.values[-1][2])<=1
+
+def test_a_head_that_reads_each_token_has_no_probe():
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok('gpt2'), bs=8, device='cpu'), tiny_arch('gpt2'), head='hf', precision='fp32')
+    with pytest.raises(TypeError, match="head='linear'"): learn.fit_probe()

@@ -94,7 +94,8 @@ learn = classifier_learner(classifier_dls(tiny_df(), 'me/reviews', bs=4, device=
 out['learner'] = learn.get_preds(dl=learn.dls.test_dl(texts))[0]
 out['parent'],out['stage'] = learn.lineage.parent,learn.lineage.stage['stage']
 out['plain'] = load_body('me/plain')[1].loaded
-try: from_hf('me/plain')
+out['vectors'] = from_hf('me/plain', device='cpu').vectors(['a film'])
+try: from_hf('me/nobody')
 except FileNotFoundError as e: out['no stage'] = str(e)
 try: load_body('me/nobody')
 except OSError as e: out['nobody'] = str(e)
@@ -112,7 +113,7 @@ def uploaded(tmp_path_factory):
     want = wanted(learn)
     Hub.made = tmp_path_factory.mktemp('made')
     Hub.repos = {'me/reviews':learn.to_hf(d/'reviews'), 'me/plain':d/'plain'}
-    learner('bert').model.body.save_pretrained(d/'plain')
+    learner('bert').model.body.save_pretrained(d/'plain'); tiny_tok('bert').save_pretrained(d/'plain')
     server = ThreadingHTTPServer(('localhost', 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     torch.save(odd, d/'texts')
@@ -138,7 +139,7 @@ def test_a_learner_from_a_hub_id_has_head_adapters_and_lineage(uploaded):
 
 def test_other_repositories_are_as_they_were(uploaded):
     _,got,_ = uploaded
-    assert got['plain']>10 and 'nor the hub id of a classifier' in got['no stage'] and 'not in the cache' in got['nobody']
+    assert got['plain']>10 and len(got['vectors'])==1 and all('not in the cache' in got[k] for k in ('no stage','nobody'))
 
 def test_the_tokenizer_is_of_the_revision_that_is_asked_for(monkeypatch):
     asked = []
@@ -169,8 +170,8 @@ def test_a_name_that_is_nowhere_is_tried_once(monkeypatch):
     assert not tried
 
 def test_a_hub_id_is_looked_up_once_for_a_learner(uploaded):
-    "The client opened five objects by the id of a stage, and a plain checkpoint twice"
-    assert [Hub.asked.count(f'me/{o}/resolve/{r}/stage.json') for o,r in (('plain','main'), ('nobody','main'))]==[1,1]
+    "The client opened five objects by the id of a stage, a plain checkpoint twice, and twice one that does not exist"
+    assert [Hub.asked.count(f'me/{o}/resolve/{r}/stage.json') for o,r in (('plain','main'), ('nobody','main'))]==[1,2]
 
 def test_nobody_is_asked_whether_code_of_others_may_run(tmp_path, monkeypatch):
     facts = dict(model_type='their-own', auto_map={f'Auto{o}':f'code.Their{o}' for o in 'Config Model ModelForMaskedLM Tokenizer'.split()})

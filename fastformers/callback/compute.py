@@ -72,7 +72,8 @@ def precision(
                          f"got {how!r}")
     if how=='fp32': return []
     if device=='cpu': return [cpu_bf16(enabled=None if how=='auto' else True)]
-    if how=='auto': how = 'bf16' if torch.cuda.is_bf16_supported() else 'fp16'
+    if device!='cuda': return []
+    if how=='auto': how = 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'fp16'
     return [MixedPrecision(AMPMode(how))]
 
 # %% ../../nbs/callback/04_compute.ipynb #496620a1

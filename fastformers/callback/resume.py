@@ -109,11 +109,11 @@ def set_state(learn, state, tensors):
         p.grad = torch.empty_like(p).copy_(tensors[f'grad {k}']) if f'grad {k}' in tensors else None
     own = _opt_state(opt)
     own.clear()
-    for k,n,v in state['opt']: own[ps[k]][n] = v
+    for k,n,v in state['opt']: own.setdefault(ps[k], {})[n] = v
     for key,v in tensors.items():
         if not key.startswith('opt '): continue
         _,device,k,n = key.split(' ')
-        own[ps[k]][n] = v.to('cpu' if device=='cpu' else ps[k].device, copy=True)
+        own.setdefault(ps[k], {})[n] = v.to('cpu' if device=='cpu' else ps[k].device, copy=True)
     for k,v in state['hypers'].items(): opt.set_hyper(k, v)
     opt.frozen_idx = state['frozen_idx']
     for k,o in stateful(learn).items(): load_state(o, state['objects'].get(k, {}))

@@ -106,7 +106,9 @@ class Leaderboard:
         "Return scores and facts of a fit, None if there is none"
         if not (of := self.members(name)): return self.fits.get((name,seed))
         got = [self.fits.get((o,seed)) for o in of]
-        if None not in got: return torch.stack([o for o,_ in got]).mean(0), _sum([o for _,o in got])
+        if None in got: return
+        n = min(o.shape[1] for o,_ in got) # a network may cut a row of words
+        return torch.stack([o[:,:n] for o,_ in got]).mean(0), _sum([o for _,o in got])
 
     def done(self, name): "Check whether all seeds of an entry have finished"; return None not in [self.fit(name, o) for o in self.seeds]
 
@@ -495,7 +497,9 @@ def leaderboard(
                     parts=[at.tolist() for part in parts for at in part])
         fits = path/'fits'
         stopped = fits if any(fits.glob('*')) else None
-        begin(path/'compare.json', dict(seeds=seeds, archs=archs, task=task.name, format=1), stopped, resume, **data)
+        facts = dict(seeds=seeds, archs=archs, task=task.name, format=1)
+        if not begin(path/'compare.json', facts, stopped, resume, **data):
+            for o in ('best','work'): shutil.rmtree(path/o, ignore_errors=True)
         _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)

@@ -10,10 +10,10 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
-import json, torch
+import json, os, torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from ..hub import resolve_arch
+from ..hub import download, resolve_arch
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
 from ..files import Registry, write_json
@@ -127,9 +127,8 @@ def from_hf(
     backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, in float32, without fastai"
-    path = Path(resolve_arch(path, revision)).absolute()
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path} is not a directory, nor the hub id of a classifier in reach")
+    at = resolve_arch(path, revision)
+    path = Path(at if os.path.isdir(at) else download(at, revision)).absolute()
     try: return _open(path, device, head, revision, backend)
     except Exception as e:
         e.add_note(f"On opening {path}.")

@@ -12,12 +12,13 @@ __all__ = ['Lineage', 'lm_learner', 'classifier_learner', 'as_predictor']
 # %% ../../nbs/learner/01_core.ipynb #ce2dbe8f
 import inspect, logging
 from copy import copy
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastai.basics import Callback, L, Learner, delegates, patch
+from fastai.callback.fp16 import MixedPrecision
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
@@ -39,7 +40,7 @@ from ..models.families import is_causal, layer_groups, max_length, vocab_size
 from ..models.heads import LSTMHead, LinearHead, PoolingHead, TokenHead, as_head, build_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
-from ..objectives.core import objective_of
+from ..objectives.core import gather_targets, objective_of
 from ..objectives.metrics import TokenRecorder, TrainingShare
 from ..text.tokenizer import load_tokenizer, same_ids, tok_hash
 
@@ -99,18 +100,28 @@ def _learner(
     extend_rows(model, tfm.tok, arch)
     if model.adapters:
         _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
+    model.to(dls.device) # fastai does so in a fit; a probe comes before
     every = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
                    cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
 
 # %% ../../nbs/learner/01_core.ipynb #ed9bbff8
+def _of_tokens(f):
+    "Let a function such as fastai's `accuracy` read the predicted tokens of a batch as rows"
+    @wraps(f)
+    def metric(pred, *yb):
+        if len(yb)>1: return f(pred, *yb)
+        y = gather_targets(yb[0], pred.shape[1])
+        return f(pred[y!=-100], y[y!=-100])
+    return metric if inspect.isfunction(f) else f
+
 @delegates(_learner, but=['loss_func'])
 def lm_learner(
     dls, # Data with an objective, as from `lm_dls`
     arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    metrics=None, # Default: the objective's own
+    metrics=None, # Default: the objective's own; fastai's `accuracy` works too
     lr=5e-4, # Default learning rate of the learner's fits
     **kwargs
 ) -> Learner:
@@ -118,7 +129,7 @@ def lm_learner(
     obj = objective_of(dls)
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`")
-    if metrics is None: metrics = obj.metrics
+    metrics = obj.metrics if metrics is None else [*map(_of_tokens, L(metrics))]
     learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder(), TrainingShare()],
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
@@ -220,12 +231,22 @@ def classifier_learner(
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #34759e47
-_predict = Learner.predict # fastai's own
+_predict,_to_fp16,_to_bf16 = Learner.predict,Learner.to_fp16,Learner.to_bf16 # fastai's own
 
 def as_predictor(learn)->Predictor: # a predictor is returned as it is
     "Make a `Predictor` of the `Learner` of a classifier, without a copy of its network"
     if not isinstance(learn, Learner): return learn
     return Predictor(learn.model, tokenizer_of(learn.dls), learn.model.task, reads_pairs(learn.dls))
+
+@patch
+def to_fp16(self:Learner, **kwargs):
+    "Train in float16, instead of the precision of before"
+    return _to_fp16(self.remove_cbs(MixedPrecision), **kwargs)
+
+@patch
+def to_bf16(self:Learner):
+    "Train in bfloat16, instead of the precision of before"
+    return _to_bf16(self.remove_cbs(MixedPrecision))
 
 @patch
 def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
@@ -238,11 +259,10 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _last_metrics(learn):
-    "Return the last metrics on the validation rows, None before training"
-    rec,values = learn.recorder,vars(learn.recorder).get('values') # None before the first fit
-    if not values: return
-    names = rec.metric_names[-1-len(values[-1]):-1] # after `validate` there is no training loss
-    return {k:float(v) for k,v in zip(names, values[-1]) if v is not None and k!='train_loss'}
+    "Measure the metrics on the validation rows, None before training"
+    if not vars(learn.recorder).get('metric_names') or not len(learn.dls.valid): return
+    with learn.no_logging(), learn.no_bar(): values = learn.validate()
+    return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
 
 def _write(learn, path, readme=False, **facts):
     "Write the directory of a stage"

@@ -9,6 +9,7 @@
 __all__ = ['FusedAdam', 'NoNormDecay']
 
 # %% ../../nbs/learner/00_optimizer.ipynb #80c02a70
+from collections import defaultdict
 import torch
 from fastai.basics import Callback, Optimizer
 from torch.optim.adamw import adamw
@@ -24,6 +25,10 @@ class FusedAdam(Optimizer):
         eps:float=1e-5, # added to the denominator
         wd:float=0.01, # weight decay, decoupled from the gradient (Loshchilov & Hutter 2019)
     ): super().__init__(params, [], lr=lr, mom=mom, sqr_mom=sqr_mom, eps=eps, wd=wd)
+
+    def load_state_dict(self, sd):
+        super().load_state_dict(sd)
+        self.state = defaultdict(dict, self.state) # fastai's has no default then
 
     def zero_grad(self):
         for p,*_ in self.all_params(): p.grad = None
@@ -53,4 +58,4 @@ class NoNormDecay(Callback):
         if self.opt is None or self.learn.wd_bn_bias: return  # `summary` fits without an optimizer
         for m in self.model.modules():
             if type(m).__name__.endswith('Norm'):
-                for p in m.parameters(recurse=False): self.opt.state[p]['do_wd'] = False
+                for p in m.parameters(recurse=False): self.opt.state.setdefault(p, {})['do_wd'] = False

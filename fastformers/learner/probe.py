@@ -40,6 +40,8 @@ def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets
                 h = torch.cat(seen).float()
                 y = y[0].as_subclass(Tensor) if y else torch.zeros(len(h))
                 seen.clear()
+                if h.ndim==3 and not model.task.per_token:
+                    raise TypeError("the last layer of this head reads every token; use head='linear'")
                 if h.ndim==3: # an output for each word
                     at = as_tokens(x).predicted
                     y = y[torch.arange(y.shape[1], device=y.device)<at.sum(1, keepdim=True)]
@@ -57,7 +59,9 @@ def fit_probe(self:Learner)->Learner:
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
     task.temperature = None
-    layer,(w,b) = output_layer(self.model),_fit(self.model, *output_inputs(self, self.dls.train))
+    layer = output_layer(self.model)
+    if layer.bias is None: raise TypeError("the last layer of this head has no bias; use head='linear'")
+    w,b = _fit(self.model, *output_inputs(self, self.dls.train))
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(w))
         layer.bias.copy_(torch.from_numpy(b))

@@ -146,9 +146,11 @@ class Tags(Task):
     def row_counts(self, pred, y):
         "Count the correct, predicted and true spans of each row `(bs, 3)`"
         res = []
-        for p,t in zip(pred.argmax(-1).tolist(), y.tolist()):
+        cut = (pred==pred[...,:1]).all(-1) # words that a network did not read have no span
+        names = [*self.labels, 'O']
+        for p,t in zip(pred.argmax(-1).masked_fill(cut, -1).tolist(), y.tolist()):
             t = [i for i in t if i>=0]
-            found,want = ({*spans_of([self.labels[i] for i in o])} for o in (p[:len(t)], t))
+            found,want = ({*spans_of([names[i] for i in o])} for o in (p[:len(t)], t))
             res.append((len(found&want), len(found), len(want)))
         return torch.tensor(res, dtype=torch.float)
     def counts(self, pred, y):

@@ -114,14 +114,16 @@ def _table(path, kind, text_col, sep, **kwargs):
     "Yield the DataFrames of a csv, tsv or jsonl file"
     if kwargs.get('encoding')=='utf-8': kwargs['encoding'] = 'utf-8-sig'
     if kind=='jsonl': res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, **kwargs)
-    else: res = pd.read_csv(path, sep=sep or {'csv':',','tsv':'\t'}[kind], keep_default_na=False,
-                            dtype=dict.fromkeys(L(text_col), str), **kwargs)
+    else:
+        sep = (sep or {'csv':',','tsv':'\t'}[kind]).replace(r'\t', '\t')
+        res = pd.read_csv(path, sep=sep, keep_default_na=False, low_memory=False,
+                          dtype=dict.fromkeys(L(text_col), str), **kwargs)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
         texts = [c for c in L(text_col) if c in df]
-        if kind=='tsv' and sep is None and any('\t' in str(o) for c in texts for o in df[c]):
-            raise ValueError('a text holds tabs: a lone " may have joined rows; write each as "", and quote its text, or '
+        if kind=='tsv' and any({*'\t\n'} <= {*str(o)} for c in texts for o in df[c]):
+            raise ValueError('a text holds tabs and lines: a lone " may have joined rows; write each as "", and quote its text, or '
                              "pass the result of pd.read_csv(path, sep='\\t', quoting=3)")
         yield df.apply(lambda o: o if o.name in texts else _numbers(o))
 

@@ -237,7 +237,9 @@ def allowed(t):
 
 def parse(t, text, what=''): # `what`: beginning of the message of a ValueError
     "Convert `text` to a value of the type `t`"
-    try: return _parse(t, text.strip())
+    s = text.strip()
+    if not s and str in (t, *get_args(t)): s = text # a tab is a separator
+    try: return _parse(t, s)
     except (ValueError,KeyError): raise ValueError(f"{what}expected {allowed(t)}, got {text!r}") from None
 
 def _parse(t, s):
@@ -259,6 +261,7 @@ A key that is left out has its default. Paths are relative to this file."""
 def _comment(text): return '\n'.join(wrap(text, 110, initial_indent='# ', subsequent_indent='# '))
 
 def _text(v):
+    if v=='\t': return r'\t'
     if isinstance(v, bool): return 'yes' if v else 'no'
     if isinstance(v, tuple): return ', '.join(map(str, v))
     return '' if v is None else f'{v:g}' if isinstance(v, float) else str(v)
@@ -334,7 +337,8 @@ def split_columns(df, names): # a name, or a list of several
 def read_table(source, data, **cols):
     "Read a file or folder with the settings `data`, a `DataConfig`, and check its columns `cols`"
     from fastformers.text.readers import check_columns, read_texts
-    df = read_texts(source, data.text_col.split(',')[0], 'label_col' in cols, data.sep, data.encoding)
+    texts = [*(o.strip() for o in data.text_col.split(',')), data.text_col] # a name may hold a comma
+    df = read_texts(source, texts, 'label_col' in cols, data.sep, data.encoding)
     check_columns(df, **{k:split_columns(df, v) for k,v in cols.items()})
     return df
 

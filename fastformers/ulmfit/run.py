@@ -179,4 +179,4 @@ def _begin(path, r, resume, data, **facts):
     stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()
     if begin(path/'run.json', keys | facts, kept if stopped else None, resume, **data): return
     stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
-    for o in stages: (o.parent/'record.json').unlink(missing_ok=True) # train all stages anew
+    for o in (path/'report.json', *(o.parent/'record.json' for o in stages)): o.unlink(missing_ok=True) # train all anew

@@ -37,8 +37,8 @@ class RowScores(Callback):
     def after_loss(self):
         if self.training: return
         score,weight = self.of(self.x, self.pred, *self.yb)
-        self.scores.append(score.double().cpu())
-        self.weights.append(weight.double().cpu())
+        self.scores.append(score.cpu().double())
+        self.weights.append(weight.cpu().double())
 
 def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
     "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"

@@ -412,9 +412,12 @@ def _refit(stage, c, learn, path, test_dl, meter):
     if stage.before: learn.fit_probe()
     if stage.losses and not stage.probe_kept:
         epochs = stage.schedule.total*len(tried.dls.train)/n
-        if stage.contrasted: _contrast(learn, c, stage.lr, epochs)
-        table = stage.schedule.rescale(epochs)
-        learn.fit_schedule(table, stage.lr, anneal=c.anneal)
+        try:
+            if stage.contrasted: _contrast(learn, c, stage.lr, epochs)
+            learn.fit_halving(stage.schedule.rescale(epochs), stage.lr, c.halvings, anneal=c.anneal)
+        except Diverged as e:
+            _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
+            learn = tried
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += time.time()-start
@@ -498,6 +501,7 @@ def fine_tune_classifier(
         texts = [texts[i] for i in order]
         frozen = task_learner(task_dls(df, tok, c, text_col, label_col, task, seed), arch, c, **how)
         if frozen.spread_labels(texts[:1000]):
+            if resume: mark_checkpoints(resume.path)
             first = fine_tune_classifier(
                 df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
                 name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
