@@ -69,6 +69,14 @@ def test_classify_trains_on_unlabelled_texts_too(here, tmp_path, caplog):
     assert classify(tmp_path/'more.txt')==0
     assert 'near texts have' in caplog.text and from_hf(tmp_path/'c')(['a text'])[0]['label']
 
+def test_texts_with_labels_of_near_texts_leave_no_checkpoints(here, tmp_path, monkeypatch):
+    from fastai.learner import Learner
+    monkeypatch.setattr(Learner, 'spread_labels', lambda self, texts, scores=None: ['positive']*len(texts))
+    write_text(tmp_path/'more.txt', 'An unread text.\nAnother one.\nA third.')
+    command = 'classify', here/'reviews.csv', '--unlabelled', tmp_path/'more.txt', '--arch', here/'arch', '--output', tmp_path/'c', *quick
+    assert run(*command)==0 and {o.name for o in tmp_path.iterdir()}=={'c','more.txt'}
+    assert run(*command, '--force')==0
+
 def test_flags_are_settings_of_the_stage(here, tmp_path):
     assert run('classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--hidden-states=-2,-1', '--adapters', 'bitfit', *quick)==0
     recipe = read_stage(tmp_path/'c')['recipe']

@@ -109,3 +109,7 @@ def test_an_overflow_skips_the_window_and_no_more():
     fit(learn, lambda o: o.fit(12, 1e-3))
     assert learn.keep.scale<2.**40 and all(o.isfinite() for o in losses(learn)) and losses(learn)[-1]<losses(learn)[0]
     assert all(v.isfinite().all() for v in learn.model.state_dict().values() if v.is_floating_point())
+
+def test_a_probe_comes_before_the_first_fit():
+    learn = classifier_learner(classifier_dls(df, tiny_tok('bert'), bs=8, device=device), tiny_arch('bert')).fit_probe()
+    assert {p.device.type for p in learn.model.parameters()}=={'cuda'} and measure(learn)[1].mean()>.5

@@ -201,7 +201,7 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    lr=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 when adapters train
+    lr=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 if `arch` has adapters
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states=-1,
