@@ -117,3 +117,14 @@ def test_a_perfectly_calibrated_score_has_no_error():
 
 def test_names_of_classes_are_no_targets():
     with pytest.raises(TypeError, match='class ids'): expected_calibration_error(torch.eye(2), ['no','yes'])
+
+def test_training_goes_on_without_the_temperature():
+    learn = learner()
+    x = learn.dls.one_batch()[0]
+    learn.model.task.temperature = None
+    plain = learn.model.eval()(x)
+    learn.model.task.temperature = 4.
+    assert torch.allclose(learn.model(x)*4, plain, atol=1e-5)
+    for m in learn.model.modules():
+        if isinstance(m, torch.nn.Dropout): m.p = 0.
+    assert torch.allclose(learn.model.train()(x), plain, atol=1e-4)

@@ -1,14 +1,16 @@
 "A loss that diverges: back to the last checkpoint with half the rate, and the same bits if the run is killed as well"
 import logging, math, pytest, torch
-from fastai.basics import Callback
+from fastai.basics import Callback, Learner
 from fastai.torch_core import set_seed
 from fastformers.callback.progress import Diverged # and `fit_halving`
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import full_tune
 from fastformers.data.block import lm_dls
-from fastformers.learner.core import lm_learner
+from fastformers.inference.predictor import from_hf
+from fastformers.learner.core import as_predictor, lm_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.ulmfit.stage import fine_tune_lm
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
+from transformers import AutoModelForMaskedLM
 
 class Die(Callback):
     "Raise after the `n`-th training step, those of earlier tries included"
@@ -78,3 +80,16 @@ def test_a_stage(tmp_path):
     with pytest.raises(Diverged): fine_tune_lm(tiny_df(), tiny_arch('bert'), tok=tiny_tok(), **kw)
     stage = fine_tune_lm(tiny_df(), tiny_arch('bert'), tmp_path/'lm', tok=tiny_tok(), halvings=2, **kw | dict(cbs=[Burst(1)]))
     assert stage.settings['halvings']==2 and math.isfinite(stage.metrics['loss'])
+
+def test_a_training_on_all_rows_that_diverges_writes_the_first(tmp_path, monkeypatch, caplog):
+    fits,fit = [],Learner.fit_halving
+    def second(self, *args, **kwargs):
+        fits.append(self)
+        if len(fits)==2: raise Diverged('the loss is nan')
+        return fit(self, *args, **kwargs)
+    monkeypatch.setattr(Learner, 'fit_halving', second)
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path/'arch'); tiny_tok('bert').save_pretrained(tmp_path/'arch')
+    stage = fine_tune_classifier(tiny_df(), tmp_path/'arch', tmp_path/'c', refit=True, epochs=1, bs=8)
+    texts = tiny_df().text.tolist()
+    assert 'the loss is nan' in caplog.text and torch.allclose(from_hf(tmp_path/'c').scores(texts), as_predictor(stage.learner).scores(texts), atol=1e-5)
