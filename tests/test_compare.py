@@ -232,7 +232,7 @@ def test_a_search_trains_thirteen_times_and_its_recipe_names_what_it_found(tmp_p
         lr,epochs = lr or 1e-4,epochs or 6.
         calls.append((lr, epochs, rows.is_valid.sum()))
         score = np.full(rows.is_valid.sum(), .5+.3*(lr>1e-4)*(epochs<6))
-        return SimpleNamespace(lr=lr, schedule=SimpleNamespace(total=epochs), score=score, data={'training rows':len(rows)},
+        return SimpleNamespace(lr=lr, epochs=epochs, score=score, data={'training rows':len(rows)},
                                learner=TextBaseline.fit(rows.text, rows.label, kwargs['task']))
     monkeypatch.setattr('fastformers.compare.entries.fine_tune_classifier', train)
     monkeypatch.setattr('fastformers.compare.entries.as_predictor', lambda o: o)
@@ -246,7 +246,7 @@ def test_a_search_trains_thirteen_times_and_its_recipe_names_what_it_found(tmp_p
     with pytest.raises(NoTime) as e: # one training would take 4 s
         def slow(*args, cbs, **kwargs): raise NoTime(4)
         monkeypatch.setattr('fastformers.compare.entries.fine_tune_classifier', slow)
-        search.fit(SimpleNamespace(df=df, labels=df.label.tolist(), task=board.task, text_col='text', recipe=board.recipe, arch='',
+        search.fit(SimpleNamespace(df=df, labels=df.label.tolist(), task=board.task, text_col='text', recipe=board.recipe, group_col=None, arch='',
                                    seed=1, columns={}, minutes=.1))
     assert e.value.seconds==60
 

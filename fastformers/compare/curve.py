@@ -120,7 +120,8 @@ def label_curve(
         for e,n,seed in product(ways, sorted(sizes), seeds):
             few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)
             start = time.time()
-            data = Rows(few, task, Recipe().replace(**e.recipe), text_col, label_col, texts, seed, work=Path(tmp))
+            recipe = Recipe().replace(**e.recipe)
+            data = Rows(few, task, recipe, text_col, label_col, texts, seed, work=Path(tmp), group_col=group_col)
             with quiet():
                 if e.prepare: e.prepare(data)
                 hits = row_scores(task, e.fit(data).scores(held), y)

@@ -47,6 +47,7 @@ class Rows:
     seed:int = 42
     minutes:float|None = None # Most minutes of one fit; None: no limit
     work:Path|None = None # Directory for files that several fits share
+    group_col:str|None = None # Column of groups whose rows are held out together
     cut:int = 0 # Number of trainings that the time limit ended early
     found:dict = field(default_factory=dict) # Settings of the classifier that the fit chose
 
@@ -271,15 +272,15 @@ def random_weights(rows):
 def search(rows):
     "Train all layers with the best of three rates and numbers of steps (successive halving, Jamieson and Talwalkar 2016)"
     df = rows.df.drop(columns='is_valid', errors='ignore')
-    parts = folds(df, rows.labels, rows.task, (1,2,3), rows.text_col)[1]
+    parts = folds(df, rows.labels, rows.task, (1,2,3), rows.text_col, group_col=rows.group_col)[1]
     c = vars(rows.recipe.classifier) | dict(task=rows.task)
     def train(i, **kw):
         held = df.assign(is_valid=np.isin(range(len(df)), parts[i][1]))
         return fine_tune_classifier(held, rows.arch, seed=rows.seed, **rows.columns, **c | kw)
     try: usual = train(0, cbs=Limit(rows.minutes and rows.minutes/15)) # 13 trainings, some of twice the steps
     except NoTime as e: raise NoTime(15*e.seconds) from None
-    scores = {(a*usual.lr, b*usual.schedule.total):[] for a,b in product((1,.5,2), (1,.5,2))}
-    scores[usual.lr, usual.schedule.total].append(usual.score.mean())
+    scores = {(a*usual.lr, b*usual.epochs):[] for a,b in product((1,.5,2), (1,.5,2))}
+    scores[usual.lr, usual.epochs].append(usual.score.mean())
     for i,k in enumerate((3,1)): # how many go on
         for (lr,epochs),o in scores.items():
             if len(o)==i: o.append(train(i, lr=lr, epochs=epochs).score.mean())

@@ -264,7 +264,9 @@ class Leaderboard:
         if self.slices is None: return ['Too few rows to say.']
         bad = self.slices[self.slices.below]
         rows = bad if len(bad) else self.slices.nsmallest(3, 'score')
-        says = [f"{o.slice}: {fmt(o.score)} on {o.rows} rows, elsewhere {fmt(o.score-o.difference)}" for o in rows.itertuples()]
+        sign,_ = self.measure
+        says = [f"{o.slice}: {fmt(sign*o.score)} on {o.rows} rows, elsewhere {fmt(sign*(o.score-o.difference))}"
+                for o in rows.itertuples()]
         return says if len(bad) else ['Nowhere measurably more often than elsewhere. The lowest scores:', *says]
 
     def to_markdown(self, picture=None): # `picture`: path relative to the Markdown file
@@ -433,14 +435,16 @@ class _Run:
             return from_hf(at)
         def fit(name):
             e = b.plan[name]
-            rows = replace(self.all, recipe=Recipe().replace(**e.recipe), seed=b.seeds[0], minutes=max(2*b.price(name), 60)/60)
+            minutes = max(2*b.price(name), 60)/60 if 'arch' in e.needs else None
+            rows = replace(self.all, recipe=Recipe().replace(**e.recipe), seed=b.seeds[0], minutes=minutes)
             res = e.fit(rows)
             b.found |= rows.found
             return res
         with quiet():
             try: members = [*map(fit, b.members(b.winner) or [b.winner])]
             except Exception as e:
-                b.notes[b.winner] = f'failed on all rows: {e}'
+                why = f'it needs about {fmt_time(e.seconds)}' if isinstance(e, NoTime) else e
+                b.notes[b.winner] = f'failed on all rows: {why}'
                 _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
                 return
             res = members[0] if len(members)==1 else Ensemble(members)
@@ -503,7 +507,7 @@ def leaderboard(
         _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)
-        rows = Rows(df, task, text_col=text_col, label_col=label_col, unlabelled=texts, work=work)
+        rows = Rows(df, task, text_col=text_col, label_col=label_col, group_col=group_col, unlabelled=texts, work=work)
         run = _Run(board, rows, scored, minutes, path, log)
         run.run()
         if board.winner:

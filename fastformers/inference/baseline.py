@@ -145,7 +145,7 @@ class TextBaseline(BasePredictor):
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
         if not task.linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
         if task.multi_label: labels = [task.read_row({'label':o}, 'label') for o in labels] # 'a;b' too
-        pairs = not (task.per_token or isinstance(texts[0], str))
+        pairs = not task.per_token and isinstance(texts[0], (tuple,list))
         for o in ([] if task.per_token else texts):
             if not isinstance(o, (tuple,list) if pairs else str):
                 raise TypeError(f"`texts` are {'pairs of '*pairs}strings, got {o!r:.60}")

@@ -73,9 +73,9 @@ def to_onnx(
     predictor,path = from_hf(path, device='cpu'),Path(path)
     if not isinstance(predictor, Predictor):
         raise TypeError(f"{path} holds {predictor!r}; only a single network becomes a graph")
-    model,task = predictor.model,predictor.task
-    if texts is not None and (task.of_parts or not task.classes):
-        raise TypeError(f"`texts` are for labels of whole texts; this is {task}")
+    model = predictor.model
+    if texts is not None and (predictor.task.of_parts or not predictor.task.classes):
+        raise TypeError(f"`texts` are for labels of whole texts; this is {predictor.task}")
     if isinstance(model, TextClassifier) and model.selector:
         raise ValueError("a graph has the last hidden states only; train with `hidden_states=-1`")
     model.hf.set_attn_implementation('eager')

@@ -19,6 +19,7 @@ from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastai.basics import Callback, L, Learner, delegates, patch
 from fastai.callback.fp16 import MixedPrecision
+from fastai.callback.tracker import TrackerCallback
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
@@ -261,7 +262,10 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
 def _last_metrics(learn):
     "Measure the metrics on the validation rows, None before training"
     if not vars(learn.recorder).get('metric_names') or not len(learn.dls.valid): return
-    with learn.no_logging(), learn.no_bar(): values = learn.validate()
+    rec,trackers = vars(learn.recorder),[o for o in learn.cbs if isinstance(o, TrackerCallback)] # they expect a fit
+    old = dict(rec)
+    with learn.no_logging(), learn.no_bar(), learn.removed_cbs(trackers): values = learn.validate()
+    rec.update(old)
     return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
 
 def _write(learn, path, readme=False, **facts):

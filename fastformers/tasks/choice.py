@@ -61,7 +61,7 @@ class Choice(Task):
         return self._number(r[label_col], choice_row([r[c] for c in self.text_col])[1:])
     def _number(self, o, cs):
         if o in cs: return cs.index(o)
-        if o in range(len(cs)) and str(o) not in cs: return int(o)
+        if o in range(len(cs)) and (str(o) not in cs or cs.index(str(o))==o): return int(o)
         raise ValueError(f"the label {o!r} is neither one of the candidates nor a number from 0 to {len(cs)-1}, "
                          f"or the text of another: {cs!r:.80}")
     def fit(self, labels): return self

@@ -238,7 +238,7 @@ def _windows(e, max_len, truncation, windows, overlap):
     a = seq.index(last)
     b = a+seq.count(last)
     before,text,after = [*range(a)],[*range(a, b)],[*range(b, len(seq))]
-    if last: # the first text of a pair is in each window, and fills at most half of it
+    if last and 0 in seq: # the first text of a pair is in each window, and fills at most half of it
         end,over = seq.index(0)+seq.count(0),len(before)+len(after)-max_len//2
         if over>0: del before[end-over:end]
     room = max_len-len(before)-len(after)

@@ -10,11 +10,13 @@ such as "null" or "NA" stays a text. With `chunksize` the result is an iterator 
 __all__ = ['read_texts', 'check_columns']
 
 # %% ../../nbs/text/04_readers.ipynb #2c17e957
-import gzip, re
+import gzip, logging, re
 from itertools import islice
 import pandas as pd
 from fastcore.foundation import L
 from ..files import did_you_mean, find_path
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
 def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
@@ -107,7 +109,7 @@ def _numbers(o):
     "Convert a column `o` of numbers and empty cells, which was read as strings, to numbers with missing values"
     if not pd.api.types.is_string_dtype(o) or not (o=='').any(): return o
     numbers = pd.to_numeric(o, errors='coerce')
-    if numbers.isna().all() or (numbers.isna() & (o!='')).any(): return o
+    if numbers.isna().all() or (numbers.isna() & (o!='')).any() or (numbers.abs()>2**53).any(): return o
     return numbers if (numbers%1>0).any() else numbers.astype('Int64')
 
 def _table(path, kind, text_col, sep, **kwargs):
@@ -116,16 +118,16 @@ def _table(path, kind, text_col, sep, **kwargs):
     if kind=='jsonl': res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, **kwargs)
     else:
         sep = (sep or {'csv':',','tsv':'\t'}[kind]).replace(r'\t', '\t')
-        res = pd.read_csv(path, sep=sep, keep_default_na=False, low_memory=False,
-                          dtype=dict.fromkeys(L(text_col), str), **kwargs)
+        if len(sep.encode())==1: kwargs['low_memory'] = False # one type for a whole column
+        res = pd.read_csv(path, sep=sep, keep_default_na=False, dtype=dict.fromkeys(L(text_col), str), **kwargs)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
         texts = [c for c in L(text_col) if c in df]
-        if kind=='tsv' and any({*'\t\n'} <= {*str(o)} for c in texts for o in df[c]):
-            raise ValueError('a text holds tabs and lines: a lone " may have joined rows; write each as "", and quote its text, or '
-                             "pass the result of pd.read_csv(path, sep='\\t', quoting=3)")
-        yield df.apply(lambda o: o if o.name in texts else _numbers(o))
+        if sep=='\t' and any({*'\t\n'} <= {*str(o)} for c in texts for o in df[c]):
+            _log.warning(f'{path}: a text holds tabs and lines; has a lone " joined rows? Without quotes read it by '
+                         "pd.read_csv(path, sep='\\t', quoting=3)")
+        yield df if kind=='jsonl' else df.apply(lambda o: o if o.name in texts else _numbers(o))
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
@@ -137,5 +139,6 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         names = [*map(str, df.columns)]
         raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
     group = cols.get('group_col')
-    if group is not None and (no := (df[group].isna() | (df[group]=='')).sum()):
-        raise ValueError(f"{no} of {len(df)} rows have no {group!r}; give each a group, or leave `group_col` out")
+    for c in L(group):
+        if no := (df[c].isna() | df[c].astype(str).eq('')).sum():
+            raise ValueError(f"{no} of {len(df)} rows have no {c!r}; give each a group, or leave `group_col` out")

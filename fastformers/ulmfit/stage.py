@@ -422,7 +422,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += time.time()-start
     if stage.price: stage.price = meter.read()
-    _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
+    if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
