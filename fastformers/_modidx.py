@@ -783,7 +783,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'fastformers.files.writes': ('files.html#writes', 'fastformers/files.py')},
             'fastformers.hub': { 'fastformers.hub._from_hub': ('hub.html#_from_hub', 'fastformers/hub.py'),
                                  'fastformers.hub._shipped': ('hub.html#_shipped', 'fastformers/hub.py'),
-                                 'fastformers.hub.download': ('hub.html#download', 'fastformers/hub.py'),
+                                 'fastformers.hub.model_dir': ('hub.html#model_dir', 'fastformers/hub.py'),
                                  'fastformers.hub.not_found': ('hub.html#not_found', 'fastformers/hub.py'),
                                  'fastformers.hub.push': ('hub.html#push', 'fastformers/hub.py'),
                                  'fastformers.hub.resolve_arch': ('hub.html#resolve_arch', 'fastformers/hub.py')},

@@ -227,8 +227,8 @@ def predict_file(answer, chunks, out, sep=','):
     out.writelines(_gather(text)) # of the last chunks, if there are fewer than processes
 
 def _open(path, device=None):
-    from fastformers.hub import download, resolve_arch # without torch
-    if not os.path.isdir(path := resolve_arch(path)): path = download(path)
+    from fastformers.hub import model_dir
+    path = model_dir(path) # an error before torch is imported
     from fastformers.inference.predictor import from_hf
     return from_hf(path, device=device)
 

@@ -217,8 +217,8 @@ class Leaderboard:
                 f'scores {fmt(d)} less, ' if sign>0 else f'has {fmt(d)} more, ') + (
                 f"so each hundredth of it costs {_time(more/(100*d))}" if low>0 else 'no measurable difference: it will do as well')
         res = [use+'.', price+'.']
-        words = 'TF-IDF' in self.plan and self.done('TF-IDF')
-        if name!='TF-IDF' and words and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
+        both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
+        if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
             mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
             res.append(f"It mends {mended} of the rows that TF-IDF gets wrong, and breaks {broken}.")
         for k in self.scored:

@@ -10,10 +10,10 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
-import json, os, torch
+import json, torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from ..hub import download, resolve_arch
+from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
 from ..files import Registry, write_json
@@ -127,8 +127,7 @@ def from_hf(
     backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, in float32, without fastai"
-    at = resolve_arch(path, revision)
-    path = Path(at if os.path.isdir(at) else download(at, revision)).absolute()
+    path = Path(model_dir(path, revision)).absolute()
     try: return _open(path, device, head, revision, backend)
     except Exception as e:
         e.add_note(f"On opening {path}.")

@@ -14,7 +14,6 @@ import copy, re
 from contextlib import ExitStack, contextmanager
 import matplotlib.pyplot as plt
 import numpy as np, pandas as pd, torch
-from fastai.learner import Learner
 from ..inference.answers import as_texts
 from ..inference.predictor import Predictor
 from .embeddings import open_network

@@ -138,7 +138,6 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
         names = [*map(str, df.columns)]
         raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
-    group = cols.get('group_col')
-    for c in L(group):
+    for c in L(cols.get('group_col')):
         if no := (df[c].isna() | df[c].astype(str).eq('')).sum():
             raise ValueError(f"{no} of {len(df)} rows have no {c!r}; give each a group, or leave `group_col` out")
