@@ -126,6 +126,41 @@ def test_the_public_surface_is_one_file(site):
     assert not (lost := [n for n in o.__all__ if callable(getattr(o, n)) and f'`{n}' not in s]), lost
     assert 'fine_tune_classifier(' in s and 'how_do_i.html' in s
 
+def formulas(root):
+    "The formulas of the notebooks: those in Markdown that stand between dollar signs, outside code"
+    for nb in sorted((root/'nbs').rglob('[!_.]*.ipynb')):
+        for c in json.loads(nb.read_text('utf-8'))['cells']:
+            prose = re.sub(r'`[^`]*`', '', ''.join(c['source'])) if c['cell_type']=='markdown' else ''
+            yield from ((nb.name, a or b) for a,b in re.findall(r'\$\$(.+?)\$\$|\$([^$\n]+)\$', prose))
+
+@pytest.fixture(scope='module')
+def drawn(docs):
+    "A function that turns Markdown into HTML, as for a page of the site"
+    from markdown import Markdown
+    return Markdown(extensions=['formulas:Formulas', 'tables']).convert
+
+@pytest.mark.parametrize('src,want', [
+    (r'of $\frac{a}{b}$ and $x_i$, `$c$`', 2), (r'$$\sum_i x_i$$', 1), (r'$a$ begins a line', 1), (r'| a |' '\n|---|\n' r'| $p_{LM}$ |', 1),
+    (r'costs $5 and $6', 0), (r'a `$x$` b', 0), (r'\$x\$', 0), ('```\n$x$\n```', 0), ('5 $ and 6 $ more', 0), ('$a $', 0)])
+def test_formulas_are_mathml(drawn, src, want):
+    html = drawn(src)
+    assert html.count('<math')==want and (want==0 or '$' not in re.sub('<code>.*?</code>', '', html)), html
+    assert ('display="block"' in html)==src.startswith('$$')
+
+def test_a_wrong_formula_fails_the_build(drawn):
+    with pytest.raises(Exception, match='nosuchcommand'): drawn(r'$\nosuchcommand{x}$')
+
+def test_each_formula_can_be_drawn(root, drawn):
+    found = [*formulas(root)]
+    assert len(found)>50
+    for name,o in found: assert '<math' in drawn(f'${o}$'), (name, o)
+
+def test_formulas_need_no_script(root, site, pages):
+    html = {n:(site/n).read_text('utf-8') for n in pages}
+    assert sum(o.count('<math') for n,o in html.items() if not n.startswith('source/'))==len([*formulas(root)])
+    assert not (raw := [n for n,p in pages.items() if not n.startswith('source/') and re.search(r'\\(frac|sum|mathrm|lambda|alpha)\b', text(p))]), raw
+    assert (site/'assets/math.woff2').exists() and (site/'assets/math.woff2.LICENSE').exists()
+
 def test_notes_are_there(pages): assert {'log.html','changelog.html','results.html','contributing.html'} <= pages.keys()
 
 def test_all_is_rendered(pages):
