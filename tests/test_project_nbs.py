@@ -1,5 +1,5 @@
 "The notebooks are the source of the modules, and the order of the rooms is the order of imports"
-import ast, importlib.util, json, os, re, shutil, subprocess, sys, sysconfig
+import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
 from pathlib import Path
 import pytest
 
@@ -136,3 +136,51 @@ def test_outputs_hold_no_error(root):
 def test_no_name_of_fastai_is_shadowed():
     import fastai.text.all as f, fastformers.all as o
     assert not (bad := [n for n in o.__all__ if hasattr(f, n) and getattr(f, n) is not getattr(o, n)]), f'these are other names of fastai.text.all: {bad}'
+
+# What nbdev's own commands do
+
+def names(src):
+    "The names that a cell defines, and those that it takes from others"
+    top = symtable.symtable(src, 'cell', 'exec')
+    made = {o.get_name() for o in top.get_symbols() if o.is_assigned() or o.is_imported()}
+    def used(t): return {o.get_name() for o in t.get_symbols() if o.is_referenced() and (t is top or o.is_global())}.union(*map(used, t.get_children()))
+    return made, used(top)-made
+
+def unready(cells):
+    "The cells that nbdev executes when it processes a page, since they hold an import, though those that define what they need are left out"
+    ran,left,need = set(),set(),{}
+    for c in cells:
+        src = ''.join(c['source'])
+        if c['cell_type']!='code' or re.search(r'^[%!]|^#\|\s*eval:\s*false', src, re.M): continue
+        made,used = names(src)
+        exported = re.search(r'^#\|\s*export', src, re.M)
+        if exported or any(isinstance(o, (ast.Import,ast.ImportFrom)) for o in ast.walk(ast.parse(src))):
+            ran |= made
+            if not exported: need[src] = used
+        else: left |= made
+    return {k.splitlines()[0]:o for k,v in need.items() if (o := v&left-ran)}
+
+def test_a_cell_with_an_import_needs_no_cell_without_one(root):
+    bad = {nb.name:o for nb in notebooks(root) if (o := unready(read(nb)['cells']))}
+    assert not bad, f'nbdev-proc-nbs runs cells with imports alone; put these imports in cells of their own: {bad}'
+
+def test_such_a_cell_is_found():
+    def cells(*srcs): return [dict(cell_type='code', source=o) for o in srcs]
+    assert unready(cells('x = 1', 'import json\ny = [x for _ in z]'))=={'import json':{'x'}}
+    assert not unready(cells('x = 1', 'import json', 'y = x', 'import os\nz = os.sep'))
+    assert unready(cells('x = 1', 'def f():\n    import json\n    return x'))=={'def f():':{'x'}}
+
+@pytest.mark.slow
+def test_nbdev_processes_all_pages(root, tmp_path):
+    "With a Quarto that does nothing; what it leaves beside the notebooks is ignored by git"
+    shutil.copytree(root, new := tmp_path/'new', ignore=shutil.ignore_patterns('.*', '__pycache__', 'runs', 'models', '_docs', '_proc'))
+    shutil.copy(root/'.gitignore', new)
+    (quarto := tmp_path/'quarto').write_text('#!/bin/sh\n')
+    quarto.chmod(0o755)
+    before = {*new.rglob('*')}
+    env = {k:v for k,v in os.environ.items() if k!='IN_TEST'} | dict(PATH=f"{tmp_path}:{os.environ['PATH']}", PYTHONPATH=str(new))
+    r = subprocess.run([Path(sysconfig.get_path('scripts'))/'nbdev-proc-nbs', '--n-workers', '2'], cwd=new, env=env, capture_output=True, text=True)
+    assert r.returncode==0, r.stdout+r.stderr
+    ignored = (new/'.gitignore').read_text().split()
+    left = {o.relative_to(new) for o in new.rglob('*')}-{o.relative_to(new) for o in before}
+    assert not (odd := [o for o in map(str, left) if '__pycache__' not in o and not any(o==i or o.startswith(i.strip('/')+'/') or o+'/'==i for i in ignored)]), odd
