@@ -377,6 +377,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'fastformers/callback/schedule.py'),
                                                'fastformers.callback.schedule.lp_ft': ( 'callback/schedule.html#lp_ft',
                                                                                         'fastformers/callback/schedule.py'),
+                                               'fastformers.callback.schedule.now': ( 'callback/schedule.html#now',
+                                                                                      'fastformers/callback/schedule.py'),
                                                'fastformers.callback.schedule.one_cycle': ( 'callback/schedule.html#one_cycle',
                                                                                             'fastformers/callback/schedule.py'),
                                                'fastformers.callback.schedule.plot_schedule': ( 'callback/schedule.html#plot_schedule',

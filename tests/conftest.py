@@ -1,6 +1,7 @@
 "What all tests share: no hub, few threads, marks that say what a test needs"
 import json, os, shutil, subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.update(HF_HUB_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
 os.environ.setdefault('OMP_NUM_THREADS', '2')
@@ -82,6 +83,17 @@ def without_fastai():
         return out
     yield run
     p.stdin.close(); p.wait()
+
+@pytest.fixture
+def clock(monkeypatch):
+    "A clock that is a millisecond later whenever it is read, so that a busy machine is as fast as any; `skip(s)` lets `s` seconds pass"
+    clock = SimpleNamespace(seconds=0.)
+    def skip(s):
+        clock.seconds += s
+        return clock.seconds
+    clock.skip = skip
+    monkeypatch.setattr('fastformers.callback.schedule.time', SimpleNamespace(monotonic=lambda: skip(.001)))
+    return clock
 
 @pytest.fixture
 def deeper(tmp_path):

@@ -16,6 +16,7 @@ from fastformers.ulmfit.recipe import read_recipe
 from fastformers.ulmfit.stage import fine_tune_lm
 
 df = intents(120)
+pytestmark = pytest.mark.usefixtures('clock') # minutes are no longer on a busy machine
 words = ['largest class','TF-IDF']
 scores = ['score','low','high','against_tfidf','fits']
 

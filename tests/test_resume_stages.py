@@ -134,7 +134,6 @@ def test_a_stage_with_minutes_ends_in_time_and_counts_those_of_before(start, tmp
     "Six seconds in all, three quarters of them for the second step of the schedule, although the machine becomes slow and the stage is stopped"
     clock = SimpleNamespace(now=0.)
     monkeypatch.setattr('fastformers.callback.schedule.time', SimpleNamespace(monotonic=lambda: clock.now))
-    for o in ('stage','record'): monkeypatch.setattr(f'fastformers.ulmfit.{o}.time', SimpleNamespace(time=lambda: clock.now, process_time=lambda: clock.now))
     kwargs = dict(bs=8, lr=1e-3, minutes=.1, precision='fp32', schedule=lambda n: Schedule([[0.]*(n-1)+[1.], [1.]*n], [1.,3.]))
     f = partial(fine_tune_classifier, tiny_df(), start, resume=Resume(tmp_path/'c', every=3), **kwargs)
     whole,cut,rest = Clock(clock),Clock(clock, stop=2.),Clock(clock)

@@ -11,7 +11,7 @@ Callbacks for frozen layers are in `callback.freeze`."""
 __all__ = ['schedules', 'anneals', 'Schedule', 'unfreeze_from', 'full_tune', 'head_only', 'gradual_unfreeze',
            'sequential_unfreeze', 'lp_ft', 'head_first', 'probe_first', 'chain_thaw', 'discriminative_lrs', 'one_cycle',
            'slanted_triangular', 'linear_warmup', 'table_for', 'plot_schedule', 'drop_frozen_grads', 'acts_in_step',
-           'in_fit', 'ScheduleRunner', 'check_batches']
+           'now', 'in_fit', 'ScheduleRunner', 'check_batches']
 
 # %% ../../nbs/callback/00_schedule.ipynb #111a5689
 import math, time
@@ -219,6 +219,10 @@ def acts_in_step(cb):
     "Return True if callback `cb` has an event inside a training step"
     return any(hasattr(cb, o) for o in _in_step)
 
+def now()->float: # seconds; every budget in minutes is counted by it
+    "Read the clock"
+    return time.monotonic()
+
 def in_fit(cb):
     "Return True during `fit`, False during `validate`, `get_preds` and `predict`"
     return not cb.learn.lock.locked()
@@ -240,7 +244,7 @@ class ScheduleRunner(Callback):
         if self.minutes: self.seconds = self.shared(self.seconds)
         self.since = self.now()  # time of the last tick
 
-    def now(self): return self.shared(time.monotonic())
+    def now(self): return self.shared(now())
 
     def tick(self):
         "Add the time since the last tick to the seconds of the fit"

@@ -8,10 +8,11 @@ How many labels are enough, and how many does a network save? `label_curve` trai
 __all__ = ['nested_order', 'LabelCurve', 'label_curve']
 
 # %% ../../nbs/compare/02_curve.ipynb #e273108b
-import logging, tempfile, time
+import logging, tempfile
 from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
+from ..callback.schedule import now
 from .entries import Rows, labels_in, plan, quiet
 from ..interpret.slices import row_scores
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid
@@ -119,12 +120,12 @@ def label_curve(
     with tempfile.TemporaryDirectory() as tmp:
         for e,n,seed in product(ways, sorted(sizes), seeds):
             few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)
-            start = time.time()
+            start = now()
             recipe = Recipe().replace(**e.recipe)
             data = Rows(few, task, recipe, text_col, label_col, texts, seed, work=Path(tmp), group_col=group_col)
             with quiet():
                 if e.prepare: e.prepare(data)
                 hits = row_scores(task, e.fit(data).scores(held), y)
-            rows.append(dict(entry=e.name, labels=n, seed=seed, hits=hits, seconds=round(time.time()-start, 1)))
+            rows.append(dict(entry=e.name, labels=n, seed=seed, hits=hits, seconds=round(now()-start, 1)))
             _log.info(f"{e.name}, {n} labels, seed {seed}: {task.score_name} {hits.mean():.3f}")
     return LabelCurve(rows, task.score_name)

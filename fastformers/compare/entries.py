@@ -11,7 +11,7 @@ __all__ = ['entries', 'Rows', 'labels_in', 'folds', 'Entry', 'plan', 'entry', 'l
            'contrastive', 'label_spreading', 'stage2', 'adapters', 'averaged_weights', 'random_weights', 'search']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
-import logging, time, warnings
+import logging, warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -23,6 +23,7 @@ from fastai.torch_core import set_seed
 from sklearn.model_selection import StratifiedGroupKFold
 from ..callback.contrastive import Contrastive
 from ..callback.progress import terminal_progress
+from ..callback.schedule import now
 from ..data.labels import read_labels, split_rows
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
@@ -173,7 +174,7 @@ class Limit(Callback):
     def before_fit(self): self.steps = []
     def after_batch(self):
         if self.limit is None or not self.training or len(self.steps)>8: return
-        self.steps.append(time.time())
+        self.steps.append(now())
         if len(self.steps)<9: return
         halves = 1+any(isinstance(o, Contrastive) for o in self.learn.cbs) # a fit with the other loss follows
         seconds = np.median(np.diff(self.steps))*self.n_epoch*self.n_iter*halves
@@ -194,9 +195,9 @@ def check_pass(learn, minutes):
     x = dl.one_batch()[0]
     with evaluating(learn.model):
         learn.model(x[:2]) # the first call is slow
-        start = time.time()
+        start = now()
         learn.model(x)
-    seconds = (time.time()-start)*dl.lengths.sum()/x.numel()
+    seconds = (now()-start)*dl.lengths.sum()/x.numel()
     if seconds>60*minutes: raise NoTime(seconds)
 
 @entry('frozen probe', ('arch','linear'), classifier=dict(epochs=0.), lm=dict(objective='none'))

@@ -9,7 +9,7 @@ Each finished fit is a file with its scores: a comparison that was stopped goes 
 __all__ = ['measured', 'Leaderboard', 'leaderboard']
 
 # %% ../../nbs/compare/01_leaderboard.ipynb #36cc3344
-import base64, html, io, json, logging, re, shutil, tempfile, time
+import base64, html, io, json, logging, re, shutil, tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from fastcore.foundation import L, first
 from matplotlib.figure import Figure
 from safetensors import safe_open
 from safetensors.torch import save_file
+from ..callback.schedule import now
 from .entries import NoTime, Rows, folds, labels_in, plan, quiet
 from ..data.labels import as_frame, lm_texts, read_labels, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
@@ -337,14 +338,14 @@ def _load(path, board):
 class _Run:
     "Run the entries of a `Leaderboard` within the minutes"
     def __init__(self, board, rows, scored, minutes, path, log):
-        self.board,self.all,self.scored,self.path,self.log,self.start = board,rows,scored,path,log,time.time()
+        self.board,self.all,self.scored,self.path,self.log,self.start = board,rows,scored,path,log,now()
         self.seconds = 60*minutes-sum(o['seconds']+o['prepare_seconds'] for _,o in board.fits.values())
 
     @property
     def left(self):
         "Return the seconds that are left before the winner is trained"
         last = 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0) # all rows take up to half as long again
-        return self.seconds-(time.time()-self.start)-last
+        return self.seconds-(now()-self.start)-last
 
     def lacks(self, e):
         "Say what the rows lack for the entry `e`, None if nothing"

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from ..callback.resume import differences
-from ..callback.schedule import Schedule
+from ..callback.schedule import Schedule, now
 from ..files import content_hash, to_json, write_json, write_text
 from ..interpret.intervals import fmt
 
@@ -55,17 +55,17 @@ def _nvml():
 class Meter:
     "Measure the seconds, CPU seconds and joules that pass from now on"
     def __init__(self):
-        self.time,self.cpu,self.used = time.time(),time.process_time(),self.counters()
+        self.time,self.cpu,self.used = now(),time.process_time(),self.counters()
         self.by = ' and '.join(self.used) or 'CPU seconds' # name of the method
 
     def counters(self): return {k:v for k,f in dict(RAPL=_rapl, NVML=_nvml).items() if (v := f()) is not None}
 
     def read(self, scale=1.): # `scale`: 1000/n for the price of a thousand texts, if there were n
         "Return seconds, CPU seconds, joules (None where nothing counts them) and the method, `by`"
-        now = self.counters()
-        used = [now.get(k,-1.)-v for k,v in self.used.items()]
+        new = self.counters()
+        used = [new.get(k,-1.)-v for k,v in self.used.items()]
         joules = scale*sum(used) if used and min(used)>=0 else None # counters begin again at 0
-        return dict(seconds=scale*(time.time()-self.time), cpu_seconds=scale*(time.process_time()-self.cpu),
+        return dict(seconds=scale*(now()-self.time), cpu_seconds=scale*(time.process_time()-self.cpu),
                     joules=joules, by=self.by)
 
 def fmt_price(prices):

@@ -12,7 +12,7 @@ __all__ = ['usual_epochs', 'small_config', 'pretrain_lm', 'fine_tune_lm', 'named
            'task_learner', 'test_rows', 'labelled_dl', 'first_texts', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
-import logging, math, time, warnings
+import logging, math, warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
 from ..callback.progress import Diverged, StopAtNaN, script_progress, terminal_progress # and `fit_halving`
 from ..callback.resume import Resume
-from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, schedules, table_for
+from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
@@ -187,10 +187,10 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
     usual = 'probe_first' if probe else 'head_first' if is_lm and learn.model.new_head else 'full_tune'
     title = f"{name}, seed {seed}"
     if is_lm or probe:
-        began = time.time()
+        began = now()
         stage.before,stage.score_before,_ = measure(learn)
-        took = time.time()-began
-        reserved = time.time()-meter.time + 2*took # validation at the end of the fit, evaluation after it
+        took = now()-began
+        reserved = now()-meter.time + 2*took # validation at the end of the fit, evaluation after it
     few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
     stage.contrasted = begin=='contrastive' or few and c.start is None and _contrasts(learn, c, stage.cross_validated)
@@ -408,7 +408,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
 
 def _refit(stage, c, learn, path, test_dl, meter):
     "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
-    start,tried,n = time.time(),stage.learner,len(learn.dls.train)
+    start,tried,n = now(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
     if stage.losses and not stage.probe_kept:
         epochs = stage.schedule.total*len(tried.dls.train)/n
@@ -420,7 +420,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
             learn = tried
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
-    stage.seconds += time.time()-start
+    stage.seconds += now()-start
     if stage.price: stage.price = meter.read()
     if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn)
