@@ -1,23 +1,22 @@
-"""S6, gradual unfreezing: seconds of an epoch in which few layers train, as shares of a full epoch, and of the head with `FrozenCache`
+"""S6, gradual unfreezing: seconds of an epoch in which few layers train, as shares of a full epoch
 
     FASTFORMERS_DATA=... python benchmarks/frozen.py                # IMDb at 256 tokens, MiniLM (6 blocks), fp32, one thread
 
-Contenders train the same reviews in the same batches: all layers; the head alone, with and without a cache; the head and the top k blocks. The one with the cache has seen each review before: its first epoch is timed once, apart.
-An epoch is the training pass, from the first batch to the last: loader, check of the weights, states, model, loss, backward pass, optimizer. First it is checked that runs with and without the cache have the same losses.
+Contenders train the same reviews in the same batches: all layers; the head alone; the head and the top k blocks.
+An epoch is the training pass, from the first batch to the last: loader, check of the weights, states, model, loss, backward pass, optimizer.
 An epoch in which k of L blocks train would cost (L+2k)/3L of a full one, if a backward pass costs two forward passes and nothing else costs anything. Takes about four minutes on one thread and writes results/frozen.json.
 """
 from functools import partial
 from timing import *
 from common import data_files, quiet, read, save
 
-def learner(dls, open_blocks, precision, cache, drop_mult=1.):
+def learner(dls, open_blocks, precision):
     "MiniLM of which the head and the top `open_blocks` blocks train, None: all of it"
     import torch
-    from fastformers.callback.freeze import FrozenCache
     from fastformers.learner.core import classifier_learner
     from fastformers.callback.compute import cpu_bf16
     torch.manual_seed(0)
-    learn = classifier_learner(dls, 'minilm', drop_mult=drop_mult, cbs=[cpu_bf16(enabled=precision=='bf16'), *([FrozenCache()] if cache else [])])
+    learn = classifier_learner(dls, 'minilm', cbs=[cpu_bf16(enabled=precision=='bf16')])
     learn.create_opt()
     if open_blocks is not None: learn.freeze_to(-1-open_blocks)
     return learn
@@ -33,16 +32,6 @@ def epoch(learn, lr=5e-4):
     watch = Watch()
     with learn.no_logging(), learn.no_bar(): learn.fit(1, lr, cbs=watch)
     return dict(s=watch.secs[0], cpu_s=watch.secs[1], losses=[float(o) for o in learn.recorder.losses])
-
-def same_losses(dls, precision):
-    "Largest difference of a loss in two epochs of the head with and without the cache, without dropout"
-    import torch
-    def losses(cache):
-        learn = learner(dls, 0, precision, cache, drop_mult=0.)
-        torch.manual_seed(0)
-        dls.train.passes = 0 # the order is a function of the pass
-        return sum((epoch(learn)['losses'] for _ in range(2)), [])
-    return max(abs(a-b) for a,b in zip(losses(False), losses(True), strict=True))
 
 def main():
     p = parser(__doc__)
@@ -60,30 +49,20 @@ def main():
     df = read(data_files('imdb/train.csv.gz')[0]).sample(args.rows+2, random_state=0)[['text','label']]
     df['is_valid'] = [i<2 for i in range(len(df))] # no validation is timed
     dls = classifier_dls(df, 'minilm', bs=args.bs, max_len=args.max_len, device='cpu')
-    few = classifier_dls(df[:12], 'minilm', bs=4, max_len=64, device='cpu')
     L,ks = 6,[int(o) for o in args.ks.split(',')]
-    gap = same_losses(few, 'fp32')
-    print(f'largest difference of a loss with and without the cache {gap:.1e}')
     make = partial(learner, dls, precision=args.precision)
-    learners = {'all open':make(None, cache=False), 'head alone':make(0, cache=False), 'head alone, cached':make(0, cache=True),
-                **{f'top {k} of {L} blocks':make(k, cache=False) for k in ks}}
-    first = epoch(learners['head alone, cached'])
+    learners = {'all open':make(None), 'head alone':make(0), **{f'top {k} of {L} blocks':make(k) for k in ks}}
     says = lambda o: f"{o['s']:8.3f} s, {o['cpu_s']:8.3f} s of the processor"
-    print(f'  first epoch of the head, cached: {says(first)}', flush=True)
     runs = in_turn({name:partial(epoch, o) for name,o in learners.items()}, args.repeats, says)
-    kept = learners['head alone, cached'].frozen_cache
     def share(name, f='s'): return ratio([o[f] for o in runs[name]], [o[f] for o in runs['all open']])
     def times(o, x): return spread([i/x for i in o['each']])
-    rows = [('S6 head alone, cached, share of a full epoch', share('head alone, cached'), '<=', .02), ('   the same by processor time', share('head alone, cached', 'cpu_s'), '<=', .02),
-            ('   head alone without the cache', share('head alone'), '', None)]
+    rows = [('   head alone, share of a full epoch', share('head alone'), '', None)]
     for k in ks:
         name,ideal = f'top {k} of {L} blocks',(L+2*k)/(3*L)
         rows += [(f'S6 {name}, share of a full epoch / {ideal:.3f}', times(share(name), ideal), '<=', 1.15), ('   the same by processor time', times(share(name, 'cpu_s'), ideal), '<=', 1.15)]
-    full = np.median([o['s'] for o in runs['all open']])
-    fig = {'reviews':args.rows, 'tokens':int(dls.train.lengths.sum()), 'kept':repr(kept), 'gb':kept.nbytes/1e9,
-           'seconds':{name:{f:spread([o[f] for o in v]) for f in ('s','cpu_s')} for name,v in runs.items()}, 'first epoch':{f:first[f] for f in ('s','cpu_s')},
-           'targets':targets(*rows, ('   first epoch of the head, cached, share of a full epoch', first['s']/full, '', None),
-                             ('S6 largest difference of a loss with and without the cache', gap, '<=', 1e-5))}
+    fig = {'reviews':args.rows, 'tokens':int(dls.train.lengths.sum()),
+           'seconds':{name:{f:spread([o[f] for o in v]) for f in ('s','cpu_s')} for name,v in runs.items()},
+           'targets':targets(*rows)}
     if not args.trial: save('frozen', args, vars(args), fig)
 
 if __name__=='__main__': main()

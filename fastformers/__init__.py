@@ -6,9 +6,9 @@ Modules:
 - `fastformers.callback.auxiliary_lm`: Add the language model's loss to the classifier's, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.compute`: Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.contrastive`: Draw the vectors of texts of one class together and push those of other classes away: `Contrastive`
-- `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`, `keep_layers`
+- `fastformers.callback.distil`: Train one network on the answers of several, or a small one on those of a large one: `Distil`
 - `fastformers.callback.distributed`: Train one network in several processes, on several GPUs or machines: `Distributed`
-- `fastformers.callback.freeze`: Keep frozen weights unchanged, and train a head fast: `FreezeGrads`, `FrozenEval`, `FrozenCache`
+- `fastformers.callback.freeze`: Keep frozen weights unchanged, and run frozen layers without dropout: `FreezeGrads`, `FrozenEval`
 - `fastformers.callback.keep_vectors`: Train a sentence encoder further on your texts without losing its sentence vectors: `KeepVectors`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`

@@ -37,10 +37,9 @@ from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
 from .callback.schedule import Schedule, full_tune, head_only, gradual_unfreeze, sequential_unfreeze
 from .callback.schedule import lp_ft, chain_thaw, plot_schedule, discriminative_lrs
 from .callback.schedule import one_cycle, slanted_triangular, linear_warmup
-from .callback.freeze import FrozenCache
 from .callback.regularize import L2SP, RDrop
 from .callback.auxiliary_lm import AuxiliaryLM
-from .callback.distil import Distil, keep_layers
+from .callback.distil import Distil
 from .callback.compute import precision, TokenAccumulation
 from .callback.resume import Resume
 from .learner.core import lm_learner, classifier_learner

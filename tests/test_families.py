@@ -2,7 +2,6 @@
 import copy, logging, pickle, sys, threading, pytest, torch, torch.nn.functional as F, transformers
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from fastformers.models import core as models
-from fastformers.callback.distil import keep_layers
 from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
@@ -362,30 +361,3 @@ def test_pairs_of_a_decoder_after_a_language_model(family, tmp_path):
     mine = learn.get_preds(dl=dls.test_dl(pairs.iloc[:5]))[0]
     assert (from_hf(tmp_path/'clf', device='cpu').scores(texts)-mine).abs().max()<1e-5
 
-
-# ---- fewer blocks
-
-one_list = [f for f in everyone if f not in ('albert','xlm','flaubert','funnel')]
-odd_first = 'modernbert t5 mt5'.split()               # block 0 has no norm, or the relative positions of all
-
-@pytest.mark.parametrize('keep', [[0,2],[1,2],[2]], ids=str)
-@pytest.mark.parametrize('family', one_list)
-def test_a_network_of_fewer_blocks_is_the_same_after_reading(family, keep, tmp_path):
-    torch.manual_seed(0)
-    auto = AutoModelForCausalLM if family in decoders else AutoModel
-    def opened(arch): return LanguageModel(*load_hf(auto, arch)).eval() if family in decoders else HFModel(*load_body(arch)).eval()
-    model,tok = opened(tiny_arch(family)),HFTokenizer(tiny_tok(family))
-    for p in model.parameters(): p.data = 3*p if p.ndim>1 else p+.1*torch.randn_like(p)
-    if keep[0] and family in odd_first:
-        with pytest.raises(ValueError, match='begin `keep` with 0'): keep_layers(model, keep)
-        return
-    keep_layers(model, keep).save(tmp_path)
-    again,x = opened(tmp_path),tok(texts[0])[None]
-    x = x.replace(predicted=x.real)
-    assert again.loaded.new==again.loaded.dropped==[] and len(block_modules(again.body))==len(keep)
-    assert torch.allclose(model(x), again(x), atol=1e-5)
-    if family in decoders: assert len({LMPredictor(o, tok).generate('The film', max_new_tokens=6) for o in (model, again)})==1
-
-@pytest.mark.parametrize('family', ['albert','xlm','flaubert','funnel'])
-def test_shared_and_parallel_blocks_stay(family):
-    with pytest.raises(ValueError, match=f'blocks of {family} are shared'): keep_layers(HFModel(*load_body(tiny_arch(family))), [0])

@@ -5,7 +5,6 @@ from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM, AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer, pipeline
 from fastformers import cli
 from fastformers.callback.auxiliary_lm import AuxiliaryLM
-from fastformers.callback.freeze import FrozenCache
 from fastformers.callback.regularize import RDrop
 from fastformers.data.block import tokenizer_of
 from fastformers.inference.predictor import Ensemble, from_hf
@@ -201,10 +200,6 @@ def test_a_head_for_texts_is_refused_for_tokens():
 def test_callbacks_work_with_rows_of_outputs(kind):
     learn = trained(kind, 'bert', cbs=[RDrop(.5), AuxiliaryLM(.5)])
     assert all(np.isfinite(learn.recorder.losses)) and float(learn.r_drop.divergence)>0
-    a,b = trained(kind, 'bert', epochs=0),trained(kind, 'bert', epochs=0, cbs=FrozenCache())
-    for o in (a,b):
-        torch.manual_seed(1); o.model.head.eval(); o.freeze(); o.fit(2, 1e-2)
-    for p,q in zip(a.model.head.parameters(), b.model.head.parameters()): assert gap(p, q)<1e-4 # other rows run together
 
 @pytest.mark.parametrize('kind', ['tags','spans','choice'])
 def test_a_stage_reports_them(kind, tmp_path):

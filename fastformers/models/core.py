@@ -139,8 +139,6 @@ class HFModel(nn.Module):
     is_lm = False # Does it predict tokens?
     new_head = False # Is the head random and the body loaded?
     new_tokens = 0 # Number of embeddings that `fit_vocab` added
-    state_modules = () # Modules that compute the hidden states which feed the head, for `FrozenCache`
-    state_cache = None # Set by `FrozenCache`: tokens -> cached hidden states
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
     task = None # The `Task` of the outputs, with labels and temperature; None: a body or language model
@@ -300,15 +298,13 @@ class TextClassifier(HFModel):
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
         self.new_head = self.loaded.loaded>0
     @property
-    def state_modules(self): return [o for o in (self.body, self.selector) if o is not None]
-    @property
     def mix(self):
         "Return the `ScalarMix` that feeds the head, None without one"
         return self.selector and self.selector.mix
     def forward(self, x):
         x = as_tokens(x)
         if self.task and self.task.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
-        h = (self.state_cache or self.states)(x)
+        h = self.states(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
             args = [h.float(), x.real]
             if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.starts)
