@@ -1,9 +1,12 @@
 "Masks are a function of (seed, pass, content, position); 15 % of the ordinary tokens, 80/10/10"
-import pytest, torch
+import math, pytest, torch
 from itertools import combinations
 from fastai.callback.core import Callback
 from fastformers.text.core import as_tokens
 from fastformers.learner.core import lm_learner
+from fastformers.objectives.core import hash_below, splitmix64
+from fastformers.objectives.mlm import budget
+from fastformers.papers.spanbert import SpanMLM
 from fastformers.text.tokenizer import ordinary_ids
 from test_contracts_common import *
 
@@ -40,6 +43,23 @@ def test_each_row_has_exactly_its_share_of_ordinary_tokens_masked(style, side, p
     assert new.predicted.sum(1).tolist()==[max(round(p*n), 1) for n in ok.sum(1).tolist()]
     assert not (new.predicted & ~ok).any() and torch.equal(new.predicted, y!=-100) and torch.equal(y[y!=-100], x.ids[y!=-100])
     assert torch.equal(new.ids[~new.predicted], x.ids[~new.predicted]) and torch.equal(new.attention_mask, x.attention_mask)
+
+def test_integers_give_the_masks_of_float64():
+    "Some GPUs lack float64, with which shares were computed once"
+    g = torch.Generator().manual_seed(0)
+    h = torch.cat([torch.randint(-2**63, 2**63-1, (200_000,), generator=g), torch.tensor([0,-1,1,2**63-1,-2**63,2047,2048])])
+    unit = ((h >> 11) & ((1<<53)-1)).double()/(1<<53)
+    near = [float(unit[i])+e*2**-53 for i in range(20) for e in (-1,0,1)]                      # a hash at the edge
+    for share in [.8, .8+.1, .9, .5, 1/3, 1., 0., *torch.rand(50, generator=g, dtype=torch.float64).tolist(), *near]:
+        assert torch.equal(hash_below(h, share), unit<share)
+    ok = torch.rand(400, 513, generator=g)<torch.rand(400, 1, generator=g)
+    n = ok.sum(1)
+    for p in [.15, .3, .5, 1., 1/7, .05, .0001, *torch.rand(100, generator=g, dtype=torch.float64).tolist()]:
+        assert torch.equal(budget(ok, p), (n.double()*p).round().long().clamp(min=1).minimum(n))
+    assert budget(torch.zeros(2, 5).bool(), .5).tolist()==[0,0] and budget(torch.ones(3, 0).bool(), .5).tolist()==[0,0,0]
+    span = SpanMLM(tiny_tok('bert'))
+    u = ((splitmix64(h+3) >> 11) & ((1<<53)-1)).double()/(1<<53)*(1-.8**10)
+    assert torch.equal(span.span_lengths(h), 1+(torch.log1p(-u)/math.log(.8)).long())
 
 def test_80_10_10_of_the_predicted_tokens():
     tok = tokenizer('bert')

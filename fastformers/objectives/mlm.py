@@ -18,14 +18,14 @@ from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM
 from ..models.families import get_meta
 from ..text.tokenizer import need_rust, ordinary_ids
-from .core import Objective, hash_to_unit, shift_right, splitmix64
+from .core import Objective, hash_below, shift_right, splitmix64
 from .metrics import token_metrics
 
 # %% ../../nbs/objectives/02_mlm.ipynb #3b9a2408
 def budget(ok, p):
     "Compute the share `p` of the number of positions `ok` in each row, rounded, at least one `(bs,)`"
-    n = ok.sum(1)
-    return (n.double()*p).round().long().clamp(min=1).minimum(n)
+    n,shares = ok.sum(1),torch.tensor([round(i*p) for i in range(ok.shape[1]+1)])
+    return shares.to(ok.device)[n].clamp(min=1).minimum(n) # in Python: some GPUs lack float64
 
 def lowest(h, ok, p):
     "Mark the share `p` of each row's positions `ok` that has the lowest hash `h`, at least one, `(bs, sl)`"
@@ -64,11 +64,11 @@ class MLM(Objective):
 
     def hide(self, x, m, unit): # (tokens, targets)
         "Hide the tokens of `x` at `m` by a mask, a random token or nothing, alike for the same hash `unit`"
-        h,u = self.hash(x),hash_to_unit(splitmix64(unit+1))
+        h,drawn = self.hash(x),splitmix64(unit+1)
         ids,known = x.ids,self.words.to(x.device)
         other = known[shift_right(splitmix64(h+2),1) % len(known)]
-        new = torch.where(u<sum(self.replace), other, ids)
-        new = torch.where(u<self.replace[0], self.tok.mask_token_id, new)
+        new = torch.where(hash_below(drawn, sum(self.replace)), other, ids)
+        new = torch.where(hash_below(drawn, self.replace[0]), self.tok.mask_token_id, new)
         return x.replace(ids=torch.where(m, new, ids), predicted=m), torch.where(m, ids, -100)
     def encodes(self, b): return self.hide(b[0], self.mask(b[0]), self.hash(b[0]))
 

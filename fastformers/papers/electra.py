@@ -24,7 +24,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 from ..text.core import as_tokens
 from ..models.core import HFModel, LanguageModel, ModelInputs, predicted_at
 from ..models.load import load_hf
-from ..objectives.core import TokenLoss, hash_to_unit, reduce_rows, token_hash
+from ..objectives.core import TokenLoss, reduce_rows, shift_right, token_hash
 from ..objectives.metrics import TokenMean
 from ..objectives.mlm import MLM
 
@@ -48,9 +48,9 @@ def fill(
 ):
     "Fill each predicted position of `x` with one of `words`, drawn from `logits`"
     at,words = predicted_at(x.predicted),words.to(x.device)       # (bs, k)
-    u = hash_to_unit(token_hash(x, seed)).gather(1, at)
+    u = shift_right(token_hash(x, seed), 11).gather(1, at) # in [0, 2^53)
     cdf = logits[...,words].float().softmax(-1).cumsum(-1)
-    drawn = torch.searchsorted(cdf, u[...,None].to(cdf)).clamp(max=len(words)-1)[...,0]
+    drawn = torch.searchsorted(cdf, u[...,None].to(cdf)/(1<<53)).clamp(max=len(words)-1)[...,0]
     return x.replace(ids=torch.where(x.predicted, x.ids.scatter(1, at, words[drawn]), x.ids))
 
 class Electra(HFModel):

@@ -20,7 +20,7 @@ from ..text.core import as_tokens
 from ..models.core import LanguageModel, join_rows
 from ..models.families import is_causal
 from ..objectives.clm import CLM
-from ..objectives.core import hash_to_unit, splitmix64
+from ..objectives.core import hash_below, splitmix64
 from ..objectives.mlm import MLM
 
 # %% ../../nbs/papers/05_gpt_bert.ipynb #eb8dad69
@@ -64,7 +64,7 @@ class Hybrid(MLM, CLM):
     def ordinary(self, x): return super().ordinary(x) & F.pad(x.real[:,:-1], (1,0)) # with a token before it
     def causal_rows(self, x):
         "Draw the causal rows, True in `(bs, 1)`"
-        return hash_to_unit(splitmix64((self.hash(x)*x.real).sum(1, keepdim=True))) < self.causal
+        return hash_below(splitmix64((self.hash(x)*x.real).sum(1, keepdim=True)), self.causal)
 
     def encodes(self, b):
         x,(hidden,_) = b[0],super().encodes(b)

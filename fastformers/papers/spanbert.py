@@ -10,9 +10,8 @@ In our log ("every objective on one bench") spans are hard to guess: after two m
 __all__ = ['SpanMLM']
 
 # %% ../../nbs/papers/07_spanbert.ipynb #a2000004
-import math
 import torch
-from ..objectives.core import hash_to_unit, splitmix64
+from ..objectives.core import hash_below, splitmix64
 from ..objectives.mlm import WholeWordMLM, budget
 
 # %% ../../nbs/papers/07_spanbert.ipynb #57517fe3
@@ -22,8 +21,8 @@ class SpanMLM(WholeWordMLM):
 
     def span_lengths(self, h):
         "Draw a number of words for each hash in `h`"
-        u = hash_to_unit(splitmix64(h+3)) * (1-(1-self.stop)**self.longest)
-        return 1 + (torch.log1p(-u)/math.log(1-self.stop)).long()
+        up_to = [1-(1-self.stop)**n for n in range(1, self.longest+1)] # shares of at most n words, before the cut
+        return 1 + sum(~hash_below(splitmix64(h+3), o/up_to[-1]) for o in up_to[:-1])
 
     def spans(self, x):
         "Return 1 + the position where the span that hides a token begins, 0 for visible tokens `(bs, sl)`"
