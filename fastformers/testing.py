@@ -257,12 +257,22 @@ def check_task(
         hold(same, "the saved classifier does not answer as `learn.predict`")
 
 # %% ../nbs/12_testing.ipynb #fdc76b81
+def _acts_below(model, group, block, x):
+    "Check whether the output of the module `block` depends on one of the parameters `group` of `model`"
+    for p in model.parameters(): p.requires_grad_(False)
+    for p in group: p.requires_grad_()
+    seen = []
+    hook = block.register_forward_hook(lambda m,args,out: seen.append(_many(out)[0].requires_grad))
+    with torch.enable_grad(): model(x)
+    hook.remove()
+    return any(seen)
+
 def check_family(
     config # A small `PretrainedConfig`
 ):
     "Check layer groups, padding and saving of a family, or raise an AssertionError that says what is broken"
     from fastformers.models.core import TextClassifier
-    from fastformers.models.families import block_modules, layer_groups
+    from fastformers.models.families import block_modules, layer_groups, vocab_size
     from fastformers.models.heads import PoolingHead
     from fastformers.models.load import load_body
     from fastformers.text.core import TensorTokens
@@ -276,7 +286,10 @@ def check_family(
     hold(len(groups)==len(blocks)+2, "the layer groups are not embeddings, blocks and head")
     ids = sorted(id(p) for g in groups for p in g)
     hold(ids==sorted(map(id, model.parameters())), "a parameter is not in exactly one layer group")
-    rows = [TensorTokens(torch.randint(10, config.vocab_size, (n,))) for n in (12,7,9,12)]
+    rows = [TensorTokens(torch.randint(10, vocab_size(config), (n,))) for n in (12,7,9,12)]
+    below = _acts_below(model, groups[-1], blocks[-1][-1], rows[0][None])
+    hold(not below, "the top group, which `freeze()` leaves to train, acts below the last block; "
+                    "name its parameters as `before` in `family_meta`")
     with torch.no_grad(), tempfile.TemporaryDirectory() as d:
         alone = predicted(model)
         most = 2e-5*max(1., float(alone.abs().max()))

@@ -1,8 +1,9 @@
 "What the package expects of each objective, task and family, and that `fastformers.testing` finds what is broken in others"
 import pytest, torch
-from transformers import AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 from fastformers.models.core import LanguageModel
-from fastformers.models.families import FamilyMeta, family_meta
+from fastformers.models.families import FamilyMeta, block_modules, family_meta, layer_groups
+from fastformers.models.load import load_body
 from fastformers.objectives.core import Objective, TokenLoss, objectives
 from fastformers.objectives.metrics import token_metrics
 from fastformers.objectives.mlm import MLM
@@ -21,6 +22,30 @@ def test_a_task(name): check_task(tasks[name])
 
 @pytest.mark.parametrize('family', tiny_families)
 def test_a_family(family): check_family(tiny_arch(family))
+
+small = dict(vocab_size=1024, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64, pad_token_id=0)
+gemma = small | dict(num_hidden_layers=4, num_key_value_heads=2, head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=1024,
+                     num_kv_shared_layers=0, layer_types=['sliding_attention','full_attention']*2)
+rope = dict(full_attention=dict(rope_type='default', rope_theta=10000., partial_rotary_factor=.5))
+odd = { # family -> its config, parameters that act below the blocks but are registered after them; hrm_text has two stacks of blocks
+    'gemma4_text':(gemma | dict(global_head_dim=8), 'embed_tokens_per_layer per_layer_model_projection per_layer_projection_norm'),
+    'gemma4':(dict(text_config=gemma | dict(global_head_dim=8)), 'language_model.embed_tokens_per_layer language_model.per_layer_model_projection'),
+    'gemma3n_text':(gemma | dict(altup_num_inputs=2, laurel_rank=4, activation_sparsity_pattern=[0.]*4), 'embed_tokens_per_layer altup_projections.0'),
+    'neomme':(small | dict(num_key_value_heads=2, head_dim=8, embedding_rank=16, layer_types=['full_attention']*3, rope_parameters=rope), 'value_embeddings'),
+    'hrm_text':(small | dict(num_key_value_heads=4, num_layers_per_stack=2, head_dim=8, H_cycles=2, L_cycles=2), ''),
+    'canine':(small | dict(hidden_dropout_prob=0., num_hash_buckets=64), 'chars_to_molecules.conv projection.conv'),
+    'cpmant':(small | dict(dim_head=8, dim_ff=64, prompt_types=4, prompt_length=2), 'input_embedding segment_embedding position_bias')}
+
+@pytest.mark.parametrize('family', odd)
+def test_only_what_follows_the_last_block_trains_after_freeze(family):
+    config = AutoConfig.for_model(family, **odd[family][0])
+    check_family(config)
+    body = load_body(config)[0]
+    names = {id(p):k for k,p in body.named_parameters()}
+    low,*_ = layer_groups(body)
+    for o in odd[family][1].split(): assert any(names[id(p)].startswith(o) for p in low), o
+    blocks = {id(p) for b in block_modules(body) for m in b for p in m.parameters()}
+    assert family!='hrm_text' or all(id(p) in blocks for k,p in body.named_parameters() if '_module.layers' in k)
 
 # ---- broken ones
 
@@ -84,3 +109,5 @@ def test_a_broken_family_is_named(monkeypatch):
     with pytest.raises(AssertionError, match='fnet: padding changes predictions'): check_family(tiny_arch('fnet'))
     monkeypatch.setitem(family_meta, 'funnel', FamilyMeta(chain=('encoder.blocks','encoder.blocks'), min_len=5))
     with pytest.raises(AssertionError, match='funnel: the layer groups are not'): check_family(tiny_arch('funnel'))
+    monkeypatch.delitem(family_meta, 'deberta-v2')
+    with pytest.raises(AssertionError, match='deberta-v2: the top group.*acts below the last block'): check_family(tiny_arch('deberta-v2'))

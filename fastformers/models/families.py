@@ -24,7 +24,7 @@ class FamilyMeta:
     "Facts about a model family that cannot be read from the module tree"
     blocks: tuple = () # Names of parallel `ModuleList`s whose k-th members together are block k
     chain: tuple = () # Names of `ModuleList`s that run one after the other; all their members are blocks
-    before: tuple = () # Prefixes of parameters of the embeddings that are registered after the blocks
+    before: tuple = () # Prefixes of other parameters that act before or between the blocks but are registered after them
     segments: bool|None = None # Pass segment ids? None: if the config has more than one segment type
     bidirectional: bool|None = None # Is the family an encoder? None: if it has a masked LM
     padding: bool|None = None # Does padding on the right change no prediction? None: found by a self-test
@@ -34,13 +34,13 @@ class FamilyMeta:
     vocab: int|None = None # Size of the vocabulary of a family whose config does not say it
     encoder: str|None = None # For an encoder-decoder: name of the transformers class that is its encoder only
 
-_REL = ('encoder.rel_embeddings', 'encoder.LayerNorm', 'encoder.conv')
+_REL = FamilyMeta(before=('encoder.LayerNorm', 'encoder.conv')) # of relative positions
+_PER_LAYER = tuple(p+o for p in ('','language_model.') for o in ('per_layer_','altup_projections')) # inputs of each layer
 _ENCODERS = dict(t5='T5EncoderModel', mt5='MT5EncoderModel', umt5='UMT5EncoderModel')
 _XLM = FamilyMeta(blocks=('attentions','layer_norm1','ffns','layer_norm2'))
 family_meta = {
     'xlm': _XLM, 'flaubert': _XLM,
-    'deberta': FamilyMeta(before=_REL), 'deberta-v2': FamilyMeta(before=_REL),
-    'mpnet': FamilyMeta(before=('encoder.relative_attention_bias',)),
+    'deberta': _REL, 'deberta-v2': _REL,
     # XLNet's attention ends in a bare tensor
     'xlnet': FamilyMeta(segments=True, bidirectional=True, sublayers=('rel_attn.layer_norm','ff.layer_2')),
     'fnet': FamilyMeta(sublayers=('fourier.self','output.dense')),
@@ -50,7 +50,10 @@ family_meta = {
     'bert-generation': FamilyMeta(bidirectional=True), # has no masked LM
     # reads Unicode code points, which it hashes
     'canine': FamilyMeta(chain=tuple(f'{o}.layer' for o in ('initial_char_encoder','encoder','final_char_encoder')),
-                         bidirectional=True, min_len=4, vocab=0x110000),
+                         before=('chars_to_molecules','projection'), bidirectional=True, min_len=4, vocab=0x110000),
+    'cpmant': FamilyMeta(before=('position_bias',)),
+    'hrm_text': FamilyMeta(chain=('L_module.layers','H_module.layers')),
+    **{f'gemma{k}':FamilyMeta(before=_PER_LAYER) for k in ('3n','3n_text','4','4_text')},
     **{k:FamilyMeta(bidirectional=True, encoder=v) for k,v in _ENCODERS.items()}}
 
 def get_meta(config):
@@ -131,11 +134,11 @@ def named_groups(model): # Pairs (name, parameters) of groups with parameters
     body = getattr(model, 'body', getattr(model, 'base_model', model))
     blocks,before = block_modules(body),get_meta(body.config).before
     where = {id(p):i for i,b in enumerate(blocks,1) for m in b for p in m.parameters()}
-    top = len(blocks)+1
-    seen = False
+    tables = {id(p) for m in body.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    top,seen = len(blocks)+1,False
     for n,p in body.named_parameters():
         if id(p) in where: seen = seen or where[id(p)]<top
-        else: where[id(p)] = top if seen and not n.startswith(before or ('\0',)) else 0
+        else: where[id(p)] = top if seen and id(p) not in tables and not n.startswith(before or ('\0',)) else 0
     names = ['embeddings', *(f'block {i}' for i in range(1,top)), 'head']
     groups = [[] for _ in names]
     adapters = getattr(model, 'adapters', None) # a Hugging Face model by itself has none
