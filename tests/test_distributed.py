@@ -15,19 +15,23 @@ warnings.filterwarnings('ignore')
 from datetime import timedelta
 from pathlib import Path
 import torch, torch.distributed as dist
-from fastai.basics import Callback, SGD, defaults
+from fastai.basics import Callback, CrossEntropyLossFlat, SGD, defaults
 from fastai.callback.progress import ProgressCallback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.torch_core import set_seed
+from fastformers.callback.auxiliary_lm import AuxiliaryLM
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.contrastive import Contrastive
+from fastformers.callback.distil import Distil
+from fastformers.callback.keep_vectors import KeepVectors
 from fastformers.callback.regularize import L2SP
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import classifier_dls, lm_dls
-from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
+from fastformers.papers.uda import Consistency
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 from transformers import BertForMaskedLM
 from fastformers.ulmfit.recipe import Recipe
@@ -47,6 +51,8 @@ def learner(kind, bs=8, cbs=None, drop_mult=0., **kwargs):
         return lm_learner(lm_dls(df, tok, obj(tok), seq_len=32, bs=bs, device='cpu'), tiny_arch(family, num_hidden_layers=1), **how)
     rows = tiny_tags() if kind=='tags' else df
     return classifier_learner(classifier_dls(rows, tiny_tok(), bs=bs, device='cpu'), tiny_arch('bert', num_hidden_layers=2), **how)
+
+def rare(): return CrossEntropyLossFlat(weight=torch.tensor([.3,1.,3.])) # rows weigh differently in the loss
 
 def result(learn):
     rec = learn.recorder
@@ -94,7 +100,10 @@ def refused(cb):
     except Exception as e: return str(e)
 
 equal = dict(mlm=lambda: fit('mlm'), clm=lambda: fit('clm', opt_func=SGD), tags=lambda: fit('tags'), unfreeze=lambda: fit('classifier', 2.5),
-    contrastive=lambda: fit('classifier', 2.5, cbs=Contrastive()),
+    contrastive=lambda: fit('classifier', 2.5, cbs=Contrastive()), vectors=lambda: fit('mlm', cbs=KeepVectors(5.)),
+    auxiliary=lambda: fit('classifier', 2.5, cbs=AuxiliaryLM(arch=tiny_arch('bert', num_hidden_layers=2)), loss_func=rare()),
+    distil=lambda: fit('classifier', 2.5, cbs=Distil(as_predictor(learner('classifier'))), loss_func=rare()),
+    unlabelled=lambda: fit('classifier', 2.5, cbs=Consistency([*df.text[:20]], confidence=.3), loss_func=rare()),
     windows=lambda: fit('classifier', 2.5, cbs=[TokenAccumulation(n_acc=20), L2SP(), GradientClip(.1)]),
     tokens=lambda: fit('mlm', cbs=TokenAccumulation(n_tokens=300), opt_func=SGD), stages=lambda: lm_stages('one' if alone else 'two'), stage=lambda: stage('whole'),
     run=lambda: whole_run('one' if alone else 'two'))
@@ -147,7 +156,7 @@ def gap(a, b):
     assert a['weights'].keys()==b['weights'].keys()
     return max(float((v-b['weights'][k]).abs().max()) for k,v in a['weights'].items())
 
-@pytest.mark.parametrize('job', 'mlm clm tags unfreeze contrastive windows tokens stages stage run'.split())
+@pytest.mark.parametrize('job', 'mlm clm tags unfreeze contrastive vectors auxiliary distil unlabelled windows tokens stages stage run'.split())
 def test_two_processes_reach_the_weights_of_one(done, job):
     one,(a,b) = done['one'][0][job],(o[job] for o in done['two'])
     assert gap(one, a)<1e-5 and gap(a, b)==0

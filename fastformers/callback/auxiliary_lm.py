@@ -14,9 +14,10 @@ from ..text.core import as_tokens
 from ..text.tokenizer import check_same_tok
 from ..models.core import LanguageModel, split_sequences
 from ..models.load import fit_vocab, load_hf, quiet_hf
-from ..objectives.core import Objective
+from ..objectives.core import Objective, reduce_rows
 from ..objectives.clm import default_objective
 from ..data.block import tokenizer_of
+from .distributed import gathered_rows
 from .regularize import Regularizer, check_shapes, plain_params
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class AuxiliaryLM(Regularizer):
         self.objective.pct_train = self.pct_train
         x,*_ = split_sequences(as_tokens(self.xb[0])) # of texts in windows
         x,*y = self.objective((x,), split_idx=0)
-        loss = self.objective.loss_func(self.model.lm(x), *y)
+        pred = self.model.lm(x)
+        rows,n = self.objective.loss_func(pred, *y, reduction='none'),self.objective.row_weights(pred, *y)
+        loss = reduce_rows(gathered_rows(self.learn, rows), gathered_rows(self.learn, n), 'mean')
         self.lm_loss = loss.detach()
         return self.weight*loss

@@ -12,7 +12,7 @@ __all__ = ['contrastive_loss', 'class_order', 'Contrastive']
 import numpy as np, torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from .distributed import gathered, is_idle
+from .distributed import gathered_rows
 from .regularize import Regularizer
 from ..models.heads import mean_pool
 
@@ -65,5 +65,5 @@ class Contrastive(Regularizer):
     def after_pred(self): self.hook.remove()
 
     def penalty(self):
-        v,y = (gathered(o[:0] if is_idle(self.learn) else o) for o in (self.vectors, self.y))
+        v,y = (gathered_rows(self.learn, o) for o in (self.vectors, self.y))
         return contrastive_loss(v, y, self.temperature)-self.loss # instead of the output layer's loss

@@ -11,6 +11,7 @@ __all__ = ['Distil']
 # %% ../../nbs/callback/07_distil.ipynb #d1000005
 import torch
 import torch.nn.functional as F
+from .distributed import gathered_rows
 from .regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.predictor import Predictor, from_hf
@@ -36,7 +37,6 @@ class Distil(Regularizer):
                 raise ValueError("`Distil` needs one label a text and a teacher with the same labels; "
                                  f"got {task.labels} and {o.task.labels}")
             check_same_tok(tok.tok, o.tok.tok, 'the teacher')
-            o.model.to(self.dls.device)
 
     @torch.no_grad()
     def answers(self, x):
@@ -44,12 +44,12 @@ class Distil(Regularizer):
         keys = x.keys
         new = [i for i,k in enumerate(keys) if k not in self.known]
         if new:
-            probs = torch.stack([o.model(x[new]).float().softmax(-1) for o in self.members]).mean(0)
+            probs = torch.stack([o.model(x[new].to(o.device)).float().softmax(-1).to(x.device) for o in self.members]).mean(0)
             self.known.update(zip([keys[i] for i in new], probs))
         return torch.stack([self.known[k] for k in keys])
 
     def penalty(self):
         t = self.temperature
         p = (self.answers(as_tokens(self.xb[0])).log()/t).softmax(-1)
-        divergence = F.kl_div((self.pred.float()/t).log_softmax(-1), p, reduction='batchmean')
-        return self.weight*(t**2*divergence - self.loss)
+        divergence = F.kl_div((self.pred.float()/t).log_softmax(-1), p, reduction='none').sum(-1)
+        return self.weight*(t**2*gathered_rows(self.learn, divergence).mean() - self.loss)

@@ -12,6 +12,7 @@ __all__ = ['row_vectors', 'KeepVectors']
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
+from .distributed import gathered_rows
 from .regularize import Regularizer
 from ..models.families import evaluating
 from ..models.heads import mean_pool
@@ -42,4 +43,5 @@ class KeepVectors(Regularizer):
         x = as_tokens(objective_of(self.dls).decodes((as_tokens(self.x), self.yb[0]))[1])
         x = x.replace(predicted=torch.zeros_like(x.real)) # the row without masks
         start = torch.stack([self.start[k] for k in x.keys]).to(x.device).float()
-        return self.weight*(1-cosine_similarity(row_vectors(self.model, x), start)).mean()
+        far = 1-cosine_similarity(row_vectors(self.model, x), start)
+        return self.weight*gathered_rows(self.learn, far).mean()

@@ -23,7 +23,7 @@ from fastai.callback.tracker import TrackerCallback
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
-from ..callback.distributed import Distributed, n_processes, wait
+from ..callback.distributed import Distributed, n_processes, own_device, wait
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
@@ -101,6 +101,7 @@ def _learner(
     extend_rows(model, tfm.tok, arch)
     if model.adapters:
         _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
+    own_device(dls)
     model.to(dls.device) # fastai does so in a fit; a probe comes before
     every = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
@@ -235,9 +236,10 @@ def classifier_learner(
 _predict,_to_fp16,_to_bf16 = Learner.predict,Learner.to_fp16,Learner.to_bf16 # fastai's own
 
 def as_predictor(learn)->Predictor: # a predictor is returned as it is
-    "Make a `Predictor` of the `Learner` of a classifier, without a copy of its network"
+    "Make a `Predictor` of the `Learner` of a classifier, of its network where it is"
     if not isinstance(learn, Learner): return learn
-    return Predictor(learn.model, tokenizer_of(learn.dls), learn.model.task, reads_pairs(learn.dls))
+    model = learn.model
+    return Predictor(model, tokenizer_of(learn.dls), model.task, reads_pairs(learn.dls), next(model.parameters()).device)
 
 @patch
 def to_fp16(self:Learner, **kwargs):

@@ -14,12 +14,14 @@ __all__ = ['Consistency']
 import numpy as np, torch
 import torch.nn.functional as F
 from fastai.callback.mixup import NoneReduce
+from ..callback.distributed import gathered_rows
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
 from ..inference.answers import as_texts
 from ..interpret.checks import changed_copy
 from ..interpret.forgetting import stage_lm
 from ..models.families import evaluating
+from ..objectives.core import reduce_rows
 from ..objectives.mlm import MLM
 from .electra import fill
 from ..text.tokenizer import check_same_tok, load_tokenizer
@@ -88,7 +90,7 @@ class Consistency(Regularizer):
         p,n = self.pred.float().softmax(-1).gather(1, self.y[:,None])[:,0],self.pred.shape[1]
         keep = p<=1/n + (1-1/n)*self.pct_train
         with NoneReduce(self.loss_func) as f: each = f(self.pred, self.y)
-        return (each*keep).sum()/keep.sum().clamp(min=1)
+        return reduce_rows(gathered_rows(self.learn, each), gathered_rows(self.learn, keep), 'mean')
 
     def penalty(self):
         own = self.annealed()-self.loss if self.anneal else 0.
