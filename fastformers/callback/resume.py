@@ -73,7 +73,8 @@ def _decode(o):
 def set_random(state):
     "Restore what fastai's `get_random_states` returned, also after JSON"
     version,ints,gauss = state['random_state'] # Python needs tuples
-    set_random_states(**{**state, 'random_state':(version, tuple(ints), gauss)})
+    gpus = state['torch_cuda_state'][:torch.cuda.device_count()] # this machine may have fewer
+    set_random_states(**{**state, 'random_state':(version, tuple(ints), gauss), 'torch_cuda_state':gpus})
 
 _learner = 'train_iter','pct_train','final_record' # attributes of the learner itself
 
@@ -92,7 +93,8 @@ def get_state(learn)->tuple: # (state for JSON, tensors by name)
                  opt=[])
     for k,p in ps.items():
         for n,v in _opt_state(opt).get(p, {}).items():
-            if isinstance(v, Tensor): tensors[f'opt {v.device.type} {k} {n}'] = v
+            where = 'with' if isinstance(v, Tensor) and v.device==p.device else 'cpu' # as torch's Adam counts steps
+            if isinstance(v, Tensor): tensors[f'opt {where} {k} {n}'] = v
             else: state['opt'].append((k, n, v))
     if vars(learn).get('scaler'): state['scaler'] = learn.scaler.state_dict()
     def copied(o): return o.detach().as_subclass(Tensor).cpu().clone(memory_format=torch.contiguous_format)
@@ -112,8 +114,8 @@ def set_state(learn, state, tensors):
     for k,n,v in state['opt']: own.setdefault(ps[k], {})[n] = v
     for key,v in tensors.items():
         if not key.startswith('opt '): continue
-        _,device,k,n = key.split(' ')
-        own.setdefault(ps[k], {})[n] = v.to('cpu' if device=='cpu' else ps[k].device, copy=True)
+        _,where,k,n = key.split(' ')
+        own.setdefault(ps[k], {})[n] = v.to('cpu' if where=='cpu' else ps[k].device, copy=True)
     for k,v in state['hypers'].items(): opt.set_hyper(k, v)
     opt.frozen_idx = state['frozen_idx']
     for k,o in stateful(learn).items(): load_state(o, state['objects'].get(k, {}))

@@ -87,7 +87,7 @@ def integrated_gradients(predictor, text, at, words, steps=64):
         o = o[:,at]-o[:,rest].logsumexp(1) if predictor.task.one_class else o[:,at]
         grad, = torch.autograd.grad(o.sum(), seen[:1])
     weights = np.zeros(len(words))
-    for i,v in zip(places, (grad*seen[1]).sum(-1).mean(0).double().cpu().numpy()[real.numpy()]):
+    for i,v in zip(places, (grad*seen[1]).sum(-1).mean(0).cpu().double().numpy()[real.numpy()]):
         (a,b),part = e.offsets[i],e.sequence_ids[i] or 0
         hit = ((words.part==part) & (words.start<b) & (words.end>a)).to_numpy()
         if hit.any(): weights[hit] += v/hit.sum()

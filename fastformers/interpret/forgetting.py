@@ -55,7 +55,7 @@ def text_losses(model, rows, objective, bs:int=32)->tuple: # losses `(n,)`, numb
             x,y = objective((x.to(device),), split_idx=1)
             pred = model(x)
             ns[at] = objective.row_weights(pred, y).cpu().numpy()
-            sums[at] = objective.loss_func(pred, y, reduction='none').double().cpu().numpy()*ns[at]
+            sums[at] = objective.loss_func(pred, y, reduction='none').cpu().double().numpy()*ns[at]
     return sums,ns
 
 def forgetting(

@@ -10,7 +10,7 @@ __all__ = ['AuxiliaryTasks']
 
 # %% ../../nbs/papers/09_mt_dnn.ipynb #7e4df271
 import numpy as np
-from fastai.torch_core import no_random
+from fastai.torch_core import no_random, to_device
 from torch import nn
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
@@ -46,6 +46,7 @@ class AuxiliaryTasks(Regularizer):
             pairing = None if pairing=='together' else pairing
             def head(nf): return as_head(task.head(at=at, pairing=pairing), nf, task.n_out)
             heads[name] = TextClassifier(self.model.body, self.model.loaded, head)
+            heads[name].task = task # scales the outputs of a regression
             self.losses[name] = loss_for(task)
         self.model.others = heads
 
@@ -61,5 +62,5 @@ class AuxiliaryTasks(Regularizer):
         if self.pct_train>=self.until: return self.loss.new_zeros(())
         rng = np.random.default_rng((self.seed, sum(self.drawn.values())))
         name = str(rng.choice([*self.tasks], p=self.shares))
-        x,*y = self._batch(name)
+        x,*y = to_device(self._batch(name), self.dls.device)
         return self.weight*self.losses[name](self.model.others[name](x), *y)
