@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from fastcore.foundation import L
 from . import __version__
-from .files import atomic_file, check_dir, checkpoints_mark, delete_checkpoints, did_you_mean, writes, write_text
+from .files import atomic_file, check_dir, check_file, checkpoints_mark, delete_checkpoints
+from .files import did_you_mean, processes, writes, write_text
 from .ulmfit.recipe import DataConfig, Recipe, demo_recipe, parse, read_data, read_recipe
 from .ulmfit.recipe import read_table, section_types, settings, split_columns
 
@@ -157,7 +158,7 @@ def demo(args):
 # %% ../nbs/10_cli.ipynb #d33a0b64
 def compare(args):
     "Find the best way to make a classifier of your rows, in the minutes there are, and train it"
-    if _processes()[1]>1:
+    if processes()[1]>1:
         raise ValueError("`compare` runs in one process; start it without `torchrun`")
     d,path = args.data,check_dir(args.output, 'compare.json')
     if (path/'compare.json').exists() and not (args.resume or args.force):
@@ -202,19 +203,16 @@ def read_chunks(path, data): # (columns of the texts, iterator over tables)
     names = [*dict.fromkeys(c for o in chunks() for c in o)] # a line may lack a key
     return cols, (o.reindex(columns=names) for o in chunks())
 
-def _processes(): # of `torchrun`
-    return int(os.environ.get('RANK', 0)),int(os.environ.get('WORLD_SIZE', 1))
-
 def _gather(text='')->list: # in the other processes empty
     "Join the processes of `torchrun`, and send the `text` of each to the first"
-    if _processes()[1]==1: return [text]
+    if processes()[1]==1: return [text]
     from fastformers.callback.distributed import collected
     return collected(text)
 
 def predict_file(answer, chunks, out, sep=','):
     "Write the tables `chunks` with the columns that `answer` adds to the open file `out`"
     from tqdm import tqdm
-    (rank,n),text = _processes(),''
+    (rank,n),text = processes(),''
     with tqdm(unit=' rows', file=sys.stderr, disable=not writes()) as bar:
         for i,df in enumerate(chunks):
             if i%n==rank:
@@ -260,6 +258,7 @@ def predict(args):
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
     if args.out and (end := Path(args.out).suffix) not in ('','.csv','.tsv','.txt'):
         raise ValueError(f"`out` is a csv or tsv file, got {end}")
+    if args.out: check_file(args.out)
     if args.csv:
         cols,chunks = read_chunks(args.csv, args.data)
         _gather() # gives each process its GPU
@@ -268,9 +267,13 @@ def predict(args):
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
         sep = '\t' if '.tsv' in Path(args.out).suffixes else ','
-        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', newline='') as f:
+        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace', newline='') as f:
             predict_file(answer, chunks, f, sep)
-    elif args.csv: predict_file(answer, chunks, sys.stdout)
+    elif args.csv:
+        if 'utf' not in (name := sys.stdout.encoding or 'utf-8').lower():
+            logging.getLogger('fastformers').warning(f"the output is {name}: other characters are written as "
+                                                     r"\xe9 or \u2026; --out FILE writes UTF-8")
+        predict_file(answer, chunks, sys.stdout)
     else:
         texts,n = args.texts,len(args.texts)
         if predictor.task.fields: texts = [tuple(texts)] # the parts of one input
@@ -403,9 +406,9 @@ def _quiet():
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     os.environ.setdefault('HF_HUB_DISABLE_PROGRESS_BARS', '1')
     if not sys.warnoptions: warnings.simplefilter('ignore')
-    if writes(): return
-    logging.getLogger('fastformers').setLevel(logging.ERROR)
-    sys.stdout = open(os.devnull, 'w')
+    if sys.stdout is None or not writes(): sys.stdout = open(os.devnull, 'w')
+    if hasattr(sys.stdout, 'reconfigure'): sys.stdout.reconfigure(errors='backslashreplace') # it may be ASCII
+    if not writes(): logging.getLogger('fastformers').setLevel(logging.ERROR)
 
 def main(
     argv=None # Default: the arguments of the process

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-from ..files import atomic_file, find_path
+from ..files import atomic_file, check_file, find_path
 from ..models.core import HFClassifier, TextClassifier, padding_safe
 from ..models.families import evaluating
 from ..models.heads import PoolingHead
@@ -70,6 +70,7 @@ def to_onnx(
 )->Path: # `path/model.onnx`
     "Write the network in the directory `path` as an ONNX graph into it"
     _runtime()
+    check_file(Path(path)/_files['onnx'])
     predictor,path = from_hf(path, device='cpu'),Path(path)
     if not isinstance(predictor, Predictor):
         raise TypeError(f"{path} holds {predictor!r}; only a single network becomes a graph")

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from fastcore.foundation import L
 from safetensors.torch import load_model, save_model
 from torch import nn, Tensor
+from ..files import usual_modes
 from ..text.core import TensorTokens, as_tokens
 from .adapters import load_adapters, plain_state, save_adapters
 from .families import evaluating, get_meta, is_decoder, max_length, vocab_size
@@ -185,6 +186,7 @@ class HFModel(nn.Module):
         with quiet_hf(): self.hf.save_pretrained(path, state_dict=plain_state(self.hf))
         bottlenecks = self.adapters and self.adapters['method']=='bottleneck'
         if bottlenecks: save_adapters(self, Path(path)/ADAPTERS, head=False)
+        usual_modes(Path(path).glob('*.safetensors'))
 
     def fit_vocab(self, n_tokens):
         "Extend the embeddings to at least `n_tokens` rows"
@@ -332,6 +334,7 @@ class TextClassifier(HFModel):
         "Write the body as a checkpoint to the directory `path`, and the head to `head.safetensors` in it"
         super().save(path)
         save_model(self._above(), str(Path(path)/HEAD))
+        usual_modes([Path(path)/HEAD])
 
     def load_head(self, path):
         "Load the head from `head.safetensors` in the directory `path`"

@@ -15,6 +15,7 @@ from collections import Counter
 from fastcore.basics import first
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+from ..files import check_file
 from .core import valid_text
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #9a3efb5e
@@ -30,6 +31,7 @@ def train_tokenizer(
     if kind not in _trainers: raise ValueError(f"`kind` {kind!r} is none of {', '.join(_trainers)}")
     if isinstance(texts, str) or hasattr(texts, 'columns'):
         raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
+    if path is not None: check_file(f'{path}/tokenizer.json')
     texts = _draw((valid_text(o) for o in map(_checked, texts) if o and not o.isspace()), max_texts)
     tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
     if path is not None: tok.save_pretrained(path)

@@ -236,6 +236,10 @@ def _lm_objective(c, tok, seed, arch):
     if isinstance(cls, Objective): return cls
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate}))
 
+def _check_room(path, learn):
+    "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
+    if path is not None: check_dir(path, size=sum(o.nbytes for o in learn.model.state_dict().values()))
+
 def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume, cbs, **kwargs):
     if path is not None: check_dir(path)
     meter = Meter()
@@ -244,6 +248,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     objective = _lm_objective(c, tok, seed, arch)
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     with script_progress(): learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
+    _check_room(path, learn)
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
@@ -292,6 +297,7 @@ def pretrain_lm(
 ) -> Stage:
     "Train a tokenizer, if none is given, and a language model from random weights (stage 1)"
     (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
+    if path is not None: check_dir(path)
     c = c.sized()
     if not isinstance(data, TokenStore): data = as_frame(data, text_col)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
@@ -514,6 +520,7 @@ def fine_tune_classifier(
     if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
+    _check_room(path, learn)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
     stage = _train(learn, c, name, seed, resume=resume, meter=meter, tfidf=tfidf, test_sets=sets, **once)
     if first is not None:
