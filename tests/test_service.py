@@ -26,11 +26,11 @@ def ask(root, model):
     def f(body):
         r = Request(f'http://127.0.0.1:{port}/predict', json.dumps(body).encode(), {'content-type':'application/json'})
         try:
-            with urlopen(r, timeout=60) as o: return o.status, json.load(o)
+            with urlopen(r) as o: return o.status, json.load(o)
         except HTTPError as e: return e.code, json.load(e)
     p = subprocess.Popen([sys.executable, *command], env=env)
     try:
-        for _ in range(600):
+        while True:
             assert p.poll() is None, 'the service has ended'
             try: f({}); break
             except URLError: time.sleep(.1)

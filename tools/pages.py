@@ -18,7 +18,7 @@ def start(page, out):
     sys.stdout.flush()
     if pid := os.fork(): return pid
     for fd in (1,2): os.dup2(out.fileno(), fd)
-    try: ok,_ = test_nb(page, skip_flags=skip, basepath=root, cell_timeout=300)
+    try: ok,_ = test_nb(page, skip_flags=skip, basepath=root, cell_timeout=3600)
     except BaseException as e:
         print(repr(e))
         ok = False
