@@ -5,7 +5,7 @@ PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 FASTFORMERS_PRECISION=$${FASTFORMERS_PRECISION:-fp32}
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test test-all torture export readme docs docs-serve clean FORCE
+.PHONY: demo test test-all test-lowest torture export readme docs docs-serve clean FORCE
 
 demo: .venv/.demo           # the three stages, as settings.ini says, on text that is always there
 	fastformers demo --force
@@ -17,6 +17,9 @@ test: .venv/.dev            # the notebooks, then the tests, two at a time: both
 
 test-all: SLOW = --slow     # the tutorials, every family and the tests that take minutes too
 test-all: test
+
+test-lowest: .venv-lowest/.dev  # the tests, with the lowest versions of the dependencies that pyproject.toml allows
+	$(OFFLINE) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile $(SLOW)
 
 torture: .venv/.dev         # processes killed at random moments; random texts, tables, recipes and damaged directories; about a quarter of an hour
 	$(OFFLINE) $(PY) benchmarks/kills.py --kills 60
@@ -35,7 +38,7 @@ docs-serve: docs            # the same at http://localhost:8000
 	$(PY) -m http.server -b localhost -d _docs 8000
 
 clean:                      # what was built; .venv, caches of downloaded models and runs stay
-	rm -rf build dist *.egg-info _proc _docs .pytest_cache .hypothesis .venv/.dev .venv/.demo .venv/.docs .venv/*.log
+	rm -rf build dist *.egg-info _proc _docs .pytest_cache .hypothesis .venv/.dev .venv/.demo .venv/.docs .venv/*.log .venv-lowest
 	-find fastformers nbs tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -43,3 +46,8 @@ clean:                      # what was built; .venv, caches of downloaded models
 
 .venv/.%: .venv/bin/python FORCE    # the stamp is a copy: nbdev-export touches pyproject.toml without a change
 	@cmp -s pyproject.toml $@ || { $(PY) -m pip install -q --disable-pip-version-check -e '.[$(if $(filter demo,$*),minilm,$*)]' && cp pyproject.toml $@; }
+
+.venv-lowest/.dev: pyproject.toml   # `>=` of what the package needs becomes `==`; what only tests need comes in its newest version
+	$$(command -v python3.11 || command -v python3) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -c "import tomllib; print(*(o.replace('>=', '==') for o in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']), sep='\n')" > .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pip install -q --disable-pip-version-check -c .venv-lowest/lowest.txt -e '.[dev]' && touch $@

@@ -57,7 +57,11 @@ def language_model(family, objective):
 def classifier(family, **columns):
     df = pd.DataFrame(dict(columns, is_valid=valid(len(columns['text']))))
     dls = classifier_dls(df, tiny_tok(family), bs=4, device='cpu')
-    return classifier_learner(dls, tiny_arch(family), precision='fp32')
+    learn = classifier_learner(dls, tiny_arch(family), precision='fp32')
+    if family=='modernbert': # its first weights are drawn by `trunc_normal_`, otherwise in each version of torch
+        for p in learn.model.parameters():
+            if p.dim()>1: torch.nn.init.normal_(p.data, std=.02)
+    return learn
 
 runs = dict(
     mlm = lambda: language_model('bert', MLM),

@@ -131,7 +131,9 @@ class TransformerXLForCausalLM(_Base, GenerationMixin):
         if mems is None or not use_cache: return dict(input_ids=input_ids, attention_mask=attention_mask)
         return dict(input_ids=input_ids[:,mems[0]:], mems=mems)
     def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
-        return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs) | {'mems':outputs.mems}
+        kept = super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+        kept.pop('past_key_values', None) # up to transformers 5.23 `mems` are there too, and beams would order those alone
+        return kept | {'mems':outputs.mems}
     def _reorder_cache(self, mems, beams): return mems[0], [o.index_select(0, beams) for o in mems[1]]
 
 AutoConfig.register('transformer_xl', TransformerXLConfig)
