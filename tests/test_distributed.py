@@ -79,15 +79,10 @@ class Tick(Callback):
     "Replace the clock of a stage by one that moves with each batch, in the second process faster"
     def __init__(self): self.now,self.step = 0.,.01*(1+int(os.environ.get('RANK', 0)))
     def after_pred(self): self.now += self.step
-    def __enter__(self):
-        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now, process_time=lambda: self.now)
-        self.old = [mock.patch(f'fastformers.{o}.time', clock) for o in ('callback.schedule','ulmfit.stage','ulmfit.record')]
-        for o in self.old: o.start()
-    def __exit__(self, *args):
-        for o in self.old: o.stop()
 
 def by_clock():
-    with (tick := Tick()): return stage('clock', minutes=.01, cbs=tick)
+    tick = Tick()
+    with mock.patch('fastformers.callback.schedule.time', SimpleNamespace(monotonic=lambda: tick.now)): return stage('clock', minutes=.01, cbs=[tick])
 
 def stage(name, stop=None, resume=None, path=None, minutes=None, rank=None, cbs=None):
     "Stage 3, with dropout off; what it trained"
@@ -208,23 +203,41 @@ def test_callbacks_of_fastai_that_count_the_rows_of_one_process_are_refused(done
     for o in done['two']: assert 'use `TokenAccumulation`' in o['refused'][0] and 'leave out `distrib_ctx`' in o['refused'][1]
 
 labeller = '''
-import os, sys
+import json, os, sys
+import fastformers.inference.predictor # once for all commands
 from fastformers import cli
 from fastformers.inference.answers import BasePredictor
 cli.chunksize,whole,seen = 9,BasePredictor.predict_frame,[]
 def dies(self, df, **kwargs):
     seen.append(df)
-    if os.environ['RANK']==sys.argv[1] and len(seen)==2: os._exit(1)
+    if int(os.environ['RANK'])==dying and len(seen)==2: os._exit(1)
     return whole(self, df, **kwargs)
 BasePredictor.predict_frame = dies
-pids = []
-for rank in range(2):
-    if pid := os.fork(): pids.append(pid)
-    else:
-        os.environ['RANK'] = str(rank)
-        os._exit(cli.main('predict model --csv in.csv --out out.csv --device cpu'.split()))
-print(*(os.waitstatus_to_exitcode(os.waitpid(o, 0)[1]) for o in pids))
+for line in sys.stdin:
+    folder,port,dying = json.loads(line)
+    pids = []
+    for rank in range(2):
+        if pid := os.fork(): pids.append(pid)
+        else:
+            os.chdir(folder)
+            for o in (1,2): os.dup2(os.open('says', os.O_WRONLY|os.O_CREAT|os.O_APPEND), o)
+            os.environ.update(RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='localhost', MASTER_PORT=str(port))
+            try: os._exit(cli.main('predict model --csv in.csv --out out.csv --device cpu'.split()))
+            finally: os._exit(99)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(o, 0)[1]) for o in pids]), flush=True)
 '''
+
+@pytest.fixture(scope='module')
+def in_two():
+    "A function that labels the table of a folder in two processes, of which `dying` ends at its second chunk, and returns their exit codes and what they say"
+    env = {**os.environ, 'PYTHONPATH':str(repo)}
+    p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', labeller], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    def run(folder, dying=None):
+        with socket.create_server(('localhost', 0)) as s: port = s.getsockname()[1]
+        print(json.dumps([str(folder), port, dying]), file=p.stdin, flush=True)
+        return json.loads(p.stdout.readline()), (folder/'says').read_text()
+    yield run
+    p.stdin.close(); p.wait()
 
 @pytest.fixture(scope='module')
 def table(tmp_path_factory):
@@ -235,31 +248,24 @@ def table(tmp_path_factory):
     assert main(['predict', str(d/'model'), '--csv', str(d/'in.csv'), '--out', str(d/'one.csv'), '--device', 'cpu'])==0
     return d
 
-def in_two(d, dies):
-    "Exit codes of two processes that label the table, and what they say; process `dies` ends at its second chunk"
-    with socket.create_server(('localhost', 0)) as s: port = s.getsockname()[1]
-    env = {**os.environ, 'PYTHONPATH':str(repo), 'WORLD_SIZE':'2', 'MASTER_ADDR':'localhost', 'MASTER_PORT':str(port)}
-    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', labeller, str(dies)], cwd=d, env=env, capture_output=True, text=True)
-    return res.stdout.splitlines()[-1].split(), res.stderr                             # torch 2.10 prints lines of gloo before it
-
 @pytest.mark.parametrize('rows', [60, 5])
-def test_two_processes_write_the_predictions_of_one(table, tmp_path, rows):
+def test_two_processes_write_the_predictions_of_one(table, in_two, tmp_path, rows):
     for o in ('in.csv','one.csv'): (tmp_path/o).write_text(''.join((table/o).open().readlines()[:rows+1]))
     (tmp_path/'model').symlink_to(table/'model')
-    assert in_two(tmp_path, None)[0]==['0','0']
+    assert in_two(tmp_path)[0]==[0,0]
     one,two = (pd.read_csv(tmp_path/o) for o in ('one.csv','out.csv'))
     assert len(two)==rows and one.drop(columns='predicted_score').equals(two.drop(columns='predicted_score'))
     assert (one.predicted_score-two.predicted_score).abs().max()<1e-5
     assert not [*tmp_path.glob('.*')]
 
 @pytest.mark.parametrize('rank', [0, 1])
-def test_a_process_that_dies_leaves_no_predictions(table, tmp_path, rank):
+def test_a_process_that_dies_leaves_no_predictions(table, in_two, tmp_path, rank):
     "The file of an earlier command stays as it was; a first process that was killed may leave a hidden file"
     for o in ('in.csv','model'): (tmp_path/o).symlink_to(table/o)
     (tmp_path/'out.csv').write_text('old')
     codes,says = in_two(tmp_path, rank)
-    assert codes[rank]=='1' and (tmp_path/'out.csv').read_text()=='old'
-    if rank: assert codes[0]=='2' and 'another process of this run has ended' in says and not [*tmp_path.glob('.*')]
+    assert codes[rank]==1 and (tmp_path/'out.csv').read_text()=='old'
+    if rank: assert codes[0]==2 and 'another process of this run has ended' in says and not [*tmp_path.glob('.*')]
 
 @pytest.mark.slow
 def test_torchrun_runs_the_commands(tmp_path):
