@@ -40,6 +40,7 @@ Modules:
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
+- `fastformers.learner.evaluate`: Validate without callbacks that draw, write, track or stop: `evaluation`, `reports`, and a `lr_find` that leaves no trace
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`

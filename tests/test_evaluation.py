@@ -153,11 +153,11 @@ class Memory(TorchDispatchMode):
 class Sample(Callback):
     "Bytes alive after each batch of the last validation"
     order = 2000
-    def __init__(self, memory): self.memory = memory
-    def before_validate(self): self.seen,self.most = [],0
+    def __init__(self, memory): self.memory,self.seen,self.positions = memory,[],[] # lists, since `measure` runs a copy
+    def before_validate(self): self.seen.clear(); self.positions.clear()
     def after_batch(self):
         if self.training: return
-        self.seen.append(self.memory.bytes()); self.most = max(self.most, len(self.xb[0])*int(as_tokens(self.xb[0]).predicted.sum(1).max()))
+        self.seen.append(self.memory.bytes()); self.positions.append(len(self.xb[0])*int(as_tokens(self.xb[0]).predicted.sum(1).max()))
 
 class KeepLogits(Callback):
     def before_validate(self): self.kept = []
@@ -170,7 +170,7 @@ def evaluate(verb, family='bert', *cbs):
     memory,V = Memory(learn),learn.model.config.vocab_size
     sample = Sample(memory)
     with memory, learn.no_bar(), learn.no_logging(), learn.added_cbs([sample, *cbs]): verbs[verb](learn)
-    return (max(sample.seen[2:])-min(sample.seen[2:]))/(4*4*V), len(sample.seen), memory.n, sample.most*V, learn
+    return (max(sample.seen[2:])-min(sample.seen[2:]))/(4*4*V), len(sample.seen), memory.n, max(sample.positions)*V, learn
 
 @pytest.mark.exact
 @pytest.mark.parametrize('family', ['bert','gpt2'])

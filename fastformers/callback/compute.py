@@ -44,8 +44,9 @@ class cpu_bf16(Callback):
     def before_fit(self):
         on_cpu = next(self.model.parameters()).device.type=='cpu'
         on = on_cpu and (bf16_speedup()>=1.1 if self.enabled is None else self.enabled)
-        if in_fit(self): on = shared(on) # as the first process found
-        if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}")
+        if in_fit(self): # an evaluation has a copy of this callback
+            on = shared(on) # as the first process found
+            if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}")
         self.on = on
 
     def before_batch(self):

@@ -18,7 +18,7 @@ import torch, torch.distributed as dist
 from torch import nn, Tensor
 from fastai.basics import AvgLoss, AvgMetric, Callback, find_bs
 from fastai.callback.fp16 import MixedPrecision
-from fastai.callback.progress import ProgressCallback
+from fastai.callback.progress import ProgressCallback, ShowGraphCallback
 from fastai.torch_core import (default_device, get_random_states, num_distrib, rank_distrib, set_random_states,
                                to_detach)
 from fastcore.foundation import noop
@@ -125,7 +125,7 @@ class Distributed(Callback):
         self.n,self.rank = n_processes(),rank_distrib()
         if not self.rank: return
         self.learn.logger = noop # the table of epochs
-        self.learn.remove_cbs(ProgressCallback)
+        self.learn.remove_cbs([ProgressCallback,ShowGraphCallback])
 
     def before_fit(self):
         if not in_fit(self) or self.opt is None: return

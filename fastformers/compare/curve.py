@@ -12,8 +12,9 @@ import logging, tempfile
 from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
+from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import Rows, labels_in, plan, quiet
+from .entries import Rows, labels_in, plan
 from ..interpret.slices import row_scores
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid
 from ..hub import default_arch

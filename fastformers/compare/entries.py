@@ -7,12 +7,11 @@ To add an entry, use the decorator `entry` on a function."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'labels_in', 'folds', 'Entry', 'plan', 'entry', 'largest_class', 'tfidf', 'characters',
-           'word_vectors', 'quiet', 'NoTime', 'Limit', 'within', 'check_pass', 'frozen_probe', 'adapted', 'all_layers',
+           'word_vectors', 'NoTime', 'Limit', 'within', 'check_pass', 'frozen_probe', 'adapted', 'all_layers',
            'contrastive', 'label_spreading', 'stage2', 'adapters', 'averaged_weights', 'random_weights', 'search']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
-import logging, warnings
-from contextlib import contextmanager
+import warnings
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -22,7 +21,6 @@ from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from sklearn.model_selection import StratifiedGroupKFold
 from ..callback.contrastive import Contrastive
-from ..callback.progress import terminal_progress
 from ..callback.schedule import now
 from ..data.labels import read_labels, split_rows
 from ..files import Registry, content_hash
@@ -154,16 +152,6 @@ def word_vectors(rows):
     return characters(rows, first_texts(rows.unlabelled, 10_000_000)) # half a minute
 
 # %% ../../nbs/compare/00_entries.ipynb #d471ee80
-@contextmanager
-def quiet():
-    "Silence the log and the progress of single fits"
-    log = logging.getLogger('fastformers')
-    old = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with terminal_progress(): yield
-    finally: log.setLevel(old)
-
 class NoTime(Exception):
     "Report that a fit needs `seconds`, more than the limit"
     def __init__(self, seconds): self.seconds = seconds

@@ -18,8 +18,9 @@ from fastcore.foundation import L, first
 from matplotlib.figure import Figure
 from safetensors import safe_open
 from safetensors.torch import save_file
+from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import NoTime, Rows, folds, labels_in, plan, quiet
+from .entries import NoTime, Rows, folds, labels_in, plan
 from ..data.labels import as_frame, lm_texts, read_labels, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch

@@ -16,6 +16,7 @@ from fastcore.basics import noop, patch
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import roc_curve
 from ..tasks.core import loss_for, task_of
+from .evaluate import evaluation
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def calibrate(self:Learner,
     check_rows(self.dls, dl)
     task = self.model.task
     old = task.temperature or 1.
-    with self.no_logging(), self.no_bar(): logits,y = self.get_preds(dl=dl, act=noop)
+    with evaluation(self): logits,y = self.get_preds(dl=dl, act=noop)
     if task.row_score(logits, y).min()==1:
         _log.warning(f"all {len(y)} rows are answered right, so no temperature fits")
         return old
@@ -76,7 +77,7 @@ def tune_thresholds(self:Learner,
     task = self.model.task
     if not task.multi_label and task.n_out!=2:
         raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}")
-    with self.no_logging(), self.no_bar(): scores,y = self.get_preds(dl=dl)
+    with evaluation(self): scores,y = self.get_preds(dl=dl)
     if not task.multi_label: scores,y = scores[:,1:],y[:,None]
     res = [best_threshold(s, t, cost) for s,t in zip(scores.T, y.T)]
     task.threshold = res if task.multi_label else res[0]

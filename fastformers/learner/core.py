@@ -19,7 +19,6 @@ from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastai.basics import Callback, L, Learner, delegates, patch
 from fastai.callback.fp16 import MixedPrecision
-from fastai.callback.tracker import TrackerCallback
 from transformers import PretrainedConfig
 import fastformers.callback.schedule # `fit_schedule`
 from ..callback import compute
@@ -34,6 +33,7 @@ from ..inference.bundle import hf_classifier, model_card, read_bundle, save_toke
 from ..inference.predictor import Predictor
 from ..inference.stage_json import read_stage, write_stage
 from ..tasks.core import loss_for, task_of
+from .evaluate import evaluation # and `lr_find`
 from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
@@ -262,12 +262,9 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
 
 # %% ../../nbs/learner/01_core.ipynb #26016744
 def _last_metrics(learn):
-    "Measure the metrics on the validation rows, None before training"
-    if not vars(learn.recorder).get('metric_names') or not len(learn.dls.valid): return
-    rec,trackers = vars(learn.recorder),[o for o in learn.cbs if isinstance(o, TrackerCallback)] # they expect a fit
-    old = dict(rec)
-    with learn.no_logging(), learn.no_bar(), learn.removed_cbs(trackers): values = learn.validate()
-    rec.update(old)
+    "Measure the metrics on the validation rows, None without"
+    if not len(learn.dls.valid): return
+    with evaluation(learn): values = learn.validate()
     return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
 
 def _write(learn, path, readme=False, **facts):

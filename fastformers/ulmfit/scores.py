@@ -19,6 +19,7 @@ from ..data.labels import find_task, read_labels
 from ..inference.baseline import TextBaseline
 from ..interpret.slices import rated
 from ..callback.distributed import shared
+from ..learner.evaluate import evaluation
 from ..objectives.core import objective_of
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
@@ -42,12 +43,9 @@ class RowScores(Callback):
 
 def measure(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
     "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"
-    rows,rec,dl = RowScores(),vars(learn.recorder),learn.dls.valid if dl is None else dl
-    last = {k:rec.get(k) for k in ('values','metric_names')}
+    rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
-    with learn.no_logging(), learn.no_bar():
-        values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
-    if dl is not learn.dls.valid: rec.update(last) # `to_hf` writes the last figures as those of validation rows
+    with evaluation(learn): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
     score,weight = (torch.cat(o).numpy()[np.argsort(idxs)] for o in (rows.scores,rows.weights))
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing
@@ -58,7 +56,7 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their m
     "Compute precision, recall, F1 and number of validation rows of each class"
     task = learn.model.task
     if not task.classes: return
-    with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds()
+    with evaluation(learn): preds,targs = learn.get_preds()
     names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
     by = classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
                                zero_division=0, output_dict=True)

@@ -28,13 +28,14 @@ from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.contrastive import Contrastive
 from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, StopAtNaN, script_progress, terminal_progress # and `fit_halving`
+from ..callback.progress import Diverged, StopAtNaN, quiet, script_progress # and `fit_halving`
 from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
 from ..files import check_dir, did_you_mean, mark_checkpoints
+from ..learner.evaluate import evaluation, reports
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
@@ -105,7 +106,7 @@ def _verdict(learn, stage, tfidf):
     best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
     poor = 'largest class' in rivals and score<=rivals['largest class']<1
     if poor: # one class for all rows is right at most so often
-        with learn.no_logging(), learn.no_bar(): found = learn.get_preds(with_decoded=True)[2].unique()
+        with evaluation(learn): found = learn.get_preds(with_decoded=True)[2].unique()
         if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if (less := rivals[best]-score)>.01:
         rows = f', by {round(less*n)} of {n} rows' if what=='accuracy' else ''
@@ -123,7 +124,7 @@ def _verdict(learn, stage, tfidf):
 
 def _check_labelled(learn, name):
     "Warn if a classifier of several labels gives many more rows no label than have none"
-    with learn.no_logging(), learn.no_bar(): scores,y = learn.get_preds()
+    with evaluation(learn): scores,y = learn.get_preds()
     none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.chosen(scores), y))
     if none>true+.1:
         _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none: "
@@ -143,7 +144,7 @@ def usual_epochs(learn)->float:
 
 def _contrast(learn, c, lr, epochs, **clock):
     "Train texts of a class to have near vectors, then fit the output layer to them"
-    with learn.no_logging(): # the output layer does not follow, so its scores mean nothing
+    with learn.no_logging(), learn.removed_cbs(learn.cbs.filter(reports)): # the output layer does not follow: no score means anything
         learn.fit_schedule(full_tune, lr, epochs, c.discr, linear_warmup, cbs=[Contrastive(), StopAtNaN()], **clock)
     learn.fit_probe()
 
@@ -168,7 +169,10 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=c.anneal, **clock)
     if minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
     rec = learn.recorder
-    stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
+    stopped = not minutes and len(rec.values)<learn.n_epoch # by a callback
+    if stopped: stage.schedule = stage.schedule.rescale(len(rec.values))
+    names = list(rec.metric_names[1:-1]) # an epoch that a callback cut short has no figures
+    stage.curve = pd.DataFrame([[*o] for o in rec.values if len(o)==len(names)], columns=names).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
 
@@ -428,6 +432,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     stage.seconds += now()-start
     if stage.price: stage.price = meter.read()
+    for o in tried.cbs: o.learn = tried # they were those of `learn` too
     if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn)
 
@@ -535,8 +540,11 @@ def fine_tune_classifier(
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
     if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
-    every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
-                           seed=seed, task=task_of(dls))
-    with terminal_progress(): # a table of figures on that one row would mislead
-        _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl, meter)
+    left = ', '.join(L(cbs).filter(reports).map(_name))
+    if left: _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
+    with quiet('fastformers.data'): # warnings would repeat, and a table of figures on that one row would mislead
+        every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
+                               seed=seed, task=task_of(dls))
+        kept = L(cbs).filter(reports, negate=True)
+        _refit(stage, c, task_learner(every, arch, c, cbs=kept, **how), path, test_dl, meter)
     return stage
