@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from ..callback.progress import quiet
 from ..callback.schedule import now
 from .entries import NoTime, Rows, folds, labels_in, plan
-from ..data.labels import as_frame, lm_texts, read_labels, warn_leak
+from ..data.labels import as_frame, lm_texts, read_labels
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
@@ -475,9 +475,8 @@ def leaderboard(
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
     check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
-    if test is not None: check_columns(test, text_col=text_col, label_col=label_col)
     if path is not None: path = check_dir(path, 'compare.json')
-    task = named_task(df, label_col, task, test)
+    task = named_task(df, label_col, task, test, text_col)
     labels = labels_in(df, text_col, label_col, task)
     _check(df, task, labels, text_col, minutes)
     task.fit(labels)
@@ -487,9 +486,6 @@ def leaderboard(
     if unlabelled is not None:
         both = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
         texts,dropped = lm_texts(df, both, unlabelled, test, text_col)
-    if test is not None:
-        both = [' '.join(L(o)) for part in (df, test) for o in task.texts(part, text_col)]
-        warn_leak(both, (range(len(df)), range(len(df), len(both))))
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),

@@ -11,12 +11,13 @@ __all__ = ['lm_dls', 'classifier_dls', 'TokenizedRow', 'ReadText', 'ReadLabel', 
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
+from copy import copy
 import numpy as np, pandas as pd
 import torch
 from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates, first
 from ..tasks.core import listed
 from ..text.readers import check_columns
-from .labels import as_frame, check_classes, find_task, held_out, read_labels, split_rows
+from .labels import as_frame, check_classes, cut_longest, find_task, held_out, lm_rows, read_labels, split_rows
 from .labels import warn_blank, warn_conflicts, warn_leak, warn_typos
 from .packing import PackedRows
 from ..text.store import TokenStore
@@ -29,6 +30,18 @@ from .loader import PadTokens, TokensDL
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/04_block.ipynb #13d13e4a
+def _store_parts(docs, valid_pct)->tuple: # (docs, booleans)
+    "Choose the documents of a `TokenStore` for validation, or cut one that is almost the whole as `lm_rows` does"
+    ends = np.append(0, docs.ends).astype(np.int64)
+    i,cuts = cut_longest(np.diff(ends), valid_pct)
+    if i is None:
+        is_valid,full = np.zeros(len(docs), bool),np.diff(ends)>0 # empty documents cannot be one of the parts
+        is_valid[full] = held_out(docs.keys[full]/2**64, valid_pct)
+        return docs, is_valid
+    docs = copy(docs)
+    docs.ends = np.concatenate([ends[1:i+1], ends[i]+cuts, ends[i+2:]])
+    return docs, np.isin(np.arange(len(docs)), i+np.arange(1, len(cuts), 2))
+
 def lm_dls(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
@@ -50,10 +63,10 @@ def lm_dls(
         raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")
     check_same_tok(tok.tok, objective.tok, '`objective`')
     if isinstance(data, TokenStore):
-        docs,is_valid = data,held_out(data.keys/2**64, valid_pct)
+        docs,is_valid = _store_parts(data, valid_pct)
         splits = np.flatnonzero(~is_valid),np.flatnonzero(is_valid)
     else:
-        df = as_frame(data, text_col)
+        df = lm_rows(data, text_col, valid_col, valid_pct)
         splits = split_rows(df, valid_col, valid_pct, text_col)
         texts = texts_in(df, text_col)
         warn_leak(texts, splits)
@@ -73,7 +86,7 @@ def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, one text or pair of texts in each row
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     text_col='text', # Column of the texts, or two: text, text; question, context; or text, candidates
-    label_col='label', # Column of names, `;`-joined names, lists or numbers; or a list of 0/1 columns
+    label_col='label', # Column of names, `;`-joined names, lists (of names or 0/1) or numbers; or a list of 0/1 columns
     valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
     valid_pct=.2, # Share of each class that is held out, without `valid_col`
     group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts
@@ -100,9 +113,8 @@ def classifier_dls(
     splits = split_rows(df, valid_col, valid_pct, text_col, names, group_col or task.group_col(text_col))
     task.fit([labels[i] for i in splits[0]])
     if task.classes: check_classes(task, labels, splits)
-    if task.one_class:
-        warn_typos(labels)
-        warn_conflicts(texts, labels)
+    if task.classes and not task.per_token: warn_typos([n for o in names for n in o], len(df))
+    if task.one_class: warn_conflicts(texts, labels)
     warn_blank(texts)
     warn_leak(texts, splits)
     ids = tok.encode_batch(texts)

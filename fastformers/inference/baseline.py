@@ -144,7 +144,9 @@ class TextBaseline(BasePredictor):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
         if not task.linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
-        if task.multi_label: labels = [task.read_row({'label':o}, 'label') for o in labels] # 'a;b' too
+        if task.classes and not task.per_token: # 'a;b' too
+            if not task.labels: task.name_labels(labels)
+            labels = [task.read_row({'label':o}, 'label') for o in labels]
         pairs = not task.per_token and isinstance(texts[0], (tuple,list))
         for o in ([] if task.per_token else texts):
             if not isinstance(o, (tuple,list) if pairs else str):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..callback.distributed import shared, wait
-from ..data.labels import as_frame, lm_texts, mark_valid
+from ..data.labels import as_frame, held_out, lm_rows, lm_texts, mark_valid
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, writes
 from ..learner.core import classifier_learner
@@ -53,7 +53,7 @@ def ulmfit(
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     seeds = list(seeds or r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
-    task = named_task(df, label_col, r.classifier.task, tested)
+    task = named_task(df, label_col, r.classifier.task, tested, text_col)
     df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct,
                     group_col or r.data.group_col)
     train = np.flatnonzero(~df.is_valid)
@@ -116,7 +116,8 @@ class _Run:
         "Train the language models and return the checkpoint for the classifier"
         seed,c = self.seeds[0],self.r.lm
         def table(texts, pct):
-            return pd.DataFrame({'text':texts, 'is_valid':np.random.default_rng(seed).random(len(texts))<pct})
+            df = lm_rows(texts, valid_pct=pct)
+            return df if 'is_valid' in df else df.assign(is_valid=held_out(np.random.default_rng(seed).random(len(df)), pct))
         start = self.arch
         if g := self.r.general:
             start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))

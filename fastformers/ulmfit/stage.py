@@ -14,6 +14,7 @@ __all__ = ['usual_epochs', 'small_config', 'pretrain_lm', 'fine_tune_lm', 'named
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, math, warnings
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
@@ -33,7 +34,7 @@ from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
+from ..data.labels import as_frame, find_task, lm_rows, lm_texts, mark_valid, read_labels, split_rows, warn_leak, warn_typos
 from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..learner.evaluate import evaluation, reports
 from ..learner.core import as_predictor, classifier_learner, lm_learner
@@ -303,7 +304,7 @@ def pretrain_lm(
     (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
     c = c.sized()
-    if not isinstance(data, TokenStore): data = as_frame(data, text_col)
+    if not isinstance(data, TokenStore): data = lm_rows(data, text_col, valid_col, c.valid_pct)
     elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = _new_tok(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
     if c.backwards: tok = HFTokenizer(tok, backwards=True).tok
@@ -344,20 +345,26 @@ def _contrasts(learn, c, accuracy):
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
     return accuracy-largest<.55*(1-largest) # measured on this page
 
-def named_task(df, label_col, task=None, test=None)->Task:
-    "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
-    task = find_task(df, label_col, task)
-    if test is None or not task.classes or task.labels: return task
-    check_columns(test, label_col=label_col)
-    known,asked = ([{*task.names(l)} for l in read_labels(o, label_col, task)] for o in (df,test))
-    known,found = (set().union(*o) for o in (known,asked))
-    if odd := found-known:
+def named_task(df, label_col, task=None, test=None, text_col='text')->Task:
+    "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks, and warn of texts in both"
+    given,task = isinstance(task, Task) and task.labels,find_task(df, label_col, task)
+    if test is None: return task
+    check_columns(test, text_col=text_col, label_col=label_col)
+    texts = [*task.texts(df, text_col), *task.texts(test, text_col)]
+    warn_leak(texts, (range(len(df)), range(len(df), len(texts))), 'test')
+    if not task.classes or given: return task
+    here,like = [{*task.names(o)} for o in read_labels(df, label_col, task)],copy(task)
+    known = set().union(*here)
+    like.labels = task.labels or [*known] # '0' is the 0 of training
+    asked = [{*task.names(o)} for o in read_labels(test, label_col, like)]
+    if odd := (found := set().union(*asked))-known:
+        if not task.per_token: warn_typos([n for o in here+asked for n in o], len(here+asked))
         names,n = ', '.join(sorted(map(str, odd))[:9]),sum(not odd.isdisjoint(o) for o in asked)
         if odd==found:
             raise ValueError(f"training has none of the labels of the test rows: {names}; write them alike in both")
         errors = 'count as errors' if task.one_class else 'have it, and it is never answered'
         _log.warning(f"training has no row of {names}: {n} of {len(asked)} test rows {errors}")
-        task.labels = sorted(known|odd)
+        if not odd<={*task.labels}: task.labels = sorted(known|odd, key=lambda o: (isinstance(o, str), o))
     return task
 
 def with_pairing(c, task, df, arch, tok, text_col, label_col):
@@ -497,7 +504,7 @@ def fine_tune_classifier(
     df,tok = as_frame(df),arch if tok is None else tok
     test,sets = test_rows(test)
     check_columns(df, text_col=text_col, label_col=label_col)
-    task = named_task(df, label_col, c.task, test)
+    task = named_task(df, label_col, c.task, test, text_col)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col)
     tfidf = _tfidf(df, text_col, label_col, task) if task.linear else None
