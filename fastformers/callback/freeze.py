@@ -9,7 +9,6 @@ layers below the lowest trained layer in eval mode, without dropout. Every learn
 __all__ = ['FreezeGrads', 'frozen_modules', 'FrozenEval']
 
 # %% ../../nbs/callback/01_freeze.ipynb #7957906f
-import torch
 from fastai.basics import Callback, get_model
 from fastai.callback.fp16 import MixedPrecision
 from ..models.families import block_modules, layer_groups
