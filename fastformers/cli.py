@@ -19,7 +19,8 @@ from fastcore.foundation import L
 from . import __version__
 from .files import atomic_file, check_dir, check_file, checkpoints_mark, delete_checkpoints
 from .files import did_you_mean, processes, writes, write_text
-from .ulmfit.recipe import DataConfig, Recipe, demo_recipe, parse, read_data, read_recipe
+from .ulmfit.recipe import DataConfig, Recipe, demo_recipe, read_data, read_recipe
+from .args import parse
 from .ulmfit.recipe import read_table, section_types, settings, split_columns
 
 # %% ../nbs/10_cli.ipynb #46ed8fe2
@@ -166,7 +167,8 @@ def compare(args):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
     df,more,_,test = read_data(Recipe(data=d))
     if d.valid_col: df = df.assign(is_valid=df[d.valid_col])
-    if args.force and not args.resume: shutil.rmtree(path, ignore_errors=True)
+    if args.force and not args.resume: # what else is there stays
+        for o in ('fits','work','best'): shutil.rmtree(path/o, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
     board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,

@@ -172,9 +172,17 @@ def write_json(path, o):
     "Write `o` as JSON to `path` with `atomic_file`"
     write_text(path, json.dumps(to_json(o), indent=1, ensure_ascii=False)+'\n')
 
+# names in other libraries -> ours
+_other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device_train_batch_size='bs', num_train_epochs='epochs',
+                    max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch', model_name='arch',
+                    model_name_or_path='arch', tokenizer='tok', callbacks='cbs', random_state='seed')
+
 def did_you_mean(name, names)->str: # '; did you mean x?', or '' if no name is similar
-    "Suggest the one of `names` that is most similar to `name`"
-    near = get_close_matches(str(name), map(str, names), 1, cutoff=.65) # with .6 intent is like text
+    "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"
+    def word(o): return str(o).strip('-').replace('-','_')
+    known = {word(o):str(o) for o in names if str(o)!=str(name)}
+    near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
+    near = near or get_close_matches(str(name), known.values(), 1, cutoff=.65) # with .6 intent is like text
     return f"; did you mean {near[0]}?" if near else ''
 
 def find_path(path)->Path:

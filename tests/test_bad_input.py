@@ -120,7 +120,7 @@ def test_a_missing_column_names_the_nearest(door):
     if door is classifier_dls: refused(door, tiny_df(), ValueError, "`label_col` 'labels' is not .*did you mean label", label_col='labels')
     refused(door, tiny_df()[:0], ValueError, 'the data have no rows')
     refused(door, tiny_df()[['text','text','label','is_valid']], ValueError, "'text' is the name of 2 columns; rename or drop")
-    refused(door, tiny_pairs().assign(text_c='x'), TypeError, 'expected texts or pairs of texts', text_col=['text_a','text_b','text_c'])
+    refused(door, tiny_pairs().assign(text_c='x'), ValueError, 'a column or a pair of columns, got 3', text_col=['text_a','text_b','text_c'])
 
 @doors
 def test_columns_and_index_may_be_anything(door):
@@ -177,7 +177,7 @@ def test_names_that_differ_in_case_or_blanks_are_said(log):
     assert [r.message for r in log.records]==["label 'account ' has 4 of 13 rows, 'Account' 5; is it a typo?"]
 
 def test_a_setting_that_is_unknown_names_a_similar_one():
-    with pytest.raises(TypeError, match="'epoch' is no setting of `TaskConfig`; did you mean epochs"): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tok(), epoch=1)
+    with pytest.raises(TypeError, match="'epoch' is no argument of `fine_tune_classifier`; did you mean epochs"): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tok(), epoch=1)
 
 def test_a_classifier_of_several_labels_that_answers_none_says_so(log):
     df = tiny_df().assign(label=[['a','b','c','d','e','f','g'][i%8:i%8+1] for i in range(60)]) # every eighth row has none

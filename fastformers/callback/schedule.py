@@ -19,6 +19,7 @@ import numpy as np, pandas as pd
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 from fastai.basics import Callback, CancelFitException, CancelTrainException, L, Learner, noop, patch
+from ..args import check_args
 from ..files import Registry
 
 # %% ../../nbs/callback/00_schedule.ipynb #9f754c8a
@@ -306,11 +307,12 @@ def check_batches(schedule, n_iter):
                          f"use epochs={need:g} or more, or fewer steps")
 
 @patch
+@check_args
 def fit_schedule(self:Learner,
     schedule, # a `Schedule`, or a function `n_groups -> Schedule` such as `gradual_unfreeze`, or its name
-    lr=None, # a number, a list with a rate for each group, or a slice; default `learn.lr`
+    lr:float|list|slice=None, # a number, a list with a rate for each group, or a slice; default `learn.lr`
     epochs:float=None, # rescale the schedule to this many epochs, fractions allowed; default: its own
-    discr=None, # discriminative rates: a factor such as 2.6 or 0.95, or a share of `lr` for each group
+    discr:float|list|tuple=None, # discriminative rates: a factor such as 2.6 or 0.95, or a share of `lr` for each group
     anneal=one_cycle, # learning rate inside a step: a function fraction -> multiplier, or its name
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit

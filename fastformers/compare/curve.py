@@ -15,6 +15,7 @@ import numpy as np, pandas as pd
 from ..callback.progress import quiet
 from ..callback.schedule import now
 from .entries import Rows, labels_in, plan
+from ..args import check_args
 from ..interpret.slices import row_scores
 from ..data.labels import as_frame, find_task, lm_texts, mark_valid, score_new
 from ..hub import default_arch
@@ -89,6 +90,7 @@ class LabelCurve:
     def __repr__(self): return self.summary.to_string()
 
 # %% ../../nbs/compare/02_curve.ipynb #d8451c66
+@check_args
 def label_curve(
     df, # Labelled texts, a row each
     sizes=(100,500,2000), # Numbers of labelled rows

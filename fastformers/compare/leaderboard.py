@@ -22,6 +22,7 @@ from ..callback.progress import quiet
 from ..callback.schedule import now
 from .entries import NoTime, Rows, folds, labels_in, plan
 from ..data.labels import as_frame, lm_texts, read_labels, trained_on
+from ..args import check_args
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
@@ -457,12 +458,13 @@ class _Run:
         return res
 
 # %% ../../nbs/compare/01_leaderboard.ipynb #97f3d125
+@check_args
 def leaderboard(
     df, # Labelled texts, a row each
     unlabelled=None, # More texts of the same kind, for stage 2: a DataFrame or a list
     test=None, # Labelled rows that are scored; default: those with `is_valid`, else a part for each seed
     archs=None, # Checkpoints: hub ids, directories or shipped names; default: minilm
-    minutes=10, # Minutes of the whole comparison
+    minutes:float=10, # Minutes of the whole comparison
     seeds=(1,2,3), # Each trains every entry once
     path=None, # Directory of the results; None: nothing is written
     resume=False, # Continue the stopped comparison in `path`?
@@ -477,6 +479,7 @@ def leaderboard(
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
     check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
+    if test is not None: test = as_frame(test)
     if path is not None: path = check_dir(path, 'compare.json')
     task = named_task(df, label_col, task, test, text_col)
     labels = labels_in(df, text_col, label_col, task)

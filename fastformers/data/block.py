@@ -13,9 +13,11 @@ __all__ = ['lm_dls', 'classifier_dls', 'TokenizedRow', 'ReadText', 'ReadLabel', 
 import logging
 from copy import copy
 from itertools import takewhile
+from pathlib import Path
 import numpy as np, pandas as pd
 import torch
 from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates, first
+from ..args import check_args
 from ..tasks.core import listed
 from ..text.readers import check_columns
 from .labels import as_frame, check_classes, cut_longest, find_task, held_out, lm_rows, read_labels, split_rows, row_keys
@@ -44,6 +46,7 @@ def _store_parts(docs, valid_pct)->tuple: # (docs, booleans)
     docs.ends = np.concatenate([ends[1:i+1], ends[i]+cuts, ends[i+2:]])
     return docs, np.isin(np.arange(len(docs)), i+np.arange(1, len(cuts), 2))
 
+@check_args
 def lm_dls(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
@@ -55,7 +58,7 @@ def lm_dls(
     bs=64, # Rows in a batch
     seed=42, # Seed of the order and of the default objective's masks
     packing='doc-sentences', # How documents become rows, see `pack_tokens`
-    max_tokens=None, # Instead of `bs`: most tokens in a batch
+    max_tokens:int=None, # Instead of `bs`: most tokens in a batch
     device=None # Default: GPU if there is one
 ) -> DataLoaders:
     "Build data for a language model: split documents, tokenize them once, pack them into rows"
@@ -83,6 +86,7 @@ def lm_dls(
         max_tokens=max_tokens, seed=seed, dl_kwargs=[dict(lengths=rows.lengths[s]) for s in splits])
 
 # %% ../../nbs/data/04_block.ipynb #5d04fcf2
+@check_args
 @delegates(HFTokenizer.__init__)
 def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, one text or pair of texts in each row
@@ -93,7 +97,7 @@ def classifier_dls(
     valid_pct=.2, # Share of the rows that is held out, see `split_rows`, without `valid_col`
     group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts
     bs=64, # Rows in a batch
-    max_tokens=None, # Instead of `bs`: most tokens in a batch
+    max_tokens:int=None, # Instead of `bs`: most tokens in a batch
     seed=42, # Seed of the order
     task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
@@ -213,14 +217,15 @@ class _EncodeOnce(HFTokenizer):
     "Tokenize all texts and pairs of texts at setup, in bulk"
     train_setup = False # setup with all items, not only those of training: nothing is fitted to them
     def setups(self, items):
-        texts = list(dict.fromkeys(_key(o) for o in items if isinstance(_key(o), (str,tuple))))
+        texts = list(dict.fromkeys(_key(o) for o in items if isinstance(_key(o), (str,tuple,Path))))
         self.seen = dict(zip(texts, self.encode_batch(texts)))
     def __call__(self, o, **kwargs):
         k = _key(o)
-        if isinstance(k, (str,tuple)) and k in getattr(self,'seen',{}): return self.seen[k]
+        if isinstance(k, (str,tuple,Path)) and k in getattr(self,'seen',{}): return self.seen[k]
         return super().__call__(list(o) if isinstance(o, L) else o, **kwargs)
     def __getstate__(self): return {k:v for k,v in super().__getstate__().items() if k!='seen'}
 
+@check_args
 @delegates(HFTokenizer.__init__)
 def HFTextBlock(
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one

@@ -16,6 +16,7 @@ import logging, re, unicodedata
 import numpy as np, pandas as pd
 import torch
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from fastcore.foundation import L, first
 from ..tasks.core import Task, is_list, listed, tasks
@@ -30,13 +31,20 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/00_labels.ipynb #729f911e
 def as_frame(data, text_col='text'):
-    "Convert a list of texts or a `datasets.Dataset` to a DataFrame with `text_col`"
+    "Convert a table of any library, columns or rows as dicts, or texts to a DataFrame, of texts with `text_col`"
     if isinstance(data, pd.DataFrame): return data
-    if hasattr(data, 'features'): return _class_names(data.to_pandas(), data.features)
-    if isinstance(data, (list,tuple,L,pd.Series,np.ndarray)):
-        return pd.DataFrame({text_col: list(data)}, dtype=object) # Arrow strings refuse lone surrogates
+    features,got = getattr(data, 'features', None),type(data).__name__
+    if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
+    if hasattr(data, 'to_pandas'): data = data.to_pandas()
+    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series)) for o in data.values()):
+        data = pd.DataFrame(data)
+    elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
+        data = list(data)
+        if data and all(isinstance(o, Mapping) for o in data): data = pd.DataFrame(data)
+        else: data = pd.DataFrame({L(text_col)[0]:data}, dtype=object) # Arrow strings refuse lone surrogates
+    if isinstance(data, pd.DataFrame): return _class_names(data, features)
     raise TypeError("`data` is a DataFrame, a list of texts or a datasets.Dataset (one part), "
-        f"got {type(data).__name__}; files are read by `read_texts`")
+        f"got {got}; files are read by `read_texts`")
 
 def _class_names(df, features):
     "Replace numbers by class names in the columns of `df` whose `features` have names"
@@ -223,7 +231,7 @@ def read_labels(df, label_col, task):
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "
-                f"{df.index[no][0]}; drop such rows first, e.g. {rest}")
+                f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`")
     return task.read(df, label_col)
 
 def mark_valid(df, label_col, task=None, text_col='text', valid_col=None, valid_pct=.2, group_col=None)->pd.DataFrame:

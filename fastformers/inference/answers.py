@@ -70,10 +70,12 @@ class BasePredictor:
         "Predict labels and scores of the rows of the DataFrame `df`"
         import pandas as pd # not needed for texts
         from fastformers.text.readers import check_columns
-        check_columns(df, text_col=text_col)
+        if hasattr(df, 'to_pandas'): df = df.to_pandas()
+        if len(df): check_columns(df, text_col=text_col)
         cols = [df[c] for c in L(text_col)]
         texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
-        new = pd.DataFrame(answer_rows(self(texts, **kwargs)), df.index)
+        rows = answer_rows(self(texts, **kwargs))
+        new = pd.DataFrame(rows, df.index, columns=None if rows else ['label','score'])
         if {*new} & {*df}: new = new.add_prefix('predicted_')
         if (old := [*new.columns.intersection(df.columns)]):
             raise ValueError(f"the columns {', '.join(old)} exist; drop them, or rename them")

@@ -91,8 +91,8 @@ def _hash(path): return content_hash([path.read_bytes().hex()])
 
 def read_bundle(path):
     "Read the `Bundle` in the directory `path`, None if it does not exist"
-    f = Path(path)/'classifier.json'
-    if not f.is_file(): return None
+    f = Path(path)/'classifier.json' if isinstance(path, (str,Path)) else None # a network has none
+    if f is None or not f.is_file(): return None
     try:
         d = json.loads(f.read_text(encoding='utf-8'))
         bundle = Bundle(**d | dict(task=Task.from_dict(d['task'])))

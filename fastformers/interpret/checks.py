@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 import numpy as np, pandas as pd, torch
 from fastcore.foundation import L
+from ..data.labels import as_frame
 from ..files import Registry
 from .attribution import whole_texts
 from .intervals import wilson
@@ -150,7 +151,7 @@ def checks(
     "Change texts, and compute the share of rows whose answer is not as expected"
     predictor = whole_texts(predictor)
     if not predictor.task.classes: raise TypeError(f"checks are for classes; this is {predictor.task}")
-    check_columns(df, text_col=text_col)
+    check_columns(df := as_frame(df), text_col=text_col)
     if isinstance(which, dict): found = [o if isinstance(o, Check) else Check(k, o) for k,o in which.items()]
     else: found = [all_checks.find(o) for o in L(which) or all_checks]
     found = [o if o.labels else replace(o, labels=tuple(L(labels))) for o in found]
@@ -171,7 +172,7 @@ def augment(
     which=None # Names in `all_checks`, or `Check`s; default: those that expect the 'same' answer
 )->pd.DataFrame: # The rows of `df`, then the changed copies
     "Add a copy of each training row for each change that applies to it"
-    check_columns(df, text_col=text_col, is_valid='is_valid')
+    check_columns(df := as_frame(df), text_col=text_col, is_valid='is_valid')
     usual = [k for k,o in all_checks.items() if o.expect=='same']
     train,parts = df[~df.is_valid.astype(bool)],[df]
     texts = texts_in(train, text_col)

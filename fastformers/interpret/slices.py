@@ -11,6 +11,7 @@ __all__ = ['patterns', 'stacked', 'row_scores', 'rated', 'by_value', 'by_label',
 
 # %% ../../nbs/interpret/05_slices.ipynb #87258dc2
 import re, warnings
+from collections import Counter
 import numpy as np, pandas as pd, torch
 from fastcore.foundation import L
 from scipy.stats import false_discovery_control, hypergeom, ttest_ind
@@ -18,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from torch.nn.utils.rnn import pad_sequence
-from ..data.labels import find_task, read_labels
+from ..data.labels import as_frame, find_task, read_labels
 from ..inference.baseline import as_targets
 from .attribution import whole_texts, word_pattern
 from .intervals import mcnemar, wilson
@@ -129,7 +130,7 @@ def slices(
     n_words=10 # Number of words to show, the worst; p is corrected for all words
 )->pd.DataFrame: # Columns slice, those of `against_rest` with p corrected, and below: is p below .05?
     "List the slices of `df` with the score of a classifier, the worst first"
-    predictor = whole_texts(predictor)
+    predictor,df = whole_texts(predictor),as_frame(df)
     texts,labels,_,score = rated(predictor, df, text_col, label_col)
     own,columns = (by,[]) if isinstance(by, dict) else ({},L(by))
     check_columns(df, by=columns)
@@ -147,7 +148,7 @@ def fixed_broken(
     text_col='text', label_col='label' # As in `slices`
 )->tuple: # Series of fixed, broken and p; DataFrame of their rows with text, label, a and b (answers), fixed
     "Count and list the rows that classifier `b` fixes and breaks, compared with `a` (McNemar 1947)"
-    a,b = whole_texts(a),whole_texts(b)
+    a,b,df = whole_texts(a),whole_texts(b),as_frame(df)
     if not (a.task.classes and b.task.classes):
         raise TypeError("numbers are not right or wrong; compare their row scores with `paired_bootstrap`")
     (texts,labels,old,was),(_,_,new,now) = (rated(o, df, text_col, label_col) for o in (a,b))
@@ -164,12 +165,13 @@ def suspects(
     folds:int=5 # Folds of the cross-validation
 )->pd.DataFrame: # Columns text, label, other, score (of the other label), given (score of the label)
     "List the rows whose label is probably wrong, the most certain first"
-    check_columns(df, text_col=text_col, label_col=label_col)
+    check_columns(df := as_frame(df), text_col=text_col, label_col=label_col)
     task,texts = find_task(df, label_col),texts_in(df, text_col)
     if not task.one_class: raise TypeError(f"expected one label a row; this is {task}")
     labels = read_labels(df, label_col, task)
     names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])
+    if k<2: raise ValueError(f"expected two labels or more with two rows each, got {Counter(labels)}"[:300])
     predictor = as_predictor(predictor)
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
@@ -194,7 +196,7 @@ def conflicts(
     block:int=512 # Rows that are compared with all others at once
 )->pd.DataFrame: # Columns text, label, other_text, other_label, cosine; index of the first row
     "List pairs of nearly equal texts with different labels, the most similar first"
-    check_columns(df, text_col=text_col, label_col=label_col)
+    check_columns(df := as_frame(df), text_col=text_col, label_col=label_col)
     text,label = (df[L(c)].astype(str).agg('; '.join, axis=1).to_numpy() for c in (text_col,label_col))
     plain = [re.sub(r'[^\w\s]+', ' ', o) for o in text]
     x,found = _words(plain, analyzer='char_wb', ngram_range=(4,4), dtype=np.float32),[]

@@ -16,12 +16,14 @@ from copy import copy
 from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastai.basics import Callback, DataLoaders, L, Learner, delegates, patch
 from fastai.callback.fp16 import MixedPrecision
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 import fastformers.callback.schedule # `fit_schedule`
+from ..args import check_args
 from ..callback import compute
 from ..callback.distributed import Distributed, n_processes, own_device, wait
 from ..callback.freeze import FreezeGrads, FrozenEval
@@ -94,6 +96,8 @@ def _learner(
     opts = dict(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
                 gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
     model = build(arch, pretrained, drop_mult=drop_mult, **{k:v for k,v in opts.items() if v})
+    if isinstance(arch, PreTrainedModel): # from here on the name of its directory, or its config
+        arch = arch.name_or_path if Path(arch.name_or_path).is_dir() and arch.name_or_path else arch.config
     tfm,n = tokenizer_of(dls),max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
     if tfm.splits: longest = min(longest, tfm.max_len or 0)
@@ -121,13 +125,14 @@ def _of_tokens(f):
         return f(pred[y!=-100], y[y!=-100])
     return metric if inspect.isfunction(f) else f
 
+@check_args
 @delegates(_learner, but=['loss_func'])
 def lm_learner(
     dls, # Data with an objective, as from `lm_dls`
-    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
+    arch, # Hub id, directory, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     metrics=None, # Default: the objective's own; fastai's `accuracy` works too
-    lr=5e-4, # Default learning rate of the learner's fits
+    lr:float|slice=5e-4, # Default learning rate of the learner's fits
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a language model"
@@ -202,10 +207,11 @@ def _new_rows(dls, seen):
     tls = [tl._new([tl.items[i] for i in np.flatnonzero(~old)]) for tl in valid.tls]
     return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp), lengths=None), path=dls.path, device=dls.device)
 
+@check_args
 @delegates(_learner)
 def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
-    arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
+    arch, # Hub id, directory of a stage, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     # A class or function called with `(nf, n_out)`, such as `LSTMHead`, or its name; a module called with
     # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own; default: by the task
@@ -213,10 +219,10 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    lr=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 if `arch` has adapters
+    lr:float|slice=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 if `arch` has adapters
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
-    hidden_states=-1,
+    hidden_states:int|tuple[int,...]|Literal['mix']=-1,
     grad_windows=None, # Number of windows of a text, from the last, that get gradients; None: all
     **kwargs
 ) -> Learner:

@@ -10,10 +10,11 @@ new tokens. Modules around the result are in `models.core`."""
 __all__ = ['ADAPTERS', 'LoadReport', 'quiet_hf', 'load_config', 'EncoderLM', 'load_hf', 'load_body', 'fit_vocab']
 
 # %% ../../nbs/models/03_load.ipynb #9517355d
-import copy, inspect, logging
+import copy, inspect, logging, os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 import torch, transformers
 import torch.nn.functional as F
 from torch import nn
@@ -52,12 +53,16 @@ def quiet_hf():
         if bar: hf_logging.enable_progress_bar()
 
 def load_config(
-    arch, # Hub id, directory, shipped name, or a config, which is returned as it is
+    arch, # Hub id, directory, shipped name, a network, or a config, which is returned as it is
     revision='main' # Of a hub id
 )->PretrainedConfig:
     "Load the config of `arch`"
+    if isinstance(arch, PreTrainedModel): return arch.config
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
+    if not isinstance(path, (str,os.PathLike)):
+        raise TypeError("`arch` is a hub id, a directory, a shipped name, a config or a network of transformers, "
+                        f"got {type(arch).__name__}")
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
@@ -85,7 +90,7 @@ ADAPTERS = 'adapters.safetensors' # bottleneck adapters, in the directory of a c
 
 def load_hf(
     auto_cls, # `AutoModel`, `AutoModelForMaskedLM`, or a model class of transformers
-    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
+    arch, # Hub id, directory, shipped name, a network whose weights are copied, or a `PretrainedConfig` for random ones
     pretrained=True, # Load weights? Otherwise random ones
     drop_mult=1., # Multiplies every dropout probability
     revision='main', # Of a hub id
@@ -100,12 +105,15 @@ def load_hf(
     random = isinstance(arch, PretrainedConfig) or not pretrained
     encoder = get_meta(cfg).encoder
     if encoder and auto_cls is AutoModelForMaskedLM: auto_cls = EncoderLM
-    elif cfg.is_encoder_decoder and encoder!=auto_cls.__name__:
-        raise ValueError(f"{cfg.model_type} is an encoder-decoder: "
-                         "only encoders named in `family_meta` are used")
+    elif cfg.is_encoder_decoder and encoder!=getattr(auto_cls, '__name__', ''):
+        raise ValueError(f"{cfg.model_type} is an encoder-decoder: only encoders named in `family_meta` are used, "
+                         "without Hugging Face's own head")
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
-    with quiet_hf():
+    with quiet_hf(), TemporaryDirectory() as d:
+        if isinstance(arch, PreTrainedModel): # transformers matches the names of its weights
+            arch.save_pretrained(d)
+            name,arch = type(arch).__name__,d
         make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # the first of Auto classes
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:

@@ -10,9 +10,10 @@ __all__ = ['CLM', 'default_objective']
 # %% ../../nbs/objectives/03_clm.ipynb #19e109eb
 import torch
 import torch.nn.functional as F
+from fastcore.foundation import first
 from transformers import AutoModelForCausalLM
 from ..models.families import is_causal
-from .core import Objective
+from .core import Objective, objectives
 from .metrics import token_metrics
 from .mlm import MLM
 from ..text.tokenizer import load_tokenizer
@@ -37,6 +38,9 @@ class CLM(Objective):
 
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
 def default_objective(tok, seed=42, config=None):
-    "Return `MLM` if `tok` has a mask token and `config`, if given, fits it, else `CLM`"
+    "Return `MLM` if `tok` has a mask token and `config`, if given, fits it, else `CLM`, or for XLNet `PLM`"
     masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.fits(config))
-    return (MLM if masks else CLM)(tok, seed=seed)
+    cls = MLM if masks else CLM
+    if config is not None and not (MLM.fits(config) or CLM.fits(config)):
+        cls = first(o for o in objectives.load().values() if o.fits(config)) or cls
+    return cls(tok, seed=seed)

@@ -109,7 +109,7 @@ class Objective(ItemTransform):
     ):
         super().__init__()
         self.tfm = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
-        self.seed,self.loss_func = seed,TokenLoss()
+        self.seed,self.loss_func = int(seed),TokenLoss()
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property
     def tok(self): "Return the tokenizer"; return self.tfm.tok

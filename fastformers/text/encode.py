@@ -14,12 +14,14 @@ import numpy as np, torch
 from functools import cached_property
 from itertools import chain, groupby
 from numbers import Integral
+from pathlib import Path
 from fastcore.foundation import L, first
 from fasttransform import Transform
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
+from ..args import check_args
 from .core import TensorTokens, TokenText, valid_text
 from .tokenizer import PythonEncoder, load_tokenizer, need_rust
 
@@ -30,8 +32,9 @@ def reads(o)->dict:
 
 class HFTokenizer(Transform):
     "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
-    input_types = (str, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
+    input_types = (str, Path, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
     turns = True # May texts be read backwards? False if labels belong to words
+    @check_args
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes
         max_len:int=None, # Maximum number of tokens, special tokens included; None: no limit
@@ -101,7 +104,7 @@ class HFTokenizer(Transform):
 
     def encode_batch(self, texts)->list: # `TensorTokens`, equal to encoding the texts one by one
         "Encode many texts, or pairs of texts, on all cores"
-        texts = list(texts)
+        texts = [o.read_text('utf-8') if isinstance(o, Path) else o for o in texts]
         bad = first(i for i,o in enumerate(texts) if not _is_text(o))
         if bad is not None:
             raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")

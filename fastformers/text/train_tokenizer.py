@@ -16,9 +16,11 @@ from fastcore.basics import first
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 from ..files import check_file
+from ..args import check_args
 from .core import valid_text
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #9a3efb5e
+@check_args
 def train_tokenizer(
     texts, # Strings: a list, a column or any iterable, which is read once
     kind:str='unigram', # 'unigram' (SentencePiece), 'bpe' (byte-level) or 'wordpiece'
@@ -90,10 +92,13 @@ def _unigram(texts, vocab_sz):
     import sentencepiece as spm # here, because only training needs it
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
-    spm.SentencePieceTrainer.train(
+    try: spm.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=f, model_type='unigram', vocab_size=vocab_sz, hard_vocab_limit=False,
         **special, control_symbols=_special[4:], byte_fallback=True, num_threads=4, minloglevel=2,
         max_sentence_length=1<<30) # longer sentences would be skipped without a word
+    except RuntimeError as e:
+        raise ValueError(f"`vocab_sz` {vocab_sz} is too small for these {len(texts)} texts, whose characters and 256 bytes "
+                         f"are tokens too: {str(e).rpartition('] ')[2]}") from None
     return spm.SentencePieceProcessor(model_proto=f.getvalue())
 
 def _train_unigram(texts, vocab_sz):

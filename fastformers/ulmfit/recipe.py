@@ -8,8 +8,8 @@ is found in half a second. Only the name of a part that is no default, such as a
 
 # %% auto #0
 __all__ = ['Setting', 'section_types', 'RunConfig', 'DataConfig', 'ModelConfig', 'TrainConfig', 'LMConfig', 'GeneralConfig',
-           'TaskConfig', 'settings', 'allowed', 'parse', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns',
-           'read_table', 'read_data', 'demo_recipe']
+           'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'read_table', 'read_data',
+           'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
 from collections import namedtuple
@@ -20,12 +20,27 @@ from math import inf
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import wrap
-from types import NoneType
-from typing import Literal, get_args, get_origin
+from typing import Literal
 from fastcore.docments import docments
+from ..args import convert, parse
 from ..files import Registry, find_path
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #156936a5
+# lowest and highest value of a setting
+_ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
+               discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
+               windows=(1,inf), vocab_sz=(1,inf), size=(1,inf), width=(1,inf), positions=(4,inf), halvings=(0,inf))
+
+def _convert(self):
+    "Convert the values of a section to the types of its fields, and check their ranges"
+    for f in fields(self):
+        v = convert(f.type, getattr(self, f.name), f'`{f.name}`: ')
+        object.__setattr__(self, f.name, v)
+        low,high = _ranges.get(f.name, (-inf,inf))
+        if type(v) in (int,float) and not low<=v<=high:
+            limits = f'{low:g} to {high:g}' if high<inf else f'{low:g} or more'
+            raise ValueError(f"`{f.name}` {v:g} is out of range; expected {limits}")
+
 @dataclass(frozen=True)
 class RunConfig:
     "Section [run]"
@@ -40,7 +55,7 @@ class RunConfig:
     # Also train the classifier from these checkpoints: hub ids, directories or shipped names, separated by commas
     archs:tuple[str,...]|None = None
 
-    def __post_init__(self): parse(RunConfig.__annotations__['compare'], ','.join(self.compare or ()), '[run] compare: ')
+    __post_init__ = _convert
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -65,6 +80,8 @@ class DataConfig:
     sep:str|None = None # Separator of a csv file; blank: a comma, or a tab in .tsv
     encoding:str = 'utf-8' # Of the files, such as cp1252
 
+    __post_init__ = _convert
+
 @dataclass(frozen=True)
 class ModelConfig:
     "Section [model]: the network, and how it computes"
@@ -77,16 +94,13 @@ class ModelConfig:
     gradient_checkpointing:bool = False # Less memory, a third more time
     compile_blocks:bool = False # Compile each layer with `torch.compile`: slow start, faster steps on a GPU
 
+    __post_init__ = _convert
+
 # %% ../../nbs/ulmfit/00_recipe.ipynb #0265b871
 # registries of the settings that name a part
 _registries = dict(schedule='callback.schedule:schedules', anneal='callback.schedule:anneals', pool='models.heads:pools',
                    objective='objectives.core:objectives', packing='data.packing:packings', task='tasks.core:tasks',
                    adapters='models.adapters:adapter_methods', head='models.heads:heads')
-
-# lowest and highest value of a setting
-_ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
-               discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
-               windows=(1,inf), vocab_sz=(1,inf), size=(1,inf), width=(1,inf), positions=(4,inf), halvings=(0,inf))
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -106,16 +120,12 @@ class TrainConfig:
     # How often a training whose loss diverges goes back to its last checkpoint, with half the rate; 0: it stops
     halvings:int = 0
 
-    def __post_init__(self): # a setting may also be an object, so only texts are checked
+    def __post_init__(self): # a setting may also be an object, so only names are looked up
+        _convert(self)
         for f in fields(self):
-            v,(low,high) = getattr(self, f.name),_ranges.get(f.name, (-inf,inf))
-            if isinstance(v, str):
-                parse(f.type, v, f'`{f.name}`: ')
-                if f.name in _registries and v not in (f.default,'none','hf','linear'):
-                    resolve_name(f'fastformers.{_registries[f.name]}')[v] # imports torch
-            elif isinstance(v, (int,float)) and not low<=v<=high:
-                limits = f'{low:g} to {high:g}' if high<inf else f'{low:g} or more'
-                raise ValueError(f"`{f.name}` {v:g} is out of range; expected {limits}")
+            v = getattr(self, f.name)
+            if isinstance(v, str) and f.name in _registries and v not in (f.default,'none','hf','linear'):
+                resolve_name(f'fastformers.{_registries[f.name]}')[v] # imports torch
 
 @dataclass(frozen=True)
 class LMConfig(TrainConfig):
@@ -224,35 +234,6 @@ def settings(cls)->Registry: # name -> `Setting`, whose `help` is the comment be
     for o in reversed(cls.__mro__[:-1]): helps |= {k:v for k,v in docments(o, returns=False).items() if v}
     found = (Setting(f.name, f.type, f.default, ' '.join(helps[f.name].split())) for f in fields(cls))
     return Registry(f'[{cls.section}]', **{o.name:o for o in found})
-
-# %% ../../nbs/ulmfit/00_recipe.ipynb #b1f4a017
-_words = {int:'a whole number', float:'a number', bool:'yes or no', str:'a text', NoneType:'blank'}
-
-def allowed(t):
-    "Describe the allowed values of the type `t`"
-    args = get_args(t)
-    if get_origin(t) is tuple:
-        return allowed(args[0]).removeprefix('a ')+'s'*(not get_args(args[0]))+' separated by commas'
-    return ' or '.join(str(o) if get_origin(t) is Literal else allowed(o) for o in args) if args else _words[t]
-
-def parse(t, text, what=''): # `what`: beginning of the message of a ValueError
-    "Convert `text` to a value of the type `t`"
-    s = text.strip()
-    if not s and str in (t, *get_args(t)): s = text # a tab is a separator
-    try: return _parse(t, s)
-    except (ValueError,KeyError): raise ValueError(f"{what}expected {allowed(t)}, got {text!r}") from None
-
-def _parse(t, s):
-    args = get_args(t)
-    if get_origin(t) is Literal: return {str(o):o for o in args}[s]
-    if get_origin(t) is tuple: return tuple(_parse(args[0], o.strip()) for o in s.split(','))
-    if t is NoneType: return {'':None}[s]
-    if t is bool: return ConfigParser.BOOLEAN_STATES[s.lower()]
-    if not args and s: return t(s)
-    for o in args:
-        try: return _parse(o, s)
-        except (ValueError,KeyError): pass
-    raise ValueError
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #482498dd
 _head = """A recipe of fastformers: run it with `fastformers run` and the name of this file.

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
+from ..args import check_args
 from ..callback.distributed import shared, wait
 from ..data.labels import as_frame, held_out, lm_rows, lm_texts, mark_valid, new_tests, score_new
 from ..hub import default_arch
@@ -28,9 +29,10 @@ from .record import Meter, Stage, begin
 from .report import Report
 from .scores import tfidf_hits
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
-from .stage import named_task, small_config, task_dls, task_learner, test_rows
+from .stage import named_task, small_config, task_dls, task_learner, test_frames, test_rows
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
+@check_args
 def ulmfit(
     df, # Labelled texts, one row each
     unlabelled=None, # More texts of the same kind: a DataFrame or a list
@@ -49,11 +51,13 @@ def ulmfit(
     text_col = split_columns(df, text_col or r.data.text_col)
     label_col = split_columns(df, label_col or r.data.label_col)
     archs = [arch or r.model.arch, *(r.run.archs or ())]
-    test = new_tests(test, archs, text_col)
+    test = new_tests(test_frames(test), archs, text_col)
     tested,_ = test_rows(test)
     for o in (df, *(test.values() if isinstance(test, dict) else [test])):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
-    seeds = list(seeds or r.run.seeds)
+    if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
+    if seeds is not None: r = r.replace(run=dict(seeds=seeds))
+    seeds = list(r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
     task = named_task(df, label_col, r.classifier.task, tested, text_col)
     df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct,

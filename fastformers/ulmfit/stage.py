@@ -9,10 +9,10 @@ function is called again. `ulmfit.run` calls all three; `learner.core` has the l
 
 # %% auto #0
 __all__ = ['usual_epochs', 'small_config', 'pretrain_lm', 'fine_tune_lm', 'named_task', 'with_pairing', 'task_dls',
-           'task_learner', 'test_rows', 'labelled_dl', 'first_texts', 'fine_tune_classifier']
+           'task_learner', 'test_frames', 'test_rows', 'labelled_dl', 'first_texts', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
-import logging, math, warnings
+import logging, math, shutil, warnings
 from collections import Counter
 from copy import copy
 from dataclasses import replace
@@ -25,6 +25,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
+from ..args import check_args
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.contrastive import Contrastive
 from ..callback.distributed import shared
@@ -36,7 +37,7 @@ from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, find_task, lm_rows, lm_texts, mark_valid, named, new_tests, read_labels
 from ..data.labels import score_new, split_rows, warn_leak, warn_typos, warn_untrained
-from ..files import check_dir, did_you_mean, mark_checkpoints
+from ..files import check_dir, mark_checkpoints, writes
 from ..learner.evaluate import evaluation, reports
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
@@ -55,6 +56,7 @@ from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
 from ..inference.predictor import Ensemble
+from ..inference.stage_json import read_stage
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..interpret.intervals import fmt
 from ..interpret.probes import row_means
@@ -68,9 +70,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
 def _settings(cls, kwargs):
     "Divide `kwargs` into the settings `cls` of a stage, and those of `ModelConfig` for the learner"
-    how,known = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs},settings(cls)
-    for k in kwargs:
-        if k not in known: raise TypeError(f"{k!r} is no setting of `{cls.__name__}`{did_you_mean(k, known)}")
+    how = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs}
     return cls(**kwargs), how
 
 def _name(v): return getattr(v, '__name__', type(v).__name__)
@@ -285,11 +285,12 @@ def small_config(tok, **kwargs)->PretrainedConfig:
 def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
     train,_ = split_rows(df, valid_col, c.valid_pct, text_col)
-    texts,at = df[text_col].iloc[train].tolist(),None if resume is None else Path(resume.path)/'tokenizer'
+    texts,at = texts_in(df.iloc[train], text_col),None if resume is None else Path(resume.path)/'tokenizer'
     if at is not None and at.is_dir(): return shared(load_tokenizer(at))
     if at is not None: mark_checkpoints(at.parent)
     return shared(train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at))
 
+@check_args
 @delegates(GeneralConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
 def pretrain_lm(
@@ -316,6 +317,7 @@ def pretrain_lm(
     return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #e87b3820
+@check_args
 @delegates(LMConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_lm(
@@ -446,6 +448,11 @@ def _refit(stage, c, learn, path, test_dl, meter):
     if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn)
 
+def test_frames(test): # a DataFrame, a dict of several, or None
+    "Convert `test`, a table as `as_frame` takes it, or a dict of several"
+    sets = isinstance(test, dict) and not any(isinstance(o, list) for o in test.values())
+    return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
+
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
     "Join the rows of `test`, a DataFrame or a dict of several"
     if not isinstance(test, dict): return test, []
@@ -480,6 +487,7 @@ def _answered(df, texts, frozen, first, text_col, label_col, group_col):
     again = len(texts)//(5*len(rows))-1 # one label in six is given
     return pd.concat([df, *[rows]*again, more], ignore_index=True)
 
+@check_args
 @delegates(TaskConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
 def fine_tune_classifier(
@@ -505,8 +513,9 @@ def fine_tune_classifier(
     meter = Meter()
     set_seed(seed)
     df,tok = as_frame(df),arch if tok is None else tok
+    if len(listed(text_col))==1: text_col, = listed(text_col)
     check_columns(df, text_col=text_col, label_col=label_col)
-    test,sets = test_rows(new_tests(test, arch, text_col))
+    test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     task = named_task(df, label_col, c.task, test, text_col)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     df,scored = score_new(df, arch, text_col)
@@ -547,10 +556,12 @@ def fine_tune_classifier(
                  f"{name}: {stage.score_name} {stage.score.mean():.3f} with {len(texts):,} unlabelled texts, "
                  f"{first.score.mean():.3f} without"+': leave `unlabelled` out'*bool(worse))
     tried = scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
+    beside = path and Path(path).with_name(Path(path).name+'_tfidf')
+    if path is not None and writes() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
     if tried and _worse(stage.score, tfidf):
-        rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
+        rows = labelled if c.refit else labelled[~labelled.is_valid]
         best = TextBaseline.fit(task.texts(rows, text_col), read_labels(rows, label_col, task), task)
-        _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
+        _log.warning(f"{name}: TF-IDF is better and is in {best.save(beside)}")
     if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
     left = ', '.join(L(cbs).filter(reports).map(_name))
