@@ -76,7 +76,10 @@ def check_args(f):
     params = inspect.signature(f).parameters
     kinds = {k:_kind(p) for k,p in params.items()}
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
-    def new(k, v): return plain(v) if v is None or not (t := kinds.get(k)) else convert(t, v, f'`{k}`: ')
+    def new(k, v):
+        v,t = plain(v),kinds.get(k)
+        number = t and (isinstance(v, (str,int,float)) or t==tuple[int,...] and v is not None)
+        return convert(t, v, f'`{k}`: ') if number else v
     @wraps(f)
     def checked(*args, **kwargs):
         for k in kwargs:

@@ -325,9 +325,9 @@ def check_batches(schedule, n_iter):
 @check_args
 def fit_schedule(self:Learner,
     schedule, # a `Schedule`, or a function `n_groups -> Schedule` such as `gradual_unfreeze`, or its name
-    lr:float|list|slice=None, # a number, a list with a rate for each group, or a slice; default `learn.lr`
+    lr:float=None, # a number, a list with a rate for each group, or a slice; default `learn.lr`
     epochs:float=None, # rescale the schedule to this many epochs, fractions allowed; default: its own
-    discr:float|list|tuple=None, # discriminative rates: a factor such as 2.6 or 0.95, or a share of `lr` for each group
+    discr:float=None, # discriminative rates: a factor such as 2.6 or 0.95, or a share of `lr` for each group
     anneal=one_cycle, # learning rate inside a step: a function fraction -> multiplier, or its name
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit

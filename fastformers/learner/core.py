@@ -132,7 +132,7 @@ def lm_learner(
     arch, # Hub id, directory, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     metrics=None, # Default: the objective's own; fastai's `accuracy` works too
-    lr:float|slice=5e-4, # Default learning rate of the learner's fits
+    lr:float=5e-4, # Default learning rate of the learner's fits
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a language model"
@@ -219,7 +219,7 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    lr:float|slice=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 if `arch` has adapters
+    lr:float=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 if `arch` has adapters
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix']=-1,
