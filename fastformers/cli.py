@@ -118,8 +118,9 @@ def classify(args):
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
                   label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled)
     from fastformers.ulmfit.scores import class_scores
-    scores = class_scores(stage.learner)
-    if scores is not None: print(scores.round(3).to_string())
+    scores = None if stage.score is None else class_scores(stage.learner)
+    if scores is not None: print(scores.round(3).to_string(na_rep=''))
+    print(f"\n{stage.interval()}")
     texts = " 'A text of this kind.'"*len(L(text_col))
     print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")
 

@@ -144,13 +144,18 @@ def test_flags_of_validation(door):
     refused(door, tiny_df().assign(is_valid=False), ValueError, '0 of 60 rows are for validation')
     refused(door, tiny_df()[['text','label']][:1], ValueError, 'of 1 rows are for validation')
 
-def test_a_label_only_in_validation_is_refused():
-    refused(classifier_dls, replaced('label', int(tiny_df().is_valid.argmax()), 'odd'), ValueError, 'labels that training has not.*: odd; move some of their rows')
+def test_a_label_only_in_validation_is_named(log):
+    dls = build(classifier_dls, replaced('label', int(tiny_df().is_valid.argmax()), 'odd'))
+    assert 'odd' in dls.vocab and 'training has no row of odd: 1 of 15 validation rows count as errors' in log.text
+    refused(classifier_dls, tiny_df().assign(label=lambda d: d.label.where(~d.is_valid, d.label.str.upper())), ValueError, 'training has none of the labels of the validation rows: .*write them alike')
 
-def test_a_class_with_a_single_row_stays_in_training():
+def test_a_class_with_a_single_row_is_a_class_in_either_part():
+    held = 0
     for i in range(0, 60, 7):
         dls = build(classifier_dls, replaced('label', i, 'odd').drop(columns='is_valid'), valid_pct=.5)
-        assert 'odd' in dls.vocab and 'odd' not in {dls.vocab[int(y)] for _,y in dls.valid_ds}
+        held += 'odd' in {dls.vocab[int(y)] for _,y in dls.valid_ds}
+        assert 'odd' in dls.vocab
+    assert 0<held<9
 
 # ---- labels
 
@@ -161,8 +166,11 @@ def test_a_label_with_a_typo_is_named(caplog):
 @pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
 def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; drop such rows first")
 
-def test_labels_that_are_names_of_rows_are_refused():
-    refused(classifier_dls, tiny_df().drop(columns='is_valid').assign(label=[f'row {i}' for i in range(60)]), ValueError, 'each of the 60 labels occurs in one row; is this the right column?')
+def test_labels_that_number_the_rows_are_refused_and_names_train(log):
+    rows = tiny_df().drop(columns='is_valid')
+    refused(classifier_dls, rows.assign(label=range(60)), ValueError, 'each of the 60 labels occurs in one row; is this the right column?')
+    dls = build(classifier_dls, rows.assign(label=[f'row {i}' for i in range(60)]))
+    assert len(dls.vocab)==60 and len(dls.valid_ds)==1 and 'each of the 60 labels occurs in one row; is this the right column?' in log.text
 
 def test_names_that_differ_in_case_or_blanks_are_said(log):
     warn_typos(['Account']*5+['account ']*4+['other']*4)

@@ -15,7 +15,7 @@ import numpy as np, pandas as pd
 from ..callback.schedule import now
 from .entries import Rows, labels_in, plan, quiet
 from ..interpret.slices import row_scores
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid
+from ..data.labels import as_frame, check_classes, find_task, lm_texts, mark_valid, score_new
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap
@@ -35,8 +35,8 @@ def nested_order(labels, seed)->np.ndarray: # row numbers; the first n are a sam
 class LabelCurve:
     "Compare entries at few and at many labels on the same held-out rows"
     # `rows`: for each fit `entry`, `labels`, `seed`, `seconds`, and `hits`, the score of each held-out row
-    def __init__(self, rows, measure='accuracy'):
-        self.rows,self.measure = pd.DataFrame(rows),measure
+    def __init__(self, rows, measure='accuracy', groups=None): # `groups`: that of each held-out row, if there are any
+        self.rows,self.measure,self.groups = pd.DataFrame(rows),measure,groups
         self.table = self.rows.drop(columns='hits').assign(score=self.rows.hits.map(np.mean))
 
     @property
@@ -52,7 +52,7 @@ class LabelCurve:
 
     def gains(self, base='TF-IDF'):
         "Tabulate the gain of each entry over `base` at each number of labels, with its 95 % interval"
-        res = [(n, o, *paired_bootstrap(self._hits(o, n), self._hits(base, n)))
+        res = [(n, o, *paired_bootstrap(self._hits(o, n), self._hits(base, n), groups=self.groups))
                for n,o in self.rows[['labels','entry']].drop_duplicates().itertuples(index=False) if o!=base]
         res = pd.DataFrame(res, columns=['labels','entry','gain','low','high']).set_index(['labels','entry'])
         return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference'))
@@ -62,7 +62,7 @@ class LabelCurve:
         most,res = self.table.labels.max(),[]
         for name,by in self.table[self.table.entry!=base].groupby('entry', sort=False):
             for n in sorted(by.labels.unique()):
-                gain = paired_bootstrap(self._hits(name, n), self._hits(base, most))
+                gain = paired_bootstrap(self._hits(name, n), self._hits(base, most), groups=self.groups)
                 if gain[0]>=0: break
             else: continue
             res.append((name, n, most/n, *gain))
@@ -105,8 +105,11 @@ def label_curve(
     check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
     task = find_task(df, label_col, task)
     df = mark_valid(df, label_col, task, text_col, valid_col, group_col=group_col)
+    df,scored = score_new(df, arch, text_col)
+    if not scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
     labels,train = labels_in(df, text_col, label_col, task),df[~df.is_valid]
     task.fit(labels)
+    if task.classes: check_classes(task, labels, (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "
@@ -128,4 +131,4 @@ def label_curve(
                 hits = row_scores(task, e.fit(data).scores(held), y)
             rows.append(dict(entry=e.name, labels=n, seed=seed, hits=hits, seconds=round(now()-start, 1)))
             _log.info(f"{e.name}, {n} labels, seed {seed}: {task.score_name} {hits.mean():.3f}")
-    return LabelCurve(rows, task.score_name)
+    return LabelCurve(rows, task.score_name, df[group_col].astype(str)[df.is_valid].to_numpy() if group_col else None)

@@ -11,7 +11,7 @@ __all__ = ['entries', 'Rows', 'labels_in', 'folds', 'Entry', 'plan', 'entry', 'l
            'contrastive', 'label_spreading', 'stage2', 'adapters', 'averaged_weights', 'random_weights', 'search']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
-import logging, warnings
+import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -20,18 +20,17 @@ import numpy as np, pandas as pd, torch
 from fastcore.foundation import L
 from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
-from sklearn.model_selection import StratifiedGroupKFold
 from ..callback.contrastive import Contrastive
 from ..callback.progress import terminal_progress
 from ..callback.schedule import now
-from ..data.labels import read_labels, split_rows
+from ..data.labels import deal, read_labels, split_rows
 from ..files import Registry, content_hash
 from ..inference.baseline import TextBaseline
 from ..learner.core import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
 from ..tasks.core import Task
-from ..text.core import normal
+from ..text.core import normal, text_key
 from ..ulmfit.recipe import Recipe
 from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner, with_pairing
 
@@ -79,19 +78,13 @@ def folds(df, labels, task, seeds, text_col='text', test=None, group_col=None, m
     if test is not None: return test, [(rows, np.arange(len(test)))]*len(seeds)
     if 'is_valid' in df:
         return df, [tuple(map(np.array, split_rows(df, 'is_valid', text_col=text_col)))]*len(seeds)
-    texts = [normal(' '.join(L(o))) for o in task.texts(df, text_col)]
-    groups = df[group_col] if group_col else pd.Series(texts)
+    groups = df[group_col] if group_col else [normal(' '.join(L(o))) for o in task.texts(df, text_col)]
+    at = np.array([text_key(f'{seeds[0]} {o}') for o in groups], dtype=np.uint64)
     each = len(seeds)>1 and len(df)<=most # does each seed hold out a part of its own?
-    k = min(len(seeds) if each else 5, groups.nunique())
+    k = min(len(seeds) if each else 5, len({*at}))
     if k<2: raise ValueError(f"all rows have the same {group_col or 'text'}; expected two or more")
-    if task.classes:
-        names = [';'.join(sorted({*map(str, task.names(o))})) for o in labels]
-        strata = np.unique(names, return_inverse=True)[1]
-    else: strata = pd.qcut(pd.DataFrame(labels)[0].rank(method='first'), min(5, len(df)), labels=False).to_numpy()
-    if np.bincount(strata).max()<k: strata = 0*strata
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # of classes with fewer rows than parts
-        parts = [*StratifiedGroupKFold(k, shuffle=True, random_state=seeds[0]).split(rows, strata, groups)]
+    part = deal(at, [task.names(o) if task.classes else [] for o in labels], k)
+    parts = [(np.flatnonzero(part!=i), np.flatnonzero(part==i)) for i in range(k)]
     return df, [parts[i%k] if each else parts[0] for i in range(len(seeds))]
 
 # %% ../../nbs/compare/00_entries.ipynb #fa48afb9

@@ -20,13 +20,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from ..callback.schedule import now
 from .entries import NoTime, Rows, folds, labels_in, plan, quiet
-from ..data.labels import as_frame, lm_texts, read_labels, warn_leak
+from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage, versions
-from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
+from ..interpret.intervals import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
 from ..interpret.slices import row_scores, score_slices, stacked
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
@@ -86,10 +86,11 @@ class Leaderboard:
         y, # Targets of the scored rows
         parts, # For each seed the numbers of its training and scored rows
         seeds,
-        info=None # Dict of facts about the rows
+        info=None, # Dict of facts about the rows
+        groups=None # Group of each scored row, if they have any
     ):
         self.plan,self.task,self.y,self.parts = {o.name:o for o in plan},task,y,parts
-        self.seeds,self.info = [*seeds],dict(info or {})
+        self.seeds,self.info,self.groups = [*seeds],dict(info or {}),groups
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
         self.slices = None # where the winner fails, as of `slices`
         self.found = {} # settings that the training of `best` chose
@@ -136,8 +137,9 @@ class Leaderboard:
         "Compare the entry `a` with `b`, by default with 0, on the rows that both were scored on"
         key = a,b,len(self.fits)
         if key not in self._gains:
-            a,b = self.rows(a),0. if b is None else self.rows(b)
-            self._gains[key] = paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), ~np.isnan(a-b))
+            a,b = self.rows(a),None if b is None else self.rows(b)
+            self._gains[key] = mean_interval(a, self.groups) if b is None else paired_bootstrap(
+                np.nan_to_num(a), np.nan_to_num(b), ~np.isnan(a-b), groups=self.groups)
         return self._gains[key]
 
     def against(self, a, b): # '' if there is nothing to compare
@@ -322,9 +324,9 @@ def _check(df, task, labels, text_col, minutes):
     names = [n for o in labels for n in task.names(o)]
     if len({*names})<2:
         raise ValueError(f"column {task.target!r} has only the class {names[:1]}, expected two or more")
-    if task.one_class and 2*len({*names})>len(df):
-        raise ValueError(f"column {task.target!r} holds {len({*names})} labels in {len(df)} rows, expected two rows of "
-                         "each or more; for numbers to predict pass task='regression'")
+    if task.one_class and len({*names})==len(df):
+        raise ValueError(f"each of the {len(df)} labels in column {task.target!r} occurs in one row, expected two rows of "
+                         "some; for numbers to predict pass task='regression'")
 
 def _file(path, name, seed): return path/'fits'/f"{re.sub('[^a-zA-Z0-9]+', '-', name)}-{content_hash([name])[:4]}-{seed}.safetensors"
 
@@ -481,6 +483,11 @@ def leaderboard(
     _check(df, task, labels, text_col, minutes)
     task.fit(labels)
     scored,parts = folds(df, labels, task, seeds, text_col, test, group_col)
+    old = np.flatnonzero(trained_on(scored, archs, text_col))
+    parts = [(train, np.setdiff1d(at, old)) for train,at in parts]
+    if not all(len(at) for _,at in parts): raise ValueError("a checkpoint was trained on all rows to be scored; pass others as `test`")
+    for part in parts if task.classes and test is None else ():
+        check_classes(task, labels, part)
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
     texts,dropped = [],0
     if unlabelled is not None:
@@ -494,7 +501,8 @@ def leaderboard(
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}', 'price measured by':Meter().by}
-    board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info)
+    groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
+    board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]
     if path:

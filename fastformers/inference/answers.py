@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from fastcore.foundation import L, first
 from ..files import atomic_dir
 from ..hub import push
-from .stage_json import write_stage
+from .stage_json import write_keys, write_stage
 
 # %% ../../nbs/inference/01_answers.ipynb #1db56f59
 def as_texts(texts):
@@ -40,6 +40,7 @@ def answer_rows(answers)->list: # a dict for each text
 class BasePredictor:
     "Convert texts to answers, with `task`, `pairs` and `scores` of a subclass"
     chunk = 4096 # number of texts that are sorted and held in memory at a time
+    trained_on = () # hashes of the labelled texts that it was trained on, see `write_keys`
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
@@ -94,6 +95,7 @@ class BasePredictor:
         "Write the directory `path` for `from_hf`"
         with atomic_dir(path) as tmp:
             self.write(tmp)
+            write_keys(tmp, self.trained_on)
             write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | facts)
         return Path(path)
 

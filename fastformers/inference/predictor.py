@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
+from .stage_json import read_keys
 from ..files import Registry, write_json
 from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
@@ -142,7 +143,7 @@ def _open(path, device, head, revision, backend):
     limit = max_length(model.body, bundle.max_len)
     tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
-    predictor.opened = path,device,head,revision,backend
+    predictor.opened,predictor.trained_on = (path,device,head,revision,backend),read_keys(path)
     return predictor
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca

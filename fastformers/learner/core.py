@@ -11,13 +11,14 @@ __all__ = ['Lineage', 'lm_learner', 'classifier_learner', 'as_predictor']
 
 # %% ../../nbs/learner/01_core.ipynb #ce2dbe8f
 import inspect, logging
+import numpy as np
 from copy import copy
 from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
-from fastai.basics import Callback, L, Learner, delegates, patch
+from fastai.basics import Callback, DataLoaders, L, Learner, delegates, patch
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.tracker import TrackerCallback
 from transformers import PretrainedConfig
@@ -27,12 +28,13 @@ from ..callback.distributed import Distributed, n_processes, own_device, wait
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
-from ..data.block import reads_pairs, tokenizer_of
+from ..data.block import item_keys, reads_pairs, tokenizer_of
+from ..data.labels import say_trained_on
 from ..files import atomic_dir, write_text
 from ..hub import push, resolve_arch
 from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
 from ..inference.predictor import Predictor
-from ..inference.stage_json import read_stage, write_stage
+from ..inference.stage_json import read_keys, read_stage, write_keys, write_stage
 from ..tasks.core import loss_for, task_of
 from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
@@ -49,10 +51,12 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/01_core.ipynb #95365524
 class Lineage(Callback):
-    "Record the origin of the weights: `parent`, the name of the arch, and `stage`, its `stage.json`"
-    def __init__(self, arch, revision='main'):
+    "Record the origin of the weights: `parent`, the name of the arch, `stage`, its `stage.json`, and `seen`, its `read_keys`"
+    def __init__(self, arch, revision='main', loaded=True):
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
-        self.stage = None if isinstance(arch, PretrainedConfig) else read_stage(resolve_arch(arch, revision))
+        path = None if isinstance(arch, PretrainedConfig) else resolve_arch(arch, revision)
+        self.stage = path and read_stage(path)
+        self.seen = read_keys(path) if path and loaded else np.zeros(0, np.uint64)
 
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
@@ -103,7 +107,7 @@ def _learner(
         _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
     own_device(dls)
     model.to(dls.device) # fastai does so in a fit; a probe comes before
-    every = [Lineage(arch, model.loaded.revision), *compute.precision(precision, dls.device)]
+    every = [Lineage(arch, model.loaded.revision, model.loaded.loaded), *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
                    cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
@@ -192,6 +196,13 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0
     return model
 
+def _new_rows(dls, seen):
+    "Leave validation rows with keys in `seen` out of `dls`, unless there is but one, and say so"
+    valid = dls.valid_ds
+    if not len(seen) or len(valid)<2 or not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
+    tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
+    return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path, device=dls.device)
+
 @delegates(_learner)
 def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
@@ -229,7 +240,7 @@ def classifier_learner(
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
     if lr is None and learn.model.adapters: learn.lr = 2e-3
-    learn.model.grad_windows = grad_windows
+    learn.model.grad_windows,learn.dls = grad_windows,_new_rows(dls, learn.lineage.seen)
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #34759e47
@@ -239,7 +250,14 @@ def as_predictor(learn)->Predictor: # a predictor is returned as it is
     "Make a `Predictor` of the `Learner` of a classifier, of its network where it is"
     if not isinstance(learn, Learner): return learn
     model = learn.model
-    return Predictor(model, tokenizer_of(learn.dls), model.task, reads_pairs(learn.dls), next(model.parameters()).device)
+    res = Predictor(model, tokenizer_of(learn.dls), model.task, reads_pairs(learn.dls), next(model.parameters()).device)
+    res.trained_on = _keys(learn)
+    return res
+
+def _keys(learn): # a learner from a pickle has no data, and a language model no labels
+    "Collect hashes of the labelled texts that `learn` and the networks before it were trained on"
+    own = learn.dls.train_ds if learn.model.task and len(learn.dls.train_ds) else None
+    return learn.lineage.seen if own is None else np.union1d(learn.lineage.seen, item_keys(own))
 
 @patch
 def to_fp16(self:Learner, **kwargs):
@@ -284,7 +302,8 @@ def _write(learn, path, readme=False, **facts):
             n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds)) # one, if trained again on all
             bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
                                   rows=dict(training=len(dls.train_ds), validation=n),
-                                  scores=facts.get('metrics') or _last_metrics(learn))
+                                  scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
+        write_keys(tmp, _keys(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     wait()

@@ -9,12 +9,12 @@ With few labels a random output layer spends most of the training on finding its
 __all__ = ['output_layer', 'output_inputs', 'fine_tuning_lr']
 
 # %% ../../nbs/learner/05_probe.ipynb #e19e1267
-import warnings
 import numpy as np, torch
 from torch import nn, Tensor
 from fastai.basics import Learner, patch
-from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
+from ..data.block import item_keys
+from ..data.labels import deal
 from ..inference.baseline import fit_linear
 from ..models.families import evaluating
 from ..models.heads import LinearHead
@@ -82,14 +82,14 @@ def _fit(model, x, y):
 @patch
 def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
     "Answer each row, with one class a text, by a probe that is fitted to other rows"
-    xs,ys = zip(*(output_inputs(self, dl) for dl in (self.dls.train, self.dls.valid)))
+    dls = [o.new(shuffle=False, drop_last=False) for o in (self.dls.train, self.dls.valid)]
+    xs,ys = zip(*(output_inputs(self, o) for o in dls))
     x,y = np.concatenate(xs),np.concatenate(ys)
-    right = np.zeros(len(y))
-    split = StratifiedKFold(min(folds, np.bincount(y).max()), shuffle=True, random_state=0).split
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # classes with fewer rows than folds
-        parts = [o for o in split(x, y) if len(np.unique(y[o[0]]))>1]
-    for train,valid in parts:
+    right,at = np.zeros(len(y)),np.concatenate([item_keys(o.dataset, 'group')[o.get_idxs()] for o in dls])
+    part = deal(at, [[o] for o in y], min(folds, len({*at})))
+    for i in np.unique(part):
+        train,valid = part!=i,part==i
+        if len(np.unique(y[train]))<2: continue
         w,b = _fit(self.model, x[train], y[train])
         right[valid] = (x[valid]@w.T+b).argmax(1)==y[valid]
     return right

@@ -17,7 +17,7 @@ from fastai.learner import Learner
 from ..callback.resume import differences
 from ..callback.schedule import Schedule, now
 from ..files import content_hash, to_json, write_json, write_text
-from ..interpret.intervals import fmt
+from ..interpret.intervals import fmt, mean_interval
 
 # %% ../../nbs/ulmfit/02_record.ipynb #0534ffc7
 def fmt_time(s):
@@ -134,6 +134,7 @@ class Stage:
     score_before:np.ndarray|None = None # `score` before training
     test_score:np.ndarray|None = None # `score` on test rows
     test_sets:list = field(default_factory=list) # The set of each test row, if there are several
+    groups:dict = field(default_factory=dict) # Lists of the groups of the rows of `score` and `test_score`, if they have any
     score_name:str = '' # Name of the weighted mean of `score`: 'accuracy', '-loss', ...
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
@@ -150,6 +151,13 @@ class Stage:
         "Return the number of epochs, of both halves"
         return self.schedule.total*(1+self.contrasted)*(self.lr>0)
 
+    def interval(self):
+        "Describe the mean of `score` with its 95 % interval"
+        if self.score is None: return 'no row was scored, since all held-out rows had been trained on'
+        sign,name = (-1,self.score_name[1:]) if self.score_name[0]=='-' else (1,self.score_name)
+        mean,*ends = (sign*o for o in mean_interval(self.score, self.groups.get('score')))
+        return f"{name} {fmt(mean)} (95 % interval {' to '.join(map(fmt, sorted(ends)))} on {len(self.score):,} held-out rows)"
+
     def _facts(self):
         "Return all fields but path and learner, for JSON"
         own = {f.name:getattr(self, f.name) for f in fields(self) if f.name not in ('path','learner')}
@@ -157,7 +165,7 @@ class Stage:
 
     def to_dict(self):
         "Summarize the record for JSON, without the scores of single rows"
-        left_out = 'losses schedule score weight score_before test_score test_sets'.split()
+        left_out = 'losses schedule score weight score_before test_score test_sets groups'.split()
         facts = {k:v for k,v in self._facts().items() if k not in left_out}
         return facts | {'epochs':self.epochs}
 

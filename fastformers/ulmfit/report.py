@@ -15,7 +15,7 @@ import numpy as np, pandas as pd
 from matplotlib.figure import Figure
 from ..files import to_json, write_json, write_text
 from ..inference.stage_json import versions
-from ..interpret.intervals import fmt, mcnemar, paired_bootstrap, verdict
+from ..interpret.intervals import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
 from .record import markdown_table, mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
@@ -29,13 +29,13 @@ def _mended(before, after):
     mended,broken,p = mcnemar(before, after)
     return f"; {mended} rows mended, {broken} broken (McNemar's test: p = {p:.2g})"
 
-def _gain(what, on, measure, scores, before, weights, words):
+def _gain(what, on, measure, scores, before, weights, words, groups=None):
     "Yield a row of the table of gains, if there are `scores` and scores `before` of the same seeds (dicts)"
     seeds = [s for s in scores if s in before]
     if not seeds: return
     weights = weights or {s:np.ones_like(scores[s]) for s in seeds}
     a,b,w = (np.stack([d[s] for s in seeds]) for d in (scores, before, weights))
-    diff,low,high = paired_bootstrap(a, b, w)
+    diff,low,high = paired_bootstrap(a, b, w, groups=groups)
     sign,measure = _sign(measure)
     after,before = (sign*np.average(np.where(w>0, o, 0), weights=w).item() for o in (a,b))
     ends = ' to '.join(map(fmt, (-high,-low) if high<0 else (low,high)))
@@ -63,7 +63,7 @@ def _plot_scores(r, ax):
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
-        points = [(y+dy, *sorted(sign*v for v in paired_bootstrap(o, np.zeros_like(o)))) for y,o in got]
+        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr)))) for y,o in got]
         y,low,v,high = np.array(points).T
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
         for o in zip(v, y): ax.annotate(fmt(o[0]), o, (0,11*up), textcoords='offset points', ha='center', va='center')
@@ -160,16 +160,17 @@ class Report:
         pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
         pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
         pairs += [(arms[k], k.removesuffix(_more), k) for k in arms if k.endswith(_more)]
+        by = self.final[0].groups
         for on,attr in _parts:
             for what,a,b in pairs:
                 before,after = self.scores(a, attr),self.scores(b, attr)
                 if a==_tfidf: before = {seed:v for seed in after for v in before.values()} # it has no seed
-                yield from _gain(what, on, self.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)))
+                yield from _gain(what, on, self.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)), by.get(attr))
         for name,(s,*_) in self.named.items():
             scores = (self.scores(name, o) for o in ('score','score_before','weight'))
             if s.score_name=='-loss':
                 yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
-            elif name==_final and s.lr: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'))
+            elif name==_final and s.lr: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'), by.get('score'))
 
     def gains(self):
         "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..callback.distributed import shared, wait
-from ..data.labels import as_frame, lm_texts, mark_valid
+from ..data.labels import as_frame, lm_texts, mark_valid, new_tests, score_new
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, writes
 from ..learner.core import classifier_learner
@@ -48,6 +48,8 @@ def ulmfit(
     r,df = as_recipe(recipe),as_frame(df)
     text_col = split_columns(df, text_col or r.data.text_col)
     label_col = split_columns(df, label_col or r.data.label_col)
+    archs = [arch or r.model.arch, *(r.run.archs or ())]
+    test = new_tests(test, archs, text_col)
     tested,_ = test_rows(test)
     for o in (df, *(test.values() if isinstance(test, dict) else [test])):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
@@ -56,6 +58,8 @@ def ulmfit(
     task = named_task(df, label_col, r.classifier.task, tested)
     df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct,
                     group_col or r.data.group_col)
+    df,scored = score_new(df, archs, text_col)
+    if not scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
     train = np.flatnonzero(~df.is_valid)
     texts,dropped = lm_texts(df, train, unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
@@ -63,7 +67,7 @@ def ulmfit(
     data = dict(labelled=df[cols].values, LM_texts=texts, test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
         names = dict(text_col=text_col, label_col=label_col)
-        run = _Run(r, df, test, arch, Path(path or shared(tmp)), seeds, names, task)
+        run = _Run(r, df, test, arch, Path(path or shared(tmp)), seeds, names, task, group_col or r.data.group_col)
         run.check()
         if writes(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         wait()
@@ -80,9 +84,9 @@ def ulmfit(
 
 class _Run:
     "Hold the data, settings and directory of one call of `ulmfit`"
-    def __init__(self, r, df, test, arch, root, seeds, cols, task):
+    def __init__(self, r, df, test, arch, root, seeds, cols, task, group_col):
         self.r,self.df,self.test,self.arch,self.root,self.seeds,self.cols = r,df,test,arch,root,seeds,cols
-        self.task = task
+        self.task,self.group_col = task,group_col
         self.tested,self.sets = test_rows(test)
         self.stages = []
 
@@ -142,7 +146,7 @@ class _Run:
             for name,(at,kwargs) in arms.items():
                 if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
                 self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
-                           **kwargs, **self.cols, **vars(self.r.classifier))
+                           group_col=self.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
 
     def tfidf(self):
         "Score TF-IDF with logistic regression on the same rows"

@@ -9,17 +9,19 @@ A mean over the validation set does not say whether the difference between two m
 __all__ = ['row_score', 'RowScores', 'measure', 'class_scores', 'tfidf_hits']
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #f7e220e3
-import math
+import logging, math
 from functools import partial
 import numpy as np, pandas as pd, torch
 from fastai.basics import Callback, Learner
 from fastcore.basics import noop
 from sklearn.metrics import classification_report
-from ..data.labels import find_task, read_labels
+from ..data.labels import find_task, named, read_labels
 from ..inference.baseline import TextBaseline
 from ..interpret.slices import rated
 from ..callback.distributed import shared
 from ..objectives.core import objective_of
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e784e42b
 def row_score(learn):
@@ -60,9 +62,16 @@ def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their m
     if not task.classes: return
     with learn.no_logging(), learn.no_bar(): preds,targs = learn.get_preds()
     names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
-    by = classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
-                               zero_division=0, output_dict=True)
-    return pd.DataFrame(by)[[*names,'macro avg']].T.rename_axis('label').astype({'support':int})
+    by = pd.DataFrame(classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
+                                            zero_division=0, output_dict=True))[names].T.rename_axis('label')
+    by = by.astype({'support':int})
+    tested = by.support>0
+    if not tested.all():
+        _log.warning(f"{(~tested).sum()} of {len(names)} classes have no validation row, and their cells are blank: "
+                     f"{named(by.index[~tested])}; the average is that of the others")
+    by.loc[~tested, [*by][:3]] = np.nan
+    by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]
+    return by.astype({'support':int})
 
 # %% ../../nbs/ulmfit/01_scores.ipynb #e2eea052
 def tfidf_hits(train, valid, text_col='text', label_col='label', task=None)->np.ndarray: # `(len(valid),)`

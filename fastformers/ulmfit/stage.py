@@ -33,7 +33,8 @@ from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid, read_labels, split_rows
+from ..data.labels import as_frame, find_task, lm_texts, mark_valid, named, new_tests, read_labels, score_new
+from ..data.labels import split_rows, warn_untrained
 from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows # and `calibrate`
@@ -119,7 +120,7 @@ def _verdict(learn, stage, tfidf):
     beside = ', '.join(f'{k} {sign*v:.2f}' for k,v in rivals.items())
     if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
     if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {n} rows)")
-    else: _log.info(f"{stage.name}: {what} {sign*score:.2f}, beside {beside} on the same {n} rows")
+    else: _log.info(f"{stage.name}: {stage.interval()}, beside {beside}")
 
 def _check_labelled(learn, name):
     "Warn if a classifier of several labels gives many more rows no label than have none"
@@ -172,7 +173,7 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
 
-def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, **facts):
+def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, scored=True, **facts):
     "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began with `meter`"
     base,is_lm = learn.lineage,objective_of(learn.dls) is not None
     reserved = took = 0.
@@ -191,7 +192,7 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         stage.before,stage.score_before,_ = measure(learn)
         took = now()-began
         reserved = now()-meter.time + 2*took # validation at the end of the fit, evaluation after it
-    few = probe and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
+    few = probe and not len(base.seen) and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
     stage.contrasted = begin=='contrastive' or few and c.start is None and _contrasts(learn, c, stage.cross_validated)
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
@@ -214,7 +215,10 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         learn.calibrate()
         stage.metrics,stage.score,stage.weight = measure(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
-    if not is_lm: _verdict(learn, stage, tfidf)
+    if not scored: # all held-out rows were trained on before, and one stands for them
+        stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
+        stage.curve = stage.curve.filter(['epoch','train_loss'])
+    elif not is_lm: _verdict(learn, stage, tfidf)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier: stage.price = price # else only the time of what came before is known
@@ -338,7 +342,7 @@ def _contrasts(learn, c, accuracy):
     n = len(learn.dls.train_ds)
     if n>200 or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
-    return accuracy-largest<.55*(1-largest) # measured on this page
+    return bool(accuracy-largest<.55*(1-largest)) # measured on this page
 
 def named_task(df, label_col, task=None, test=None)->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks"
@@ -347,13 +351,10 @@ def named_task(df, label_col, task=None, test=None)->Task:
     check_columns(test, label_col=label_col)
     known,asked = ([{*task.names(l)} for l in read_labels(o, label_col, task)] for o in (df,test))
     known,found = (set().union(*o) for o in (known,asked))
-    if odd := found-known:
-        names,n = ', '.join(sorted(map(str, odd))[:9]),sum(not odd.isdisjoint(o) for o in asked)
-        if odd==found:
-            raise ValueError(f"training has none of the labels of the test rows: {names}; write them alike in both")
-        errors = 'count as errors' if task.one_class else 'have it, and it is never answered'
-        _log.warning(f"training has no row of {names}: {n} of {len(asked)} test rows {errors}")
-        task.labels = sorted(known|odd)
+    if found and not known&found:
+        raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them alike in both")
+    warn_untrained(task, known, asked, 'test')
+    if found-known: task.labels = sorted(known|found)
     return task
 
 def with_pairing(c, task, df, arch, tok, text_col, label_col):
@@ -392,11 +393,11 @@ def _reading(df, tok, c, task, text_col):
     long = any(len(o)>n for o in tok.encode_batch(texts_in(few, text_col)))
     return how | dict(max_len=n, windows=16) if long else how
 
-def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=None, seed=42)->DataLoaders:
+def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=None, seed=42, group_col=None)->DataLoaders:
     "Build the data of a classifier with the settings `c`, from rows with a column `is_valid`"
     task = find_task(df, label_col, task or c.task)
     how = _reading(df, tok, c, task, text_col)
-    return classifier_dls(df, tok, text_col, label_col, 'is_valid', bs=c.bs, seed=seed, task=task, **how)
+    return classifier_dls(df, tok, text_col, label_col, 'is_valid', group_col=group_col, bs=c.bs, seed=seed, task=task, **how)
 
 def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     "Make a `classifier_learner` with the settings `c`"
@@ -454,14 +455,14 @@ def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
 
-def _answered(df, texts, frozen, first, text_col, label_col):
+def _answered(df, texts, frozen, first, text_col, label_col, group_col):
     "Add `texts` to the training rows of `df`, with answers of `first` and of word vectors that have spread"
     rows,model = df[~df.is_valid],as_predictor(first)
     words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], model.task, characters=True,
                              unlabelled=first_texts(texts, 10_000_000)) # half a minute
     texts = first_texts(texts[:5000], 1_000_000)
     labels = frozen.spread_labels(texts, Ensemble([model, words]).scores(texts))
-    more = pd.DataFrame({text_col:texts, label_col:labels, 'is_valid':False})
+    more = pd.DataFrame({group_col or text_col:texts, text_col:texts, label_col:labels, 'is_valid':False})
     again = len(texts)//(5*len(rows))-1 # one label in six is given
     return pd.concat([df, *[rows]*again, more], ignore_index=True)
 
@@ -490,13 +491,16 @@ def fine_tune_classifier(
     meter = Meter()
     set_seed(seed)
     df,tok = as_frame(df),arch if tok is None else tok
-    test,sets = test_rows(test)
     check_columns(df, text_col=text_col, label_col=label_col)
+    test,sets = test_rows(new_tests(test, arch, text_col))
     task = named_task(df, label_col, c.task, test)
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
+    df,scored = score_new(df, arch, text_col)
     c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col)
     tfidf = _tfidf(df, text_col, label_col, task) if task.linear else None
     labelled,first = df,None
+    held = dict(score=df[df.is_valid], test_score=test)
+    groups = {k:o[group_col].astype(str).tolist() for k,o in held.items() if o is not None and group_col in o}
     if unlabelled is not None:
         if not task.one_class or len(L(text_col))>1:
             raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
@@ -510,25 +514,25 @@ def fine_tune_classifier(
             if resume: mark_checkpoints(resume.path)
             first = fine_tune_classifier(
                 df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
-                name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
+                group_col=group_col, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
                 **kwargs | how | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
-            df = _answered(df, texts, frozen, first.learner, text_col, label_col)
+            df = _answered(df, texts, frozen, first.learner, text_col, label_col, group_col)
         else: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
         set_seed(seed)
-    dls = task_dls(df, tok, c, text_col, label_col, task, seed)
+    dls = task_dls(df, tok, c, text_col, label_col, task, seed, group_col)
     if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
     if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
     once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
-    stage = _train(learn, c, name, seed, resume=resume, meter=meter, tfidf=tfidf, test_sets=sets, **once)
-    if first is not None:
+    stage = _train(learn, c, name, seed, resume=resume, meter=meter, tfidf=tfidf, test_sets=sets, scored=scored, groups=groups, **once)
+    if first is not None and scored:
         worse = _worse(stage.score, first.score)
         _log.log(logging.WARNING if worse else logging.INFO,
                  f"{name}: {stage.score_name} {stage.score.mean():.3f} with {len(texts):,} unlabelled texts, "
                  f"{first.score.mean():.3f} without"+': leave `unlabelled` out'*bool(worse))
-    tried = path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
+    tried = scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf):
         rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
         best = TextBaseline.fit(task.texts(rows, text_col), read_labels(rows, label_col, task), task)

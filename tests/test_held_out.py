@@ -1,0 +1,200 @@
+"A held-out score is that of new rows: how rows are drawn, classes that luck leaves out, rows that a directory was trained on, intervals"
+import numpy as np, pandas as pd, pytest
+from fastai.basics import CategoryBlock, ColReader, ColSplitter, DataBlock
+from fastformers.compare.curve import label_curve
+from fastformers.compare.entries import folds
+from fastformers.compare.leaderboard import leaderboard
+from fastformers.data.block import HFTextBlock, classifier_dls
+from fastformers.data.labels import deal, find_task, mark_valid, split_rows
+from fastformers.inference.predictor import from_hf
+from fastformers.inference.stage_json import read_keys
+from fastformers.interpret.intervals import mean_interval, paired_bootstrap
+from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.text.core import text_key
+from fastformers.ulmfit.record import Stage
+from fastformers.ulmfit.run import ulmfit
+from fastformers.ulmfit.scores import class_scores
+from fastformers.ulmfit.stage import fine_tune_classifier
+
+rng = np.random.default_rng(0)
+centres = rng.normal(0, 1, (150,12))
+
+def by_split(df, x, n): return [split_rows(df, names=[[o] for o in df.label])]
+def by_folds(df, x, n): return folds(df, df.label.tolist(), find_task(df), (1,2,3))[1]
+def by_probe(df, x, n):
+    part = deal(np.array([*map(text_key, df.text)]), [[o] for o in df.label], 5) # as `cross_validate_probe`
+    return [(np.flatnonzero(part!=i), np.flatnonzero(part==i)) for i in range(5)]
+
+def nearest(x, y, new): # the mean of a class, as a classifier
+    names = np.unique(y)
+    means = np.stack([x[y==n].mean(0) for n in names])
+    return names[((new[:,None]-means)**2).sum(2).argmin(1)]
+
+@pytest.mark.parametrize('door', [by_split, by_folds, by_probe])
+@pytest.mark.parametrize('drawn', ['by chance','ten each'])
+def test_a_held_out_score_is_that_of_new_rows(door, drawn):
+    gaps,n = [],150 if drawn=='by chance' else 40
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, n, 400) if drawn=='by chance' else np.repeat(np.arange(n), 10)
+        new = rng.integers(0, n, 1000)
+        x,fresh = (centres[o]+rng.normal(0, .9, (len(o),12)) for o in (y,new))
+        df = pd.DataFrame(dict(text=[f'{seed} text {i}' for i in range(len(y))], label=[f'class {o}' for o in y]))
+        for train,held in door(df, x, n):
+            train,held = np.array(train),np.array(held)
+            gaps.append((nearest(x[train], y[train], x[held])==y[held]).mean()-(nearest(x[train], y[train], fresh)==new).mean())
+    assert abs(np.mean(gaps))<.03, np.mean(gaps) # a standard error is .01; a fifth of each class is .1 too high by chance
+
+def sizes(*k): return pd.DataFrame(dict(text=[f'text {i} of {c}' for c,n in enumerate(k) for i in range(n)], label=[f'c{c:03}' for c,n in enumerate(k) for _ in range(n)]))
+
+@pytest.mark.parametrize('k,held', [((20,30,50), (4,6,10)), ((5,)*20, (1,)*20), ((100,80,12,6), (20,16,2,2)), ((5,4,6,5,5), (1,1,1,1,1))])
+def test_shares_are_exact_where_they_are_honest(k, held):
+    df = sizes(*k)
+    at = split_rows(df, names=[[o] for o in df.label])[1]
+    assert tuple(df.label.iloc[at].value_counts().reindex(df.label.unique(), fill_value=0))==held
+    again = df.sample(frac=1, random_state=1).reset_index(drop=True).assign(text=lambda d: d.text.str.upper())
+    assert {*again.text[split_rows(again, names=[[o] for o in again.label])[1]]}=={*df.text.str.upper().iloc[at]}
+
+def test_a_class_of_one_row_may_be_tested():
+    df = sizes(*[1]*30, *[2]*20, *[9]*10)
+    held = df.iloc[split_rows(df, names=[[o] for o in df.label])[1]]
+    assert len(held)==32 and held.label.isin([f'c{i:03}' for i in range(30)]).any()
+
+def test_parts_keep_groups_and_equal_texts_and_are_never_empty():
+    df = pd.concat([sizes(30,30,30)]*2, ignore_index=True)
+    for who in (df.text.str[-6:], df.index//36, pd.Series(np.r_[np.zeros(176), 1, 2, 3, 4])):
+        d = df.assign(who=[*map(str, who)])
+        for group_col in ('who', None):
+            parts = folds(d, d.label.tolist(), find_task(d), (1,2,3), group_col=group_col)[1]
+            assert sorted(np.concatenate([b for _,b in parts]))==[*range(180)] and all(len(b) for _,b in parts)
+            for a,b in parts: assert not {*d[group_col or 'text'].iloc[a]} & {*d[group_col or 'text'].iloc[b]}
+
+def test_the_probe_keeps_groups_and_equal_texts_in_one_fold():
+    df = pd.concat([tiny_df()]*3, ignore_index=True)
+    df = df.assign(who=df.index%60//6, label=np.tile(np.random.default_rng(0).choice(['a','b'], 60), 3)) # nothing to learn
+    learn = lambda **kw: classifier_learner(classifier_dls(df, tiny_tok(), bs=8, device='cpu', **kw), tiny_arch('bert'), head='linear')
+    assert .2<learn(group_col='who').cross_validate_probe().mean()<.75 and learn().cross_validate_probe().mean()<.75
+
+rare = tiny_df().drop(columns='is_valid').assign(label=lambda d: [f'kind {i%23}' for i in d.index])
+marked = tiny_df().assign(label=lambda d: np.where(d.index==d.is_valid.argmax(), 'odd', d.label))
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert', num_hidden_layers=1))
+    path = learn.to_hf(tmp_path_factory.mktemp('tiny')/'tiny')
+    (path/'trained_on.safetensors').unlink() # it has not trained
+    return path
+
+def test_a_class_without_a_training_row_is_an_error_and_named(tiny, caplog):
+    stage = fine_tune_classifier(marked, tiny, epochs=.1, bs=8)
+    assert 'training has no row of odd: 1 of 15 validation rows count as errors' in caplog.text
+    assert 'odd' in stage.learner.dls.vocab and stage.score[0]==0 and len(stage.score)==15
+    one = fine_tune_classifier(tiny_df().drop(columns='is_valid').assign(label=[f'row {i}' for i in range(60)]), tiny, epochs=.1, bs=8, refit=True)
+    assert one.score.tolist()==[0] and one.learner.model.task.n_out==60
+    board = leaderboard(rare, entries=['TF-IDF'], minutes=1, log=lambda o: None)
+    assert 0<=board.score('TF-IDF')<1 and len(board.task.labels)==23
+    assert len(label_curve(rare, (30,), (1,), entries=['TF-IDF']).table)==1
+
+def test_classes_without_a_held_out_row_stay_out_of_the_average(tiny, caplog):
+    df = tiny_df().assign(label=lambda d: d.label.where(d.is_valid | (d.index%4>0), 'only trained'))
+    t = class_scores(classifier_learner(classifier_dls(df, tiny_tok(), bs=8, device='cpu'), tiny))
+    assert t.loc['only trained'].drop('support').isna().all() and t.support['macro avg']==15
+    assert np.allclose(t.loc['macro avg'].iloc[:3].astype(float), t.drop(['only trained','macro avg']).iloc[:,:3].mean())
+    assert '1 of 4 classes have no validation row, and their cells are blank: only trained' in caplog.text
+
+# ---- what a directory was trained on
+
+half,more = tiny_df()[:40].drop(columns='is_valid'),tiny_df().drop(columns='is_valid')
+def block(df):
+    data = DataBlock((HFTextBlock(tiny_tok()), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=ColSplitter())
+    return data.dataloaders(df, bs=8, device='cpu')
+
+def written(door, arch, path):
+    "Write a directory that was trained on `half`"
+    dls = classifier_dls(tiny_df()[:40], tiny_tok(), bs=8, device='cpu')
+    if door=='stage': fine_tune_classifier(half, arch, path, epochs=.1, bs=8, refit=True)
+    if door=='leaderboard':
+        leaderboard(half, archs=arch, entries=['frozen probe'], minutes=1, seeds=(1,2), path=path, log=lambda o: None)
+        return path/'best', 40
+    learn = classifier_learner(block(tiny_df()[:40]) if door=='block' else dls, arch)
+    if door in ('to_hf','block'): learn.to_hf(path)
+    if door=='save_encoder': learn.save_encoder(path)
+    if door=='predictor': from_hf(as_predictor(learn).save(path/'one')).save(path/'two'); path = path/'two'
+    if door=='parent': classifier_learner(classifier_dls(tiny_df()[40:], tiny_tok(), bs=8, device='cpu'), learn.to_hf(path/'a')).to_hf(path/'b'); path = path/'b'
+    return path, 39 if door=='stage' else (~tiny_df()[:40].is_valid).sum()
+
+@pytest.mark.parametrize('door', ['stage','leaderboard','to_hf','block','save_encoder','predictor','parent'])
+def test_a_directory_knows_what_it_was_trained_on(door, tiny, tmp_path):
+    path,n = written(door, tiny, tmp_path/'out')
+    keys = {*read_keys(path).tolist()}
+    assert len(keys&{*map(text_key, half.text)})==n and (len(keys)==n or door=='parent')
+
+@pytest.fixture(scope='module')
+def trained(tiny, tmp_path_factory): return written('stage', tiny, tmp_path_factory.mktemp('trained')/'all')[0]
+
+def held(df): return {*mark_valid(df, 'label').query('is_valid').text}
+
+def test_rows_that_a_directory_was_trained_on_are_not_scored(trained, caplog):
+    keys = {*read_keys(trained).tolist()}
+    df = more.assign(label=lambda d: d.label.where(d.index<50, 'a new kind'))
+    every = held(df)
+    fresh = [o for o in every if text_key(o) not in keys]
+    says = f"already trained on {len(every)-len(fresh)} of the {len(every)} held-out rows, so the others alone are scored"
+    stage = fine_tune_classifier(df, trained, epochs=.1, bs=8, test=df)
+    assert says in caplog.text and len(stage.score)==len(fresh)<len(every) and f'already trained on {len(keys)} of the 60 test rows' in caplog.text
+    assert len(stage.test_score)==60-len(keys) and len(stage.learner.dls.valid_ds)==len(fresh)
+    caplog.clear()
+    learn = classifier_learner(classifier_dls(df, trained, bs=8, device='cpu'), trained)
+    assert says in caplog.text and len(learn.dls.valid_ds)==len(fresh)
+    with learn.no_bar(), learn.no_logging(): learn.fit(1); preds,y = learn.get_preds()
+    assert len(preds)==len(fresh)
+    caplog.clear()
+    board = leaderboard(df, archs=trained, entries=['TF-IDF','frozen probe'], minutes=1, log=lambda o: None)
+    assert (~np.isnan(board.rows('TF-IDF'))).sum()==60-len(keys) and f'already trained on {len(keys)} of the 60 held-out rows' in caplog.text
+    report = ulmfit(df, arch=trained, recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare=('tfidf',))))
+    assert all(len(o.score)==len(fresh) for o in report.stages)
+    assert len(label_curve(df, (30,), (1,), arch=trained, entries=['TF-IDF']).rows.hits[0])==len(fresh)
+
+def test_where_all_were_trained_on_none_is_scored(trained, tmp_path, caplog):
+    df = more.assign(is_valid=lambda d: d.text.map(text_key).isin(read_keys(trained)) & (d.index%2>0))
+    n = df.is_valid.sum()
+    stage = fine_tune_classifier(df, trained, tmp_path/'out', epochs=.1, bs=8, refit=True)
+    assert f"already trained on {n} of the {n} held-out rows, so nothing is scored" in caplog.text
+    assert stage.score is None and not stage.metrics and 'accuracy' not in stage.table() and 'no row was scored' in stage.interval()
+    assert Stage.load(tmp_path/'out/record.json').score is None and from_hf(tmp_path/'out')('a film')
+    learn = classifier_learner(classifier_dls(df, trained, bs=8, device='cpu'), trained)
+    with learn.no_bar(), learn.no_logging(): learn.fit(1)
+    assert not len(learn.dls.valid_ds) and learn.recorder.values[-1][1] is None
+    for f in (leaderboard, ulmfit, label_curve):
+        kw = dict(archs=trained, entries=['TF-IDF']) if f is leaderboard else dict(arch=trained)
+        with pytest.raises(ValueError, match='trained on all'): f(df, **kw)
+
+# ---- intervals
+
+def test_an_interval_is_never_of_width_0():
+    for a in (np.ones(40), np.zeros(40), np.ones((3,40)), np.full(7, 1.)):
+        _,low,high = mean_interval(a)
+        assert low<high
+    assert np.allclose(mean_interval(np.ones(40)), (1, .9124, 1), atol=1e-4)
+    assert mean_interval(np.ones(40), np.arange(40)//10)[1]<.6 # four groups
+    board = leaderboard(pd.DataFrame(dict(text=[f'{w} {i}' for i in range(20) for w in ('good','bad')], label=['a','b']*20)), entries=['TF-IDF'], minutes=1, log=lambda o: None)
+    score,low,high = board.gain('TF-IDF')
+    assert score==1 and low<.95 and '0.912 to 1.000' in board.sentences()[0]
+
+def test_groups_are_drawn_whole(tiny):
+    a,who = np.repeat([1,0,1,1,0,1], 10),np.repeat(np.arange(6), 10)
+    one,many = paired_bootstrap(a, 0*a),paired_bootstrap(a, 0*a, groups=who)
+    assert one[0]==many[0] and many[2]-many[1]>2*(one[2]-one[1])
+    df = pd.concat([tiny_df().drop(columns='is_valid')]*3, ignore_index=True).assign(who=lambda d: d.index%60)
+    boards = [leaderboard(df.assign(text=df.text+df.index.astype(str)), entries=['TF-IDF'], minutes=1, group_col='who', log=lambda o: None) for _ in range(1)]
+    b = boards[0]
+    groups,b.groups,b._gains = b.groups,None,{}
+    narrow = b.gain('TF-IDF'); b.groups,b._gains = groups,{}
+    assert np.diff(b.gain('TF-IDF')[1:])>1.2*np.diff(narrow[1:])
+    stage = fine_tune_classifier(df, tiny, epochs=.1, bs=8, group_col='who')
+    assert len(stage.groups['score'])==len(stage.score) and type(stage.contrasted) is bool
+    report = ulmfit(df, arch=tiny, group_col='who', recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare=('tfidf',))))
+    g = report.gains().query('what=="against TF-IDF"').iloc[0]
+    a,b = (o.score for o in (report.final[0], report.named['TF-IDF'][0]))
+    assert np.allclose((g.low,g.high), paired_bootstrap(a, b, groups=report.final[0].groups['score'])[1:])
