@@ -1,9 +1,8 @@
 "A held-out score is that of new rows: how rows are drawn, classes that luck leaves out, rows that a directory was trained on, intervals"
-import logging, re, shutil
 import numpy as np, pandas as pd, pytest
 from fastai.basics import CategoryBlock, ColReader, ColSplitter, DataBlock
 from fastformers.compare.curve import label_curve
-from fastformers.compare.entries import Rows, folds
+from fastformers.compare.entries import folds
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import HFTextBlock, classifier_dls
 from fastformers.data.labels import deal, find_task, mark_valid, split_rows
@@ -11,7 +10,6 @@ from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
 from fastformers.interpret.intervals import mean_interval, paired_bootstrap
 from fastformers.learner.core import as_predictor, classifier_learner
-from fastformers.tasks.core import tasks
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.core import text_key
 from fastformers.ulmfit.record import Stage
@@ -34,19 +32,19 @@ def nearest(x, y, new): # the mean of a class, as a classifier
     return names[((new[:,None]-means)**2).sum(2).argmin(1)]
 
 @pytest.mark.parametrize('door', [by_split, by_folds, by_probe])
-@pytest.mark.parametrize('drawn', ['by chance','three each'])
+@pytest.mark.parametrize('drawn', ['by chance','ten each'])
 def test_a_held_out_score_is_that_of_new_rows(door, drawn):
-    gaps,n = [],150 if drawn=='by chance' else 77
+    gaps,n = [],150 if drawn=='by chance' else 40
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        y = rng.integers(0, n, 400) if drawn=='by chance' else np.repeat(np.arange(n), 3)
+        y = rng.integers(0, n, 400) if drawn=='by chance' else np.repeat(np.arange(n), 10)
         new = rng.integers(0, n, 1000)
         x,fresh = (centres[o]+rng.normal(0, .9, (len(o),12)) for o in (y,new))
         df = pd.DataFrame(dict(text=[f'{seed} text {i}' for i in range(len(y))], label=[f'class {o}' for o in y]))
         for train,held in door(df, x, n):
             train,held = np.array(train),np.array(held)
             gaps.append((nearest(x[train], y[train], x[held])==y[held]).mean()-(nearest(x[train], y[train], fresh)==new).mean())
-    assert abs(np.mean(gaps))<.02, np.mean(gaps)
+    assert abs(np.mean(gaps))<.03, np.mean(gaps) # a standard error is .01; a fifth of each class is .1 too high by chance
 
 def sizes(*k): return pd.DataFrame(dict(text=[f'text {i} of {c}' for c,n in enumerate(k) for i in range(n)], label=[f'c{c:03}' for c,n in enumerate(k) for _ in range(n)]))
 
@@ -73,9 +71,10 @@ def test_parts_keep_groups_and_equal_texts_and_are_never_empty():
             for a,b in parts: assert not {*d[group_col or 'text'].iloc[a]} & {*d[group_col or 'text'].iloc[b]}
 
 def test_the_probe_keeps_groups_and_equal_texts_in_one_fold():
-    df = pd.concat([tiny_df()]*3, ignore_index=True).assign(who=lambda d: d.index%7)
+    df = pd.concat([tiny_df()]*3, ignore_index=True)
+    df = df.assign(who=df.index%60//6, label=np.tile(np.random.default_rng(0).choice(['a','b'], 60), 3)) # nothing to learn
     learn = lambda **kw: classifier_learner(classifier_dls(df, tiny_tok(), bs=8, device='cpu', **kw), tiny_arch('bert'), head='linear')
-    assert 0<learn(group_col='who').cross_validate_probe().mean()<.8 and learn().cross_validate_probe().mean()<.8
+    assert .2<learn(group_col='who').cross_validate_probe().mean()<.75 and learn().cross_validate_probe().mean()<.75
 
 rare = tiny_df().drop(columns='is_valid').assign(label=lambda d: [f'kind {i%23}' for i in d.index])
 marked = tiny_df().assign(label=lambda d: np.where(d.index==d.is_valid.argmax(), 'odd', d.label))
@@ -83,7 +82,9 @@ marked = tiny_df().assign(label=lambda d: np.where(d.index==d.is_valid.argmax(),
 @pytest.fixture(scope='module')
 def tiny(tmp_path_factory):
     learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert', num_hidden_layers=1))
-    return learn.to_hf(tmp_path_factory.mktemp('tiny')/'tiny')
+    path = learn.to_hf(tmp_path_factory.mktemp('tiny')/'tiny')
+    (path/'trained_on.safetensors').unlink() # it has not trained
+    return path
 
 def test_a_class_without_a_training_row_is_an_error_and_named(tiny, caplog):
     stage = fine_tune_classifier(marked, tiny, epochs=.1, bs=8)
@@ -121,24 +122,18 @@ def written(door, arch, path):
     if door=='save_encoder': learn.save_encoder(path)
     if door=='predictor': from_hf(as_predictor(learn).save(path/'one')).save(path/'two'); path = path/'two'
     if door=='parent': classifier_learner(classifier_dls(tiny_df()[40:], tiny_tok(), bs=8, device='cpu'), learn.to_hf(path/'a')).to_hf(path/'b'); path = path/'b'
-    return path, 39 if door=='stage' else 30
+    return path, 39 if door=='stage' else (~tiny_df()[:40].is_valid).sum()
 
 @pytest.mark.parametrize('door', ['stage','leaderboard','to_hf','block','save_encoder','predictor','parent'])
 def test_a_directory_knows_what_it_was_trained_on(door, tiny, tmp_path):
-    untrained = tmp_path/'untrained'
-    shutil.copytree(tiny, untrained)
-    (untrained/'trained_on.npy').unlink()
-    path,n = written(door, untrained, tmp_path/'out')
+    path,n = written(door, tiny, tmp_path/'out')
     keys = {*read_keys(path).tolist()}
     assert len(keys&{*map(text_key, half.text)})==n and (len(keys)==n or door=='parent')
 
 @pytest.fixture(scope='module')
-def trained(tiny, tmp_path_factory):
-    (tiny/'trained_on.npy').unlink(missing_ok=True)
-    return written('stage', tiny, tmp_path_factory.mktemp('trained')/'all')[0]
+def trained(tiny, tmp_path_factory): return written('stage', tiny, tmp_path_factory.mktemp('trained')/'all')[0]
 
 def held(df): return {*mark_valid(df, 'label').query('is_valid').text}
-seen = {*half.text[half.text!=half.text.iloc[-1]]}
 
 def test_rows_that_a_directory_was_trained_on_are_not_scored(trained, caplog):
     keys = {*read_keys(trained).tolist()}
@@ -157,7 +152,7 @@ def test_rows_that_a_directory_was_trained_on_are_not_scored(trained, caplog):
     caplog.clear()
     board = leaderboard(df, archs=trained, entries=['TF-IDF','frozen probe'], minutes=1, log=lambda o: None)
     assert (~np.isnan(board.rows('TF-IDF'))).sum()==60-len(keys) and f'already trained on {len(keys)} of the 60 held-out rows' in caplog.text
-    report = ulmfit(df, arch=trained, recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare='tfidf')))
+    report = ulmfit(df, arch=trained, recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare=('tfidf',))))
     assert all(len(o.score)==len(fresh) for o in report.stages)
     assert len(label_curve(df, (30,), (1,), arch=trained, entries=['TF-IDF']).rows.hits[0])==len(fresh)
 
@@ -168,6 +163,9 @@ def test_where_all_were_trained_on_none_is_scored(trained, tmp_path, caplog):
     assert f"already trained on {n} of the {n} held-out rows, so nothing is scored" in caplog.text
     assert stage.score is None and not stage.metrics and 'accuracy' not in stage.table() and 'no row was scored' in stage.interval()
     assert Stage.load(tmp_path/'out/record.json').score is None and from_hf(tmp_path/'out')('a film')
+    learn = classifier_learner(classifier_dls(df, trained, bs=8, device='cpu'), trained)
+    with learn.no_bar(), learn.no_logging(): learn.fit(1)
+    assert not len(learn.dls.valid_ds) and learn.recorder.values[-1][1] is None
     for f in (leaderboard, ulmfit, label_curve):
         kw = dict(archs=trained, entries=['TF-IDF']) if f is leaderboard else dict(arch=trained)
         with pytest.raises(ValueError, match='trained on all'): f(df, **kw)
@@ -196,7 +194,7 @@ def test_groups_are_drawn_whole(tiny):
     assert np.diff(b.gain('TF-IDF')[1:])>1.2*np.diff(narrow[1:])
     stage = fine_tune_classifier(df, tiny, epochs=.1, bs=8, group_col='who')
     assert len(stage.groups['score'])==len(stage.score) and type(stage.contrasted) is bool
-    report = ulmfit(df, arch=tiny, group_col='who', recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare='tfidf')))
+    report = ulmfit(df, arch=tiny, group_col='who', recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare=('tfidf',))))
     g = report.gains().query('what=="against TF-IDF"').iloc[0]
     a,b = (o.score for o in (report.final[0], report.named['TF-IDF'][0]))
     assert np.allclose((g.low,g.high), paired_bootstrap(a, b, groups=report.final[0].groups['score'])[1:])

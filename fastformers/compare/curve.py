@@ -17,7 +17,7 @@ from ..callback.schedule import now
 from .entries import Rows, deciding, labels_in, plan, scores_of
 from ..args import check_args
 from ..interpret.slices import row_scores
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid, score_new, warn_leak
+from ..data.labels import as_frame, find_task, lm_texts, mark_valid, score_new, warn_leak, check_classes
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap
@@ -113,6 +113,7 @@ def label_curve(
     labels,train = labels_in(df, text_col, label_col, task),df[~df.is_valid]
     warn_leak(task.texts(df, text_col), (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
     task.fit(labels)
+    if task.classes: check_classes(task, labels, (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "

@@ -21,8 +21,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import NoTime, Rows, code_hash, deciding, folds, labels_in, plan, scores_of
-from ..data.labels import as_frame, lm_texts, read_labels, trained_on, warn_blank, warn_leak
+from .entries import NoTime, Rows, code_hash, deciding, folds, labels_in, plan, scores_of, quiet
+from ..data.labels import as_frame, lm_texts, read_labels, trained_on, warn_blank, warn_leak, check_classes
 from ..args import check_args
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
@@ -508,6 +508,8 @@ def leaderboard(
     old = np.flatnonzero(trained_on(scored, archs, text_col))
     parts = [(train, np.setdiff1d(at, old)) for train,at in parts]
     if not all(len(at) for _,at in parts): raise ValueError("a checkpoint was trained on all rows to be scored; pass others as `test`")
+    for part in parts if task.classes and test is None else ():
+        check_classes(task, labels, part)
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
     texts,dropped = [],0
     if unlabelled is not None:

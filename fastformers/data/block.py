@@ -163,7 +163,8 @@ def item_keys(ds, kind='key')->np.ndarray: # uint64
         if isinstance(o, TokenizedRow): return o[kind]
         for f in takewhile(lambda f: not isinstance(f, HFTokenizer), ds.tls[0].tfms.fs): o = f(o)
         return text_key(o)
-    return np.array([*map(key, ds.items)], dtype=np.uint64)
+    rows = getattr(ds.items, 'iloc', ds.items)
+    return np.array([key(rows[i]) for i in range(len(ds))], dtype=np.uint64)
 
 def reads_pairs(dls):
     "Check whether the texts of `dls` are pairs, None if not known"

@@ -13,6 +13,7 @@ import json, platform
 import numpy as np
 from importlib.metadata import version, PackageNotFoundError
 from pathlib import Path
+from safetensors.numpy import load_file, save
 from ..files import write_json
 
 # %% ../../nbs/inference/00_stage_json.ipynb #2395e313
@@ -40,9 +41,9 @@ def read_stage(path):
 
 def write_keys(path, keys):
     "Write `keys`, hashes of the labelled texts that a network was trained on (`text_key`), beside `stage.json`"
-    if len(keys): np.save(Path(path)/'trained_on.npy', np.unique(keys).astype(np.uint64), allow_pickle=False)
+    if len(keys): Path(path, 'trained_on.safetensors').write_bytes(save({'keys':np.unique(keys).astype(np.uint64)}))
 
 def read_keys(path)->np.ndarray: # uint64, empty if not known
     "Read the hashes of the labelled texts that the network in the directory `path` was trained on"
-    f = Path(path)/'trained_on.npy'
-    return np.load(f, allow_pickle=False) if f.is_file() else np.zeros(0, np.uint64)
+    f = Path(path)/'trained_on.safetensors'
+    return load_file(f)['keys'] if f.is_file() else np.zeros(0, np.uint64)

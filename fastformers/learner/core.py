@@ -57,7 +57,8 @@ class Lineage(Callback):
     def __init__(self, arch, revision='main', loaded=True):
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
         path = None if isinstance(arch, PretrainedConfig) else resolve_arch(arch, revision)
-        self.stage,self.seen = path and read_stage(path),read_keys(path if path and loaded else '')
+        self.stage = path and read_stage(path)
+        self.seen = read_keys(path) if path and loaded else np.zeros(0, np.uint64)
 
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
@@ -204,8 +205,8 @@ def _new_rows(dls, seen):
     "Leave validation rows with keys in `seen` out of `dls`, unless there is but one, and say so"
     valid = dls.valid_ds
     if not len(seen) or len(valid)<2 or not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
-    tls = [tl._new([tl.items[i] for i in np.flatnonzero(~old)]) for tl in valid.tls]
-    return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp), lengths=None), path=dls.path, device=dls.device)
+    tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
+    return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path, device=dls.device)
 
 @check_args
 @delegates(_learner)
