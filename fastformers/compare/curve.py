@@ -17,7 +17,7 @@ from ..callback.schedule import now
 from .entries import Rows, deciding, labels_in, plan, scores_of
 from ..args import check_args
 from ..interpret.slices import row_scores
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid, score_new, warn_leak, check_classes
+from ..data.labels import as_frame, check_classes, find_task, lm_texts, mark_valid, score_new, warn_leak
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap

@@ -21,8 +21,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import NoTime, Rows, code_hash, deciding, folds, labels_in, plan, scores_of, quiet
-from ..data.labels import as_frame, lm_texts, read_labels, trained_on, warn_blank, warn_leak, check_classes
+from .entries import NoTime, Rows, code_hash, deciding, folds, labels_in, plan, scores_of
+from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_blank, warn_leak
 from ..args import check_args
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch

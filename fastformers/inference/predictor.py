@@ -10,7 +10,7 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
-import json, torch
+import json, shutil, torch
 from torch import Tensor
 from torch.nn.functional import normalize
 from ..hub import model_dir
@@ -89,7 +89,9 @@ class Predictor(BasePredictor):
         def mean(x): return normalize(mean_pool(self.model.states(x), x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
-    def write(self, path): write_bundle(path, self.model, self.tok, self.pairs)
+    def write(self, path):
+        if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
+        else: write_bundle(path, self.model, self.tok, self.pairs)
 
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):

@@ -11,6 +11,7 @@ __all__ = ['word_pattern', 'attributions', 'word_spans', 'without', 'dashed', 'l
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0005
 import html, re
+from contextlib import ExitStack
 from dataclasses import dataclass
 import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, patch
@@ -51,6 +52,9 @@ def dashed(texts, words):
 def label_values(predictor, texts, at)->np.ndarray: # `(n,)`
     "Compute the log-odds of the target `at` for each text, or the value of a regression"
     task,scores = predictor.task,predictor.scores(texts)
+    if task.one_class: # against the sum of the others: near 1 a float32 is coarse, near 0 it is not
+        s = torch.as_tensor(scores).double().clamp(min=1e-38)
+        return (s[:,at]/s[:,np.arange(s.shape[1])!=at].sum(1)).log().numpy()
     res = torch.tensor([float(task.target_score(s, at, o)) for s,o in zip(scores, texts)], dtype=torch.double)
     return (res.logit(1e-7) if task.classes or task.of_parts else res).numpy()
 
@@ -70,27 +74,37 @@ def integrated_gradients(predictor, text, at, words, steps=64):
     "Integrate the gradients from a text of mask tokens to `text` (Sundararajan et al. 2017)"
     need_rust(predictor.tok.tok, 'attributions by gradients')
     e = predictor.tok.rust.encode(*(text if is_pair(text) else [text]))
-    x,places = predictor.tok.encode_marked(e, [i for i,(a,b) in enumerate(e.offsets) if b>a])
+    x,places = predictor.tok.encode_marked(e, [i for i,o in enumerate(e.sequence_ids) if o is not None])
     if bool(x.starts.any()): raise ValueError("gradients are for texts of one window; use method='erasure'")
     real = x.predicted.bool()
     x = predictor.tok.batch([x.replace(predicted=torch.zeros_like(x.predicted))]*steps).to(predictor.device)
     blank,seen = predictor.tok.tok.mask_token_id,[]
     share = ((torch.arange(steps, device=x.device)+.5)/steps)[:,None,None]
     def between(module, args, out):
+        turned = not bool((args[0]==args[0][:1]).all()) # rows are alike, but XLNet computes (sl, bs)
+        if turned: out = out.transpose(0, 1)
+        here = torch.nn.functional.pad(real, (0, out.shape[1]-len(real))).to(out.device) # Funnel reads a few more
         blanks = module.weight[int(predictor.tok.pad.ids) if blank is None else blank].to(out.dtype)
-        start = torch.where(real.to(out.device)[:,None], blanks, out).detach()
+        start = torch.where(here[:,None], blanks, out).detach()
         seen.extend([(start+share*(out.detach()-start)).requires_grad_(), out.detach()-start])
-        return seen[0]
-    with predictor.model.body.get_input_embeddings().register_forward_hook(between), torch.enable_grad():
+        return seen[0].transpose(0, 1) if turned else seen[0]
+    body = predictor.model.body
+    weight = body.get_input_embeddings().weight # T5 has it in two modules
+    with ExitStack() as hooks, torch.enable_grad():
+        for m in body.modules():
+            if getattr(m, 'weight', None) is weight: hooks.enter_context(m.register_forward_hook(between))
         o = predictor.model(x).float()
         rest = [i for i in range(o.shape[1]) if i!=at]
         o = o[:,at]-o[:,rest].logsumexp(1) if predictor.task.one_class else o[:,at]
         grad, = torch.autograd.grad(o.sum(), seen[:1])
     weights = np.zeros(len(words))
-    for i,v in zip(places, (grad*seen[1]).sum(-1).mean(0).cpu().double().numpy()[real.numpy()]):
+    for i,v in zip(places, (grad*seen[1]).sum(-1).mean(0).cpu().double().numpy()[:len(real)][real.numpy()]):
         (a,b),part = e.offsets[i],e.sequence_ids[i] or 0
-        hit = ((words.part==part) & (words.start<b) & (words.end>a)).to_numpy()
-        if hit.any(): weights[hit] += v/hit.sum()
+        hit = ((words.part==part) & (words.start<b) & (words.end>a)).to_numpy(copy=True)
+        if not hit.any(): # a blank of its own belongs to the word after it, or to the last word
+            after = np.flatnonzero((words.part==part) & (words.end>a))
+            hit[[*after, *np.flatnonzero(words.part==part)[::-1]][:1]] = True
+        weights[hit] += v/max(hit.sum(), 1)
     return weights
 
 @attributions.add
