@@ -232,14 +232,15 @@ class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates at each batch, with the arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
     shared = staticmethod(noop)  # with several processes and `minutes`: gives all the time of the first
-    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, minutes=None, reserved=0.):
+    def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, minutes=None, reserved=0., most=None):
         self.schedule,self.lrs = schedule,np.asarray(lrs)
-        self.anneal,self.minutes = anneal,minutes
-        self.seconds = minutes and max(60*minutes-reserved, 30*minutes)  # of the fit
+        self.anneal,self.minutes,self.most = anneal,minutes,most
+        self.seconds = minutes and max(60*minutes-reserved, 6*minutes)  # of the fit
 
     def before_fit(self):
         self.step,self.hps,self.cut = None,{'lr':[]},False
         self.spent,self.batch = 0.,0.  # seconds of the fit, of the last batch
+        self.first,self.skipped = 0.,0.  # seconds of the first batch; epochs, in a fit that would take too long
         self.share = 1.  # of the rates; `fit_halving` halves it
         if self.minutes: self.seconds = self.shared(self.seconds)
         self.since = self.now()  # time of the last tick
@@ -254,10 +255,11 @@ class ScheduleRunner(Callback):
     def pos(self, ahead=0): # in epochs, with `minutes` by the clock
         "Compute the position in the schedule `ahead` batches after the beginning of this one"
         if self.minutes: return self.schedule.total*(self.spent+ahead*self.batch)/self.seconds
-        return self.epoch+(self.iter+ahead)/self.n_iter
+        return self.epoch+(self.iter+ahead)/self.n_iter+self.skipped
 
     def before_batch(self):
         self.tick()
+        if self.train_iter==1: self.first = self.spent
         step,lrs = _lrs_at(self.schedule, self.pos(), self.lrs*self.share, self.anneal)
         if step!=self.step: self.start_step(step)
         self.hps['lr'].append(lrs.tolist())
@@ -284,15 +286,28 @@ class ScheduleRunner(Callback):
             self.batch = self.now()-self.since
             self.learn.pct_train = min(self.pos(1)/self.schedule.total, 1.)
             self.learn.n_epoch = math.ceil((self.epoch+(self.iter+1)/self.n_iter)/self.pct_train)
+        elif self.most is not None and (self.train_iter>8 or self.spent>self.most): self.hurry()
         self.cut = self._ends and self.iter+1<self.n_iter
         if self.cut: raise CancelTrainException()
+
+    @property
+    def each(self): # seconds; the first batch is slow
+        "Return the mean time of a batch so far"
+        return max((self.spent-self.first)/max(self.train_iter-2, 1), _eps)
+
+    def hurry(self):
+        "Go faster through the schedule if the rest of it would take longer than the time that is left"
+        rest = (self.schedule.total-self.pos(1))*self.n_iter  # batches
+        left = max((self.most-self.spent)/self.each-1, .5)
+        if left<rest: self.skipped += min(rest/left-1, rest)/self.n_iter
 
     def after_cancel_train(self):
         if self.cut and hasattr(self.learn, 'recorder'): self.recorder.cancel_train = False  # log this loss
 
     def after_epoch(self):
         self.tick()
-        if self.minutes and self.pos(.5)>self.schedule.total-_eps: raise CancelFitException()
+        ended = self.minutes and self.pos(.5) or self.skipped and self.pos(1)
+        if ended>self.schedule.total-_eps: raise CancelFitException()
 
     def after_fit(self):
         if hasattr(self.learn, 'recorder'): self.recorder.hps = self.hps
@@ -316,7 +331,8 @@ def fit_schedule(self:Learner,
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
     minutes:float=None, # train so long instead of `epochs`; a step of the schedule keeps its share
-    reserved:float=0., # seconds of `minutes` to leave for work before and after the fit, at most half of them
+    reserved:float=0., # seconds of `minutes` to leave for work before and after the fit, at most nine tenths of them
+    most:float=None, # seconds of the fit at most: it goes faster through the schedule where `epochs` would take longer
 ):
     "Train with `schedule`"
     if self.opt is None or reset_opt: self.create_opt()
@@ -327,6 +343,6 @@ def fit_schedule(self:Learner,
     if not minutes: check_batches(schedule, len(self.dls.train))
     self.opt.set_hyper('lr', self.lr if lr is None else lr)
     lrs = [h['lr'] for h in self.opt.hypers]
-    runner = ScheduleRunner(schedule, lrs, anneal, minutes, reserved)
+    runner = ScheduleRunner(schedule, lrs, anneal, minutes, reserved, most)
     n_epoch = 10**6 if minutes else math.ceil(schedule.total-_eps)  # more than fit: the clock ends the fit
     self.fit(n_epoch, lr=lrs, wd=wd, cbs=[runner, *L(cbs)])

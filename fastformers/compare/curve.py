@@ -13,9 +13,9 @@ from itertools import product
 from pathlib import Path
 import numpy as np, pandas as pd
 from ..callback.schedule import now
-from .entries import Rows, labels_in, plan, quiet
+from .entries import Rows, deciding, labels_in, plan, quiet, scores_of
 from ..interpret.slices import row_scores
-from ..data.labels import as_frame, check_classes, find_task, lm_texts, mark_valid, score_new
+from ..data.labels import as_frame, check_classes, find_task, lm_texts, mark_valid, score_new, warn_leak
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.intervals import paired_bootstrap
@@ -108,6 +108,7 @@ def label_curve(
     df,scored = score_new(df, arch, text_col)
     if not scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
     labels,train = labels_in(df, text_col, label_col, task),df[~df.is_valid]
+    warn_leak(task.texts(df, text_col), (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
     task.fit(labels)
     if task.classes: check_classes(task, labels, (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
@@ -128,7 +129,8 @@ def label_curve(
             data = Rows(few, task, recipe, text_col, label_col, texts, seed, work=Path(tmp), group_col=group_col)
             with quiet():
                 if e.prepare: e.prepare(data)
-                hits = row_scores(task, e.fit(data).scores(held), y)
+                scores,how = scores_of(e.fit(data), held, task)
+                hits = row_scores(deciding(task, how), scores, y)
             rows.append(dict(entry=e.name, labels=n, seed=seed, hits=hits, seconds=round(now()-start, 1)))
             _log.info(f"{e.name}, {n} labels, seed {seed}: {task.score_name} {hits.mean():.3f}")
     return LabelCurve(rows, task.score_name, df[group_col].astype(str)[df.is_valid].to_numpy() if group_col else None)

@@ -11,6 +11,7 @@ __all__ = ['measured', 'Leaderboard', 'leaderboard']
 # %% ../../nbs/compare/01_leaderboard.ipynb #36cc3344
 import base64, html, io, json, logging, re, shutil, tempfile
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
@@ -19,15 +20,15 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from safetensors.torch import save_file
 from ..callback.schedule import now
-from .entries import NoTime, Rows, folds, labels_in, plan, quiet
-from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_leak
+from .entries import NoTime, Rows, code_hash, deciding, folds, labels_in, plan, quiet, scores_of
+from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_blank, warn_leak
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage, versions
 from ..interpret.intervals import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
-from ..interpret.slices import row_scores, score_slices, stacked
+from ..interpret.slices import row_scores, score_slices
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 from ..ulmfit.record import Meter, begin, fmt_time, markdown_table
@@ -72,9 +73,10 @@ _prices = ('minutes','cpu_seconds','joules','answers_cpu_seconds','answers_joule
 
 def _sum(facts):
     "Add the prices of several fits"
-    res = {k:[o.get(k) for o in facts] for k in facts[0] if k not in ('by','found')}
+    own = 'by','found','decides','code'
+    res = {k:[o.get(k) for o in facts] for k in facts[0] if k not in own}
     total = {k:None if None in v else max(v) if k=='memory_mb' else sum(v) for k,v in res.items()}
-    return total | dict(texts_a_second=1/sum(1/o for o in res['texts_a_second']))
+    return total | dict(texts_a_second=1/sum(1/o for o in res['texts_a_second']), decides=facts[0].get('decides'))
 
 def _time(s): return 'less than a second' if s<1 else fmt_time(s)
 
@@ -87,10 +89,11 @@ class Leaderboard:
         parts, # For each seed the numbers of its training and scored rows
         seeds,
         info=None, # Dict of facts about the rows
-        groups=None # Group of each scored row, if they have any
+        groups=None, # Group of each scored row, if they have any
+        known=0 # Number of scored rows whose text is in training too
     ):
         self.plan,self.task,self.y,self.parts = {o.name:o for o in plan},task,y,parts
-        self.seeds,self.info,self.groups = [*seeds],dict(info or {}),groups
+        self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
         self.slices = None # where the winner fails, as of `slices`
         self.found = {} # settings that the training of `best` chose
@@ -120,7 +123,7 @@ class Leaderboard:
         for i,(seed,(_,at)) in enumerate(zip(self.seeds, self.parts)):
             key = name,seed,*self.members(name)
             if key not in self._rows and (fit := self.fit(name, seed)):
-                self._rows[key] = row_scores(self.task, fit[0], self.y[at])
+                self._rows[key] = row_scores(deciding(self.task, fit[1]['decides']), fit[0], self.y[at])
             if key in self._rows: res[i,at] = self._rows[key]
         return res
 
@@ -210,7 +213,8 @@ class Leaderboard:
         score,low,high = (fmt(sign*o) for o in self.gain(name))
         n = int((~np.isnan(self.rows(name))).any(0).sum())
         use = (f"Use {self.words(name)}: {measure} {score} (95 % interval {' to '.join((low,high)[::sign])}) "
-               f"on {n:,} rows that it was not trained on")
+               f"on {n:,} rows "+(f"of which {self.known:,} have a text that it was trained on" if self.known
+               else 'that it was not trained on'))
         if said := self.against(name, 'TF-IDF'): use += f"; against TF-IDF {said}"
         price,rival = f"A training takes {_time(self.price(name))}",self.cheaper(name)
         if rival and self.price(name)>=1:
@@ -332,22 +336,28 @@ def _file(path, name, seed): return path/'fits'/f"{re.sub('[^a-zA-Z0-9]+', '-', 
 
 def _load(path, board):
     "Read the fits that finished"
+    changed = []
     for name in board.plan:
         for seed in board.seeds:
-            if (f := _file(path, name, seed)).is_file():
-                with safe_open(f, 'pt') as o: board.fits[name,seed] = o.get_tensor('scores'),json.loads(o.metadata()['facts'])
+            if not (f := _file(path, name, seed)).is_file(): continue
+            with safe_open(f, 'pt') as o: scores,facts = o.get_tensor('scores'),json.loads(o.metadata()['facts'])
+            if facts.get('code')==code_hash(board.plan[name]): board.fits[name,seed] = scores,facts
+            else: changed.append(name)
+    if changed: _log.warning(f"{', '.join(dict.fromkeys(changed))}: other code or settings than before, so it is trained again")
 
 class _Run:
     "Run the entries of a `Leaderboard` within the minutes"
-    def __init__(self, board, rows, scored, minutes, path, log):
-        self.board,self.all,self.scored,self.path,self.log,self.start = board,rows,scored,path,log,now()
-        self.seconds = 60*minutes-sum(o['seconds']+o['prepare_seconds'] for _,o in board.fits.values())
+    def __init__(self, board, rows, scored, minutes, path, log, start):
+        self.board,self.all,self.scored,self.path,self.log = board,rows,scored,path,log
+        self.tried = [] # names of the entries that had their turn
+        spent = sum(o['seconds']+o['prepare_seconds'] for _,o in board.fits.values())
+        self.end = start+60*minutes-spent
 
     @property
     def left(self):
         "Return the seconds that are left before the winner is trained"
         last = 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0) # all rows take up to half as long again
-        return self.seconds-(now()-self.start)-last
+        return self.end-now()-last
 
     def lacks(self, e):
         "Say what the rows lack for the entry `e`, None if nothing"
@@ -357,12 +367,13 @@ class _Run:
         if 'texts' in e.needs and t.of_parts: return 'needs labels of whole texts'
         if 'linear' in e.needs and not t.linear: return 'needs labels of texts or words'
 
-    def missing(self, e):
+    def missing(self, e, early=False): # `early`: entries that it needs may still have their turn
         "Name what the entry `e` needs and does not get, None if nothing"
         if why := self.lacks(e): return why
         b = self.board
         for o in e.needs:
             if o not in b.plan or self.lacks(b.plan[o]): continue
+            if early and o not in self.tried and not self.missing(b.plan[o], early): continue
             if not b.done(o): return f'needs {o}, which did not finish'
             rivals = [k for k,v in b.plan.items() if v.fit is b.plan[o].fit and b.done(k)]
             top = max(rivals, key=b.score)
@@ -370,7 +381,7 @@ class _Run:
 
     def shares(self, e, i=0):
         "Count the shares of the time for the fits of the entry `e` from number `i` on: one each, and three for what is prepared"
-        if self.lacks(e): return 0
+        if self.missing(e, early=True): return 0
         return len(self.board.seeds)-i + 3*(e.prepare is not None and i==0)
 
     def entry(self, e, later):
@@ -379,10 +390,14 @@ class _Run:
         for i,seed in enumerate(b.seeds):
             if (e.name,seed) in b.fits: continue
             spent = [b.fits[e.name,s][1]['seconds'] for s in b.seeds[:i] if (e.name,s) in b.fits]
-            if b.fits and self.left<=min(spent, default=0):
+            least = min(spent, default=0)*(.3 if 'arch' in e.needs else 1) # a network can be trained with fewer steps
+            left = self.left
+            if b.fits and left<=least:
                 b.notes[e.name] = f'no time left for {len(b.seeds)-i} of {len(b.seeds)} fits'
                 return
-            minutes = max(self.left, 1)/60/(self.shares(e, i)+later)
+            # the seeds of an entry that has begun come before the entries that follow
+            share = max(left/(self.shares(e, i)+later), min(1.2*max(spent, default=0), left))
+            minutes = max(share, 1)/60
             try: self.one(e, seed, i, minutes)
             except NoTime as o:
                 b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(60*minutes)}'
@@ -397,7 +412,7 @@ class _Run:
         "Train the entry `e` without the rows that the seed number `i` holds out, score these, and write the scores"
         b,(train,at),facts = self.board,self.board.parts[i],{}
         df = self.all.df.iloc[train].reset_index(drop=True)
-        rows = replace(self.all, df=df, recipe=Recipe().replace(**e.recipe), seed=seed, minutes=minutes)
+        rows = replace(self.all, df=df, task=deepcopy(b.task), recipe=Recipe().replace(**e.recipe), seed=seed, minutes=minutes)
         with quiet(), measured(facts):
             if e.prepare:
                 e.prepare(longer := replace(rows, minutes=3*minutes))
@@ -406,14 +421,11 @@ class _Run:
         with quiet(), measured(facts): predictor = e.fit(rows)
         texts = b.task.texts(self.scored.iloc[at], rows.text_col)
         meter = Meter()
-        with quiet(): scores = stacked(predictor.scores(texts))
+        with quiet(): scores,decides = scores_of(predictor, texts, b.task)
         took = meter.read(1000/max(len(texts), 1))
         facts |= {f'answers_{k}':took[k] for k in ('cpu_seconds','joules')}
-        facts |= dict(cut=rows.cut, found=rows.found, texts_a_second=1000/max(took['seconds'], 1e-3))
+        facts |= dict(cut=rows.cut, found=rows.found, decides=decides, code=code_hash(e), texts_a_second=1000/max(took['seconds'], 1e-3))
         facts['size_mb'] = None if i else _size_mb(predictor)
-        if not b.task.of_parts and scores.shape!=(len(texts),b.task.n_out):
-            raise ValueError(f"expected scores of shape {(len(texts),b.task.n_out)}, a column for each of "
-                             f"`rows.task.labels`, got {tuple(scores.shape)}")
         b.fits[e.name,seed] = scores.float().contiguous(),facts
         if self.path:
             with atomic_file(_file(self.path, e.name, seed)) as tmp:
@@ -423,6 +435,7 @@ class _Run:
         "Run all entries"
         todo = [e for e in self.board.plan.values() if not e.of]
         for i,e in enumerate(todo):
+            self.tried.append(e.name)
             if why := self.missing(e): self.board.notes[e.name] = why
             else: self.entry(e, sum(map(self.shares, todo[i+1:]))/2+1)
             done,after = self.board.notes.get(e.name, 'finished'),todo[i+1].name if todo[i+1:] else 'the best, on all rows'
@@ -432,26 +445,29 @@ class _Run:
     def best(self):
         "Train the winner on all rows"
         b,at = self.board,self.path and self.path/'best'
-        won = b.words(b.winner)
-        if at and at.is_dir() and (done := read_stage(at) or {}).get('entry')==won:
+        names = b.members(b.winner) or [b.winner]
+        won,code = b.words(b.winner),[code_hash(b.plan[o]) for o in names]
+        done = read_stage(at) if at and at.is_dir() else None
+        if done and (done.get('entry'),done.get('code'))==(won,code):
             b.found = done['found']
             return from_hf(at)
         def fit(name):
             e = b.plan[name]
-            minutes = max(2*b.price(name), 60)/60 if 'arch' in e.needs else None
+            minutes = max(self.end-now(), b.price(name), 1)/60 if 'arch' in e.needs else None
             rows = replace(self.all, recipe=Recipe().replace(**e.recipe), seed=b.seeds[0], minutes=minutes)
             res = e.fit(rows)
             b.found |= rows.found
+            if rows.cut: b.notes[name] = 'on all rows by the clock, fewer steps than usual'
             return res
         with quiet():
-            try: members = [*map(fit, b.members(b.winner) or [b.winner])]
+            try: members = [*map(fit, names)]
             except Exception as e:
                 why = f'it needs about {fmt_time(e.seconds)}' if isinstance(e, NoTime) else e
                 b.notes[b.winner] = f'failed on all rows: {why}'
                 _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
                 return
             res = members[0] if len(members)==1 else Ensemble(members)
-            try: return res.save(at, entry=won, found=b.found) and res if at else res
+            try: return res.save(at, entry=won, code=code, found=b.found) and res if at else res
             except TypeError as e: _log.warning(f"{b.winner}: {e}")
         return res
 
@@ -473,6 +489,7 @@ def leaderboard(
     group_col=None # Column of groups, such as customers, whose rows are held out together
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
+    start = now()
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
     check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
@@ -481,6 +498,7 @@ def leaderboard(
     task = named_task(df, label_col, task, test)
     labels = labels_in(df, text_col, label_col, task)
     _check(df, task, labels, text_col, minutes)
+    warn_blank(task.texts(df, text_col))
     task.fit(labels)
     scored,parts = folds(df, labels, task, seeds, text_col, test, group_col)
     old = np.flatnonzero(trained_on(scored, archs, text_col))
@@ -491,18 +509,17 @@ def leaderboard(
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
     texts,dropped = [],0
     if unlabelled is not None:
-        both = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
-        texts,dropped = lm_texts(df, both, unlabelled, test, text_col)
-    if test is not None:
-        both = [' '.join(L(o)) for part in (df, test) for o in task.texts(part, text_col)]
-        warn_leak(both, (range(len(df)), range(len(df), len(both))))
+        every = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
+        texts,dropped = lm_texts(df, every, unlabelled, test, text_col)
+    both = [' '.join(L(o)) for part in (df, scored) for o in task.texts(part, text_col)]
+    known = warn_leak(both, *{at.tobytes():(train, at+len(df)) for train,at in parts}.values())
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}', 'price measured by':Meter().by}
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
-    board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups)
+    board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups, known)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     cols = [*L(text_col), *L(label_col)]
     if path:
@@ -517,7 +534,7 @@ def leaderboard(
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)
         rows = Rows(df, task, text_col=text_col, label_col=label_col, group_col=group_col, unlabelled=texts, work=work)
-        run = _Run(board, rows, scored, minutes, path, log)
+        run = _Run(board, rows, scored, minutes, path, log, start)
         run.run()
         if board.winner:
             board.best = run.best()

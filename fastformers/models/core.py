@@ -174,8 +174,9 @@ class HFModel(nn.Module):
     def forward(self, x): return self.states(x)
 
     def outputs(self, o, x):
-        "Divide outputs `o` by the temperature, but not in training, and select the predicted positions"
-        if self.task and self.task.temperature and not self.training: o = o/self.task.temperature
+        "Divide outputs `o` by the temperature, which ends with more training, and select the predicted positions"
+        if self.task and self.training: self.task.temperature = None # it was that of other weights
+        if self.task and self.task.temperature: o = o/self.task.temperature
         if o.ndim==3:
             o,n = at_positions(o, predicted_at(x.predicted)),x.predicted.sum(1)[:,None,None]
             o = o.masked_fill(torch.arange(o.shape[1], device=o.device)[:,None]>=n, _lowest)

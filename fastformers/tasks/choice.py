@@ -71,7 +71,7 @@ class Choice(Task):
         from fastai.metrics import accuracy
         return [accuracy]
     def row_score(self, pred, y, x=None): return (pred.argmax(1)==y).float()
-    def gather(self, rows, ids): return rows
+    def gather(self, rows, ids): return [o[:1+int(x.starts.sum())] for o,x in zip(rows, ids)] # without those of longer rows
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
     def answers(self, scores, texts, top_k=1, threshold=None):
         def ranked(probs, cs):

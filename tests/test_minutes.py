@@ -1,0 +1,83 @@
+"A budget in minutes is kept by all trainings together, whatever the machine does; the clock is one that the test moves"
+import numpy as np, pandas as pd, pytest
+from fastai.basics import Callback, defaults
+from fastformers.compare.entries import Entry, NoTime, entries
+from fastformers.compare.leaderboard import leaderboard
+from fastformers.data.block import classifier_dls
+from fastformers.callback.schedule import in_fit
+from fastformers.inference.baseline import TextBaseline
+from fastformers.learner.core import classifier_learner
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.text.corpora import intents
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
+
+df = intents(120)
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    path = tmp_path_factory.mktemp('body')/'tiny'
+    fine_tune_lm(df, tiny_arch('bert', num_hidden_layers=1), path, tok=tiny_tok('bert'), epochs=.1, seq_len=32)
+    return path
+
+def slow(clock, step, later=None, after=1e9):
+    "A callback with which a batch takes `step` seconds, and `later` ones from second `after` on"
+    class Slow(Callback):
+        outside = True
+        def after_pred(self):
+            if not self.training: return clock.skip(.2*step)
+            clock.skip(step if clock.seconds<after else later)
+    return Slow
+
+def training(clock, **kwargs):
+    learn = classifier_learner(classifier_dls(df, tiny_tok('bert'), bs=8, device='cpu'), tiny_arch('bert', num_hidden_layers=1))
+    learn.add_cb(slow(clock, **kwargs))
+    with learn.no_bar(), learn.no_logging(): yield learn
+
+@pytest.mark.parametrize('after', [1e9,5,0])
+def test_a_fit_with_a_limit_goes_faster_where_it_must(clock, after):
+    "Twelve batches an epoch, ten seconds at most: as planned; in half of the time where the machine becomes slow; or from the beginning"
+    for learn in training(clock, step=.1, later=.4, after=after):
+        start = clock.seconds
+        learn.fit_schedule('full_tune', 1e-3, epochs=6, most=10)
+        rates,took = learn.recorder.hps['lr'],clock.seconds-start
+        if after==1e9: assert len(rates)==6*len(learn.dls.train)
+        else: assert len(rates)<6*len(learn.dls.train) and 9<took<11, took
+        assert rates[-1][-1]<1e-4
+
+@pytest.mark.parametrize('how', [dict(), dict(refit=True), dict(unlabelled=True), dict(unlabelled=True, refit=True), dict(start='contrastive', refit=True), dict(calibrate=True)])
+@pytest.mark.parametrize('later', [.05,.2])
+def test_the_minutes_of_a_stage_are_those_of_all_its_trainings(how, later, tiny, clock):
+    "Twelve seconds, in which the machine becomes slow"
+    rows,start = intents(100),clock.seconds
+    if how.get('unlabelled'): how = how | dict(unlabelled=intents(400, seed=1).text.tolist())
+    stage = fine_tune_classifier(rows, tiny, minutes=.2, precision='fp32', max_len=16, cbs=slow(clock, .05, later, 6)(), **how)
+    assert 7<clock.seconds-start<13.2 and stage.seconds<13.2, (clock.seconds-start, stage.seconds)
+
+@pytest.mark.parametrize('busy', [1e9,30])
+def test_a_comparison_keeps_its_minutes_where_the_machine_becomes_busy(busy, tiny, clock, monkeypatch):
+    monkeypatch.setattr(defaults, 'callbacks', [*defaults.callbacks, slow(clock, .1, .6, busy)])
+    start,names = clock.seconds,['TF-IDF','frozen probe','all layers','contrastive','averaged weights','search']
+    board = leaderboard(df, archs=tiny, entries=names, minutes=2, seeds=(1,2), log=lambda o: None)
+    assert clock.seconds-start<1.1*120, clock.seconds-start
+    assert board.best is not None and not [o for o in board.notes.values() if 'failed' in o]
+    assert board.done('all layers') and ('by the clock' in ' '.join(board.table.note))==True
+
+def costs(clock, seconds, name, **kwargs):
+    def fit(rows):
+        if rows.minutes is not None and 60*rows.minutes<seconds: raise NoTime(seconds)
+        clock.skip(seconds)
+        return TextBaseline.fit(rows.texts, rows.labels, rows.task)
+    return Entry(name, fit, **kwargs)
+
+def test_the_seeds_of_an_entry_come_before_the_entries_that_follow(clock):
+    "72 seconds, and an equal share would be 10 for the first seed, less for the others"
+    ways = [costs(clock, 10, 'first'), *(costs(clock, 9, f'rival {i}') for i in range(2))]
+    board = leaderboard(df, entries=ways, minutes=1.2, seeds=(1,2,3), log=lambda o: None)
+    assert board.table.fits['first']==3 and board.best is not None
+
+def test_time_for_entries_that_cannot_run_goes_to_the_others(clock):
+    def broken(rows): raise RuntimeError('no such layer')
+    ways = [Entry('broken', broken), costs(clock, 10, 'long'), *(costs(clock, 9, f'after {i}', needs=('broken',)) for i in range(6)),
+            costs(clock, 1, 'after those', needs=('after 0',))]
+    board = leaderboard(df, entries=ways, minutes=.8, seeds=(1,2), log=lambda o: None)
+    assert board.done('long') and 'did not finish' in board.notes['after 5']
