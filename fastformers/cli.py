@@ -332,7 +332,7 @@ def make_parser():
     p = command(classify, 'LABELLED --output DIR')
     labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
     p.add_argument('data.source', metavar='LABELLED', help=labelled)
-    data(p, 'classifier', 'unlabelled test text_col label_col group_col')
+    data(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
     p = command(compare, 'LABELLED --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=labelled)
     p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')
@@ -343,7 +343,7 @@ def make_parser():
     p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3),
                    help='Each trains every entry once (default: 1,2,3)')
     output(p, required=True, help='Directory of the results')
-    add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col sep encoding')
+    add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
     add_flags(p, 'classifier', 'task')
     p = command(explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')

@@ -80,9 +80,12 @@ def _fit(model, x, y):
     return w, b-w@scaler.mean_
 
 @patch
-def cross_validate_probe(self:Learner, folds:int=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
+def cross_validate_probe(self:Learner,
+    folds:int=5,
+    valid=True # Also of the validation rows? Settings are chosen by training rows alone
+)->np.ndarray: # float `(n,)`: 1 where the answer is right
     "Answer each row, with one class a text, by a probe that is fitted to other rows"
-    dls = [o.new(shuffle=False, drop_last=False) for o in (self.dls.train, self.dls.valid)]
+    dls = [o.new(shuffle=False, drop_last=False) for o in [self.dls.train, self.dls.valid][:1+valid]]
     xs,ys = zip(*(output_inputs(self, o) for o in dls))
     x,y = np.concatenate(xs),np.concatenate(ys)
     right,at = np.zeros(len(y)),np.concatenate([item_keys(o.dataset, 'group')[o.get_idxs()] for o in dls])

@@ -23,6 +23,7 @@ from textwrap import wrap
 from types import NoneType
 from typing import Literal, get_args, get_origin
 from fastcore.docments import docments
+from fastcore.foundation import L
 from ..files import Registry, find_path
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #156936a5
@@ -64,6 +65,7 @@ class DataConfig:
     test:str|None = None # Labelled texts that are only scored; `compare` chooses by them
     sep:str|None = None # Separator of a csv file; blank: a comma, or a tab in .tsv
     encoding:str = 'utf-8' # Of the files, such as cp1252
+    drop_blank:bool = False # Leave out rows whose text is blank
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -354,6 +356,9 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
     def read(path, rows=None, split='train', **cols):
         if path is None: return
         df = table(path, split, **cols)
+        if d.drop_blank:
+            texts = df[[c for c in L(split_columns(df, d.text_col)) if c in df]]
+            df = df[[any(' '.join(map(str, L(v))).strip() for v in o) for o in texts.values]]
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
     if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)

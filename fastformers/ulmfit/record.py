@@ -140,6 +140,7 @@ class Stage:
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
+    chosen:list = field(default_factory=list) # Sentences on what the validation rows chose, shown under the table
     cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, up to 200 or ten a class
     price:dict = field(default_factory=dict) # Of training, as `Meter.read` returns it
     answers:dict = field(default_factory=dict) # The same of a thousand validation rows, for a classifier
@@ -184,5 +185,8 @@ class Stage:
     def table(self):
         "Return a table of one row: start, data, time, metrics before → after training"
         return stage_table({self.name:[self]})
-    def _repr_markdown_(self): return markdown_table(self.table())
-    def __repr__(self): return self.table().T.to_string()
+    def sentences(self):
+        "Say what the validation rows chose"
+        return self.chosen and [*self.chosen, 'the validation rows decided so, and their figures are a little too good for that']
+    def _repr_markdown_(self): return '\n\n'.join([markdown_table(self.table()), *self.sentences()])
+    def __repr__(self): return '\n'.join([self.table().T.to_string(), *self.sentences()])

@@ -195,7 +195,8 @@ class Report:
         "List a sentence about the scores of all classifiers, and one about each gain"
         n = len({*self.arms()}-{_tfidf})
         alone = ['There is one classifier only: what the LM stages gained was not measured.']*(n==1)
-        return [*([self._scores_sentence()] if n else []), *alone, *self.shown_gains().says]
+        chosen = [f'{s.name}, seed {s.seed}: {o}.' for s in self.stages for o in s.sentences()]
+        return [*([self._scores_sentence()] if n else []), *alone, *self.shown_gains().says, *chosen]
 
     def summary(self):
         "Summarize the table and the gain of each stage as Markdown"

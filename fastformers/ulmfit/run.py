@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..callback.distributed import shared, wait
-from ..data.labels import as_frame, lm_texts, mark_valid, new_tests, score_new
+from ..data.labels import as_frame, checked, lm_texts, mark_valid, new_tests, score_new
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, writes
 from ..learner.core import classifier_learner
@@ -145,8 +145,9 @@ class _Run:
         for seed in self.seeds:
             for name,(at,kwargs) in arms.items():
                 if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
-                self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
-                           group_col=self.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
+                with checked(): # by `check`
+                    self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
+                               group_col=self.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
 
     def tfidf(self):
         "Score TF-IDF with logistic regression on the same rows"

@@ -14,10 +14,12 @@ __all__ = ['usual_epochs', 'small_config', 'pretrain_lm', 'fine_tune_lm', 'named
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, math, warnings
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
-from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
+from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, no_random, set_seed
+from fastcore.basics import noop
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import cross_val_predict
@@ -33,11 +35,11 @@ from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
-from ..data.labels import as_frame, find_task, lm_texts, mark_valid, named, new_tests, read_labels, score_new
-from ..data.labels import split_rows, warn_untrained
+from ..data.labels import as_frame, checked, find_task, lm_texts, mark_valid, named, new_tests, read_labels
+from ..data.labels import score_new, split_rows, warn_untrained
 from ..files import check_dir, did_you_mean, mark_checkpoints
 from ..learner.core import as_predictor, classifier_learner, lm_learner
-from ..learner.calibration import check_rows # and `calibrate`
+from ..learner.calibration import best_temperature, check_rows # and `calibrate`
 from ..learner.probe import fine_tuning_lr # and `fit_probe`
 from ..learner import spread # `spread_labels`
 from ..learner import counts # `start_from_counts`
@@ -135,6 +137,20 @@ def _worse(a, b):
     lower,higher = int((a<b).sum()),int((a>b).sum())
     return lower>higher and binomtest(lower, lower+higher).pvalue<.01 # 8 rows to 0
 
+def _unlikely(task, out, y, loss): # `out`: outputs; few rows are enough, if they are clear
+    "Check whether targets `y` are 100 times less likely by `out`, at the best temperature, than at the mean `loss` of a rival"
+    best = float(task.loss_func()(out, y)) if task.target_scale else best_temperature(task, out, y)[1]
+    more = math.log(best/max(loss, 1e-9))/2 if task.target_scale else best-loss # of normal errors, whose width fits
+    return y.numel()*more>math.log(100)
+
+def _lost(learn, stage):
+    "Check whether training has lost what the probe could do, by the validation rows"
+    if not math.isfinite(stage.metrics['loss']) or _worse(stage.score, stage.score_before): return True
+    if stage.score.mean()>=stage.score_before.mean(): return False
+    if stage.losses and stage.losses[-1]>stage.losses[0]: return True # on its own training rows too
+    with learn.no_logging(), learn.no_bar(): out,y = learn.get_preds(act=noop)
+    return shared(_unlikely(learn.model.task, out, y, stage.before['loss']))
+
 def usual_epochs(learn)->float:
     "Compute the epochs that make 1.5 million tokens (1 to 10), for a classifier 150 steps, or 300 for long texts (at least 3)"
     train,tok = learn.dls.train,tokenizer_of(learn.dls)
@@ -167,16 +183,22 @@ def _fit(learn, c, stage, title, usual, reserved, took):
     clock = dict(minutes=minutes and part*minutes, reserved=part*reserved)
     if stage.contrasted: _contrast(learn, c, stage.lr, total*part, **clock)
     learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=c.anneal, **clock)
-    if minutes: stage.schedule = table.rescale(learn.train_iter/len(learn.dls.train))
+    done = learn.train_iter/len(learn.dls.train)
+    if minutes or done<stage.schedule.total-1/len(learn.dls.train): stage.schedule = table.rescale(done)
     rec = learn.recorder
     stage.curve = pd.DataFrame(list(map(list, rec.values)), columns=list(rec.metric_names[1:-1])).astype(float)
     stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
     stage.losses = [float(o) for o in rec.losses]
 
-def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, scored=True, **facts):
+def _chose(stage, says, level=logging.INFO):
+    "Log what the validation rows chose, and keep it for the table"
+    _log.log(level, f"{stage.name}, seed {stage.seed}: {says}")
+    stage.chosen.append(says)
+
+def _train(learn, c, name, seed, meter, **facts):
     "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began with `meter`"
     base,is_lm = learn.lineage,objective_of(learn.dls) is not None
-    reserved = took = 0.
+    took = 0.
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
                   score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
@@ -191,39 +213,47 @@ def _train(learn, c, name, seed, path, resume, meter, test_dl=None, tfidf=None, 
         began = now()
         stage.before,stage.score_before,_ = measure(learn)
         took = now()-began
-        reserved = now()-meter.time + 2*took # validation at the end of the fit, evaluation after it
     few = probe and not len(base.seen) and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
-    stage.contrasted = begin=='contrastive' or few and c.start is None and _contrasts(learn, c, stage.cross_validated)
+    stage.contrasted = begin=='contrastive' or few and c.start is None and _contrasts(learn, c)
     if is_lm and c.embeddings=='counts': learn.start_from_counts()
     if c.epochs==0 and not probe: raise ValueError(f"{name}: `epochs` 0 is for the probe alone, and there is none")
     if c.epochs==0: stage.lr = 0. # nothing but the probe
     else:
+        # what is gone, validation at the end of the fit, evaluation after it, half of the rest for a training on all rows
+        reserved = now()-meter.time+2*took*(1+getattr(c, 'calibrate', False))
+        if getattr(c, 'refit', None) and c.minutes: reserved += max(60*c.minutes-reserved, 0)/2
         try: _fit(learn, c, stage, title, usual, reserved, took)
         except Diverged:
             if not probe: raise
     answering = Meter()
     stage.metrics,stage.score,stage.weight = measure(learn)
     if not is_lm: stage.answers = answering.read(1000/len(stage.score))
-    if probe and (not math.isfinite(stage.metrics['loss']) or _worse(stage.score, stage.score_before)):
+    if probe and _lost(learn, stage):
         learn.model.load_state_dict(weights)
         stage.metrics,stage.score,stage.probe_kept = stage.before,stage.score_before,True
-        _log.warning(f"{title}: training lowered the {stage.score_name} of the probe, so the probe is kept")
+        _chose(stage, f"training lowered the {stage.score_name} of the probe, so the probe is kept", logging.WARNING)
     if not math.isfinite(stage.metrics['loss']):
         raise ValueError(f"{name}: the loss is {stage.metrics['loss']} after training; try a lower `lr` than {stage.lr:g}")
     if not is_lm and c.calibrate:
-        learn.calibrate()
+        _chose(stage, f"the temperature {learn.calibrate():.3g} has the lowest loss")
         stage.metrics,stage.score,stage.weight = measure(learn)
+    return stage
+
+def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True):
+    "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
+    learn = stage.learner
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not scored: # all held-out rows were trained on before, and one stands for them
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
-        stage.curve = stage.curve.filter(['epoch','train_loss'])
-    elif not is_lm: _verdict(learn, stage, tfidf)
+        stage.curve,stage.chosen = stage.curve.filter(['epoch','train_loss']),[]
+    elif objective_of(learn.dls) is None: _verdict(learn, stage, tfidf)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier: stage.price = price # else only the time of what came before is known
     if path is not None: _write(stage, path, c, learn)
-    _log.info(f"{title}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
+    _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} "
+              f"in {fmt_time(stage.seconds)}")
     return stage
 
 def _write(stage, path, c, learn):
@@ -261,7 +291,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.mask_rate is None and c.objective in (None,'mlm'): objective.p = .2
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
-    return _train(learn, c, name, seed, path, resume, meter)
+    return _finish(_train(learn, c, name, seed, meter), c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
@@ -337,11 +367,12 @@ def _start(c, task):
     able = task.one_class or task.multi_label or numbers
     return 'probe' if able and c.head in (None,'linear') and not c.adapters else 'random'
 
-def _contrasts(learn, c, accuracy):
-    "Decide by the `accuracy` of the probe in folds whether half of the steps have a contrastive loss"
+def _contrasts(learn, c):
+    "Decide by the accuracy of the probe in folds of the training rows whether half of the steps have a contrastive loss"
     n = len(learn.dls.train_ds)
     if n>200 or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
+    with no_random(): accuracy = learn.cross_validate_probe(valid=False).mean()
     return bool(accuracy-largest<.55*(1-largest)) # measured on this page
 
 def named_task(df, label_col, task=None, test=None)->Task:
@@ -388,6 +419,7 @@ def _reading(df, tok, c, task, text_col):
     "Return how texts are read, the arguments of `HFTokenizer` in `c` with windows for long texts"
     how = reads(c) | dict(pairing=c.pairing or 'together')
     if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)=='random' or task.per_token: return how
+    df = df[~df.is_valid]
     tok,few = HFTokenizer(tok),df.sample(min(len(df), 200), random_state=0)
     n = min(128, tok.tok.model_max_length)
     long = any(len(o)>n for o in tok.encode_batch(texts_in(few, text_col)))
@@ -417,11 +449,12 @@ def _refit(stage, c, learn, path, test_dl, meter):
     "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
     start,tried,n = now(),stage.learner,len(learn.dls.train)
     if stage.before: learn.fit_probe()
+    def most(part=1): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
     if stage.losses and not stage.probe_kept:
         epochs = stage.schedule.total*len(tried.dls.train)/n
         try:
-            if stage.contrasted: _contrast(learn, c, stage.lr, epochs)
-            learn.fit_halving(stage.schedule.rescale(epochs), stage.lr, c.halvings, anneal=c.anneal)
+            if stage.contrasted: _contrast(learn, c, stage.lr, epochs, most=most(.5))
+            learn.fit_halving(stage.schedule.rescale(epochs), stage.lr, c.halvings, anneal=c.anneal, most=most())
         except Diverged as e:
             _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
             learn = tried
@@ -455,16 +488,26 @@ def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
 
-def _answered(df, texts, frozen, first, text_col, label_col, group_col):
+def _answered(df, texts, frozen, first, text_col, label_col, group_col, share=1.): # `share`: of the time that most texts take
     "Add `texts` to the training rows of `df`, with answers of `first` and of word vectors that have spread"
     rows,model = df[~df.is_valid],as_predictor(first)
     words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], model.task, characters=True,
-                             unlabelled=first_texts(texts, 10_000_000)) # half a minute
-    texts = first_texts(texts[:5000], 1_000_000)
+                             unlabelled=first_texts(texts, share*10_000_000)) # half a minute
+    texts = first_texts(texts[:5000], share*1_000_000) # to be read twice
     labels = frozen.spread_labels(texts, Ensemble([model, words]).scores(texts))
     more = pd.DataFrame({group_col or text_col:texts, text_col:texts, label_col:labels, 'is_valid':False})
     again = len(texts)//(5*len(rows))-1 # one label in six is given
     return pd.concat([df, *[rows]*again, more], ignore_index=True)
+
+def _better(second, first, texts, is_valid, n):
+    "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows that are not in training"
+    if texts[is_valid].isin(texts[~is_valid]).all(): return second
+    kept = second if second.score.mean()>first.score.mean() else first
+    says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without, "
+            f"so the training {'with' if kept is second else 'without'} them is kept")
+    first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
+    _chose(kept, says, logging.INFO if kept is second else logging.WARNING)
+    return kept
 
 @delegates(TaskConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
@@ -505,33 +548,38 @@ def fine_tune_classifier(
         if not task.one_class or len(L(text_col))>1:
             raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
         texts,_ = lm_texts(df, [], unlabelled, test, text_col)
+        rows = Counter(read_labels(df[~df.is_valid], label_col, task)).values()
+        alone = sum(n==1 for n in rows)/sum(rows) # estimates the share of classes without a row (Good 1953)
         if not texts:
             raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
         order = np.random.default_rng(seed).permutation(len(texts)) # files are often sorted
         texts = [texts[i] for i in order]
         frozen = task_learner(task_dls(df, tok, c, text_col, label_col, task, seed), arch, c, **how)
-        if frozen.spread_labels(texts[:1000]):
+        if alone>.05:
+            _log.warning(f"{name}: {alone:.0%} of the training rows are alone in their class, so about as many of the texts have "
+                         "a class without a row: `unlabelled` is left out")
+        elif frozen.spread_labels(texts[:1000]):
             if resume: mark_checkpoints(resume.path)
-            first = fine_tune_classifier(
+            with checked(): first = fine_tune_classifier(
                 df, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
                 group_col=group_col, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                **kwargs | how | dict(task=task, refit=None, minutes=c.minutes and c.minutes/3))
-            df = _answered(df, texts, frozen, first.learner, text_col, label_col, group_col)
+                **kwargs | how | dict(task=task, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3)))
+            share = min((c.minutes or 5)/5, 1)
+            df = _answered(df, texts, frozen, first.learner, text_col, label_col, group_col, share)
         else: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
         set_seed(seed)
-    dls = task_dls(df, tok, c, text_col, label_col, task, seed, group_col)
+    with checked() if unlabelled is not None else nullcontext(): # `frozen` has read the rows
+        dls = task_dls(df, tok, c, text_col, label_col, task, seed, group_col)
     if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
     if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    once = dict(path=path, test_dl=test_dl) if not c.refit else dict(path=None)
-    stage = _train(learn, c, name, seed, resume=resume, meter=meter, tfidf=tfidf, test_sets=sets, scored=scored, groups=groups, **once)
+    stage = _train(learn, c, name, seed, meter, test_sets=sets, groups=groups)
     if first is not None and scored:
-        worse = _worse(stage.score, first.score)
-        _log.log(logging.WARNING if worse else logging.INFO,
-                 f"{name}: {stage.score_name} {stage.score.mean():.3f} with {len(texts):,} unlabelled texts, "
-                 f"{first.score.mean():.3f} without"+': leave `unlabelled` out'*bool(worse))
+        stage = _better(stage, first, labelled[L(text_col)[0]], labelled.is_valid, len(texts))
+        if stage is first: df,learn = labelled,first.learner
+    _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, scored)
     tried = scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     if tried and _worse(stage.score, tfidf):
         rows,at = labelled if c.refit else labelled[~labelled.is_valid],Path(path)
@@ -539,8 +587,9 @@ def fine_tune_classifier(
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(at.with_name(at.name+'_tfidf'))}")
     if not c.refit: return stage
     one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
-    every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
-                           seed=seed, task=task_of(dls))
+    with checked():
+        every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
+                               seed=seed, task=task_of(dls))
     with terminal_progress(): # a table of figures on that one row would mislead
         _refit(stage, c, task_learner(every, arch, c, cbs=cbs, **how), path, test_dl, meter)
     return stage
