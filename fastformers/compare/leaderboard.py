@@ -95,8 +95,7 @@ class Leaderboard:
         known=0 # Number of scored rows whose text is in training too
     ):
         self.plan,self.task,self.y,self.parts = {o.name:o for o in plan},task,y,parts
-        self.seeds,self.info = [*seeds],dict(info or {})
-        self.groups,self.known = groups,known
+        self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
         self.slices = None # where the winner fails, as of `slices`
         self.found = {} # settings that the training of `best` chose
@@ -516,7 +515,7 @@ def leaderboard(
         every = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
         texts,dropped = lm_texts(df, every, unlabelled, test, text_col)
     both = [' '.join(L(o)) for part in (df, scored) for o in task.texts(part, text_col)]
-    known = warn_leak(both, *{at.tobytes():(train, at+len(df)) for train,at in parts}.values(), held=None if test is not None else 'scored')
+    known = warn_leak(both, *{at.tobytes():(train, at+len(df)) for train,at in parts}.values(), held='validation' if test is None else None)
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),

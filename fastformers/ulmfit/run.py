@@ -17,7 +17,7 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.distributed import shared, wait
-from ..data.labels import as_frame, held_out, lm_rows, lm_texts, mark_valid, new_tests, score_new, checked
+from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, mark_valid, new_tests, score_new
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, writes
 from ..learner.core import classifier_learner

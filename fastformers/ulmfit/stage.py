@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
-from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
+from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, no_random, set_seed
 from fastcore.basics import noop
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -37,8 +37,9 @@ from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
-from ..data.labels import as_frame, find_task, lm_rows, lm_texts, mark_valid, named, new_tests, read_labels, score_new, split_rows, warn_leak, warn_typos, warn_untrained, checked
-from ..files import check_dir, mark_checkpoints, writes, did_you_mean
+from ..data.labels import as_frame, checked, find_task, lm_rows, lm_texts, mark_valid, named, new_tests
+from ..data.labels import read_labels, score_new, split_rows, warn_leak, warn_typos, warn_untrained
+from ..files import check_dir, mark_checkpoints, writes
 from ..learner.evaluate import evaluation, reports
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import best_temperature, check_rows # and `calibrate`
@@ -250,7 +251,7 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
     if not scored: # all held-out rows were trained on before, and one stands for them
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
-        stage.curve = stage.curve.filter(['epoch','train_loss'])
+        stage.curve,stage.chosen = stage.curve.filter(['epoch','train_loss']),[]
     elif objective_of(learn.dls) is None: _verdict(learn, stage, tfidf)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
@@ -378,7 +379,8 @@ def _contrasts(learn, c):
     n = len(learn.dls.train_ds)
     if n>200 or reads_pairs(learn.dls) or not c.schedule is c.aux_lm is None: return False
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
-    return bool(learn.cross_validate_probe(valid=False).mean()-largest<.55*(1-largest)) # measured on this page
+    with no_random(): accuracy = learn.cross_validate_probe(valid=False).mean()
+    return bool(accuracy-largest<.55*(1-largest)) # measured on this page
 
 def named_task(df, label_col, task=None, test=None, text_col='text')->Task:
     "Find the task of the rows `df`, with the classes of the rows `test` that `df` lacks, and warn of texts in both"
@@ -524,7 +526,7 @@ def _better(second, first, texts, is_valid, n):
     kept = second if second.score.mean()>first.score.mean() else first
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without, "
             f"so the training {'with' if kept is second else 'without'} them is kept")
-    first.name,first.test_sets = second.name,second.test_sets
+    first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
     _chose(kept, says, logging.INFO if kept is second else logging.WARNING)
     return kept
 
