@@ -388,7 +388,7 @@ def named_task(df, label_col, task=None, test=None, text_col='text')->Task:
     if test is None: return task
     check_columns(test, text_col=text_col, label_col=label_col)
     texts = [*task.texts(df, text_col), *task.texts(test, text_col)]
-    warn_leak(texts, (range(len(df)), range(len(df), len(texts))), 'test')
+    warn_leak(texts, (range(len(df)), range(len(df), len(texts))), held='test')
     if not task.classes or given: return task
     here,like = [{*task.names(o)} for o in read_labels(df, label_col, task)],copy(task)
     known = set().union(*here)
@@ -483,7 +483,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
 
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
-    sets = isinstance(test, dict) and not any(isinstance(o, list) for o in test.values())
+    sets = isinstance(test, dict) and not any(isinstance(o, (list,np.ndarray)) for o in test.values())
     return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
