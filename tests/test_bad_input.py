@@ -87,7 +87,7 @@ def test_surrogates_are_scored():
 def test_blank_texts_are_counted(log):
     df = tiny_df().assign(text=lambda d: d.text.where(d.index>2, ' \t'))
     build(classifier_dls, df)
-    assert [o.message for o in log.records if 'blank' in o.message]==['3 of 60 texts are blank, and train as examples of their labels; drop such rows']
+    assert [o.message for o in log.records if 'blank' in o.message]==['3 of 60 texts are blank, and train as examples of their labels; drop such rows (`--drop-blank`)']
     refused(classifier_dls, df.assign(text=''), ValueError, 'all 60 texts are blank; is this the column of the texts?')
     log.clear(); build(classifier_dls, tiny_df()); build(lm_dls, df)
     assert not any('blank' in o.message for o in log.records)

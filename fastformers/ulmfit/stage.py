@@ -150,7 +150,7 @@ def _lost(learn, stage):
     if not math.isfinite(stage.metrics['loss']) or _worse(stage.score, stage.score_before): return True
     if stage.score.mean()>=stage.score_before.mean(): return False
     if stage.losses and stage.losses[-1]>stage.losses[0]: return True # on its own training rows too
-    with learn.no_logging(), learn.no_bar(): out,y = learn.get_preds(act=noop)
+    with evaluation(learn): out,y = learn.get_preds(act=noop)
     return shared(_unlikely(learn.model.task, out, y, stage.before['loss']))
 
 def usual_epochs(learn)->float:
