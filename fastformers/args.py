@@ -74,6 +74,7 @@ def _kind(p):
 def check_args(f):
     "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
     params = inspect.signature(f).parameters
+    if 'self' in params: f.__qualname__ = f"{params['self'].annotation.__name__}.{f.__name__}" # as `patch` names it
     kinds = {k:_kind(p) for k,p in params.items()}
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
     def new(k, v):

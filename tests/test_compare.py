@@ -240,7 +240,7 @@ def test_a_search_trains_thirteen_times_and_its_recipe_names_what_it_found(tmp_p
     search = Entry('search', entries['search'].fit, ('arch',), entries['search'].recipe)
     board = leaderboard(df, entries=[search], seeds=(1,2), minutes=1, path=tmp_path/'run')
     assert len(calls)==3*13 and calls[12][0]==2e-4 and 1.9<calls[12][1]<2.1 and all(18<n<23 for *_,n in calls[:12]) # a third of half
-    assert 'lr 0.0002, epochs 1.95' in board.table.note['search']
+    assert 'lr 0.0002, epochs 2' in board.table.note['search']
     board = leaderboard(df, entries=[search], seeds=(1,2), minutes=1, path=tmp_path/'run', resume=True)
     for c in (board.recipe.classifier, read_recipe(tmp_path/'run/settings.ini').classifier): assert (c.lr, c.epochs)==(2e-4, 2)
     assert len(calls)==3*13

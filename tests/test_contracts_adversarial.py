@@ -86,7 +86,7 @@ refused = {
     'empty list':(lambda: lm_dls([], tiny_tok()), ValueError, r"the data have no rows"),
     'empty LM frame':(lambda: lm_dls(frame().iloc[:0], tiny_tok()), ValueError, r"the data have no rows"),
     'LM texts missing':(lambda: lm_dls(replaced('text', 3, None), tiny_tok()), TypeError, r"holds (None|nan) in row 3"),
-    'blank LM texts':(lambda: lm_dls(frame().assign(text=' '), tiny_tok()), ValueError, r"documents hold no token at all"),
+    'blank LM texts':(lambda: lm_dls(frame().assign(text=' '), tiny_tok()), ValueError, "all 16 texts are blank"),
     'no objective':(lambda: lm_dls(frame(), tiny_tok(), objective='mlm'), TypeError, r"`objective` is an `Objective` such as `MLM\(tok\)`, got 'mlm'"),
     'foreign tokenizer':(lambda: classifier_learner(classifier_dls(frame(), tiny_tok('bert')), tiny_arch('bert', vocab_size=50)), ValueError, r"tokenizer has \d+ tokens, the model 50: they do not belong"),
     'text longer than the model':(lambda: classifier_learner(classifier_dls(frame(), tiny_tok()), tiny_arch('bert', max_position_embeddings=8)), ValueError, r"longest text has \d+ tokens, the model takes 8.*max_len=8"),

@@ -241,7 +241,7 @@ def test_auxiliary_by_hand(stages, family):
     assert lm.hf.get_output_embeddings().weight is learn.model.body.get_input_embeddings().weight
     assert lm.body is learn.model.body and isinstance(learn.auxiliary_lm.objective, CLM if family=='gpt2' else MLM)
     x,y = next(iter(learn.dls.train)); x = x.as_subclass(torch.Tensor)
-    learn.xb,learn.yb,learn.training,learn.pct_train = (x,),(y,),True,0.
+    learn.dl,learn.xb,learn.yb,learn.training,learn.pct_train = learn.dls.train,(x,),(y,),True,0.
     learn.pred = learn.model.train()(x)
     learn.loss_grad = learn.loss_func(learn.pred, y); learn.loss = learn.loss_grad.clone()
     learn.auxiliary_lm.after_loss()

@@ -134,9 +134,6 @@ def _table(path, kind, text_col, sep, **kwargs):
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
     "Raise `ValueError` unless `df` has rows and all columns in `cols`"
     if not len(df): raise ValueError("the data have no rows")
-    if len(texts := L(cols.get('text_col')))>2:
-        raise ValueError(f"`text_col` is a column or a pair of columns, got {len(texts)}: {', '.join(map(str, texts))}; "
-                         "join several into one: df[columns].agg(' '.join, axis=1)")
     for k,c in ((k,c) for k,v in cols.items() for c in L(v)):
         if (n := [*df.columns].count(c))==1: continue
         if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
