@@ -41,7 +41,7 @@ def read_stage(path):
 
 def write_keys(path, keys):
     "Write `keys`, hashes of the labelled texts that a network was trained on (`text_key`), beside `stage.json`"
-    if len(keys): Path(path, 'trained_on.safetensors').write_bytes(save({'keys':np.unique(keys).astype(np.uint64)}))
+    if len(keys): Path(path, 'trained_on.safetensors').write_bytes(save({'keys':np.unique(np.asarray(keys, np.uint64))}))
 
 def read_keys(path)->np.ndarray: # uint64, empty if not known
     "Read the hashes of the labelled texts that the network in the directory `path` was trained on"
