@@ -25,7 +25,8 @@ def test_as_a_script(arch, env, root, tmp_path):
     assert f'{arch}: 46 cells, accuracy' in res.stdout
 
 @archs
-def test_in_a_kernel(arch, env, cells, tmp_path):
+def test_in_a_kernel(arch, env, cells, tmp_path, monkeypatch):
+    monkeypatch.setenv('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
     manager = pytest.importorskip('jupyter_client.manager')
     pytest.importorskip('ipykernel')
     km,kc = manager.start_new_kernel(kernel_name='python3', cwd=str(tmp_path))

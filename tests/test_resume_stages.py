@@ -79,7 +79,7 @@ def test_a_training_with_unlabelled_texts_that_stopped_ends_as_the_whole_one(sta
     def fit(path, **kwargs):
         more = [f'{o} {word}' for o in tiny_df().text for word in ('again','and','film','well','good')]
         return fine_tune_classifier(tiny_df(), start, path, unlabelled=more, epochs=2, bs=8, precision='fp32', **kwargs)
-    assert 'unlabelled texts' in fit(tmp_path/'whole').chosen[0]
+    assert any('unlabelled texts' in o for o in fit(tmp_path/'whole').chosen)
     with pytest.raises(KeyboardInterrupt): fit(tmp_path/'stopped', resume=tmp_path/'checkpoints', cbs=Accident())
     fit(tmp_path/'stopped', resume=tmp_path/'checkpoints')
     same(tmp_path/'whole', tmp_path/'stopped')
