@@ -181,7 +181,7 @@ def test_vectors_are_read_where_there_are_some():
 
 def test_labels_that_cannot_be_doubted():
     df = sentences(30, 0)
-    for rows,words in ((df.assign(label='no'), 'n_splits=2 or more'), (df[:1], 'n_splits=2 or more'), (df.assign(text=''), 'empty vocabulary'), (df.assign(label=None), 'no label in column')):
+    for rows,words in ((df.assign(label='no'), 'two labels or more with two rows each'), (df[:1], 'two labels or more with two rows each'), (df.assign(text=''), 'empty vocabulary'), (df.assign(label=None), 'no label in column')):
         with pytest.raises(ValueError, match=words): suspects(None, rows)
     assert len(suspects(None, df.assign(label=['yes','yes',*['no']*27,'rare'])))                 # a class with one row is doubted, not an error
 
