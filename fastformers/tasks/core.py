@@ -91,11 +91,8 @@ class Task:
     def warning(self, df, label_col): "Return a reason why `matches` may be wrong, or None"
     def texts(self, df, text_col):
         "Read the inputs in the columns `text_col` of `df`"
-        if len(cols := listed(text_col))>2:
-            raise ValueError(f"`text_col` is a column or a pair of columns, got {len(cols)}: {', '.join(map(str, cols))}; "
-                             "join several into one: df[columns].agg(' '.join, axis=1)")
-        self.text_col = cols
-        return texts_in(df, cols if is_list(text_col) else text_col)
+        self.text_col = listed(text_col)
+        return texts_in(df, text_col)
     def group_col(self, text_col): "Return the column of groups that are held out together, None for equal texts"
     def check_input(self, o, pairs=None): # `pairs`: is each input a pair of texts? None: not known
         "Check an input of a `Predictor` and return it as the tokenizer takes it"

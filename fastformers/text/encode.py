@@ -264,6 +264,9 @@ def _is_text(o): return isinstance(o, str) or is_pair(o)
 def texts_in(df, col):
     "Read the strings in column `col` of `df`, or tuples of strings from several columns"
     if isinstance(col, (list,tuple,L)):
+        if len(col)>2:
+            raise ValueError(f"`text_col` is a column or a pair of columns, got {len(col)}: {', '.join(map(str, col))}; "
+                             "join several into one: df[columns].agg(' '.join, axis=1)")
         return texts_in(df, col[0]) if len(col)==1 else [*zip(*(texts_in(df, o) for o in col))]
     texts = df[col].tolist()
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
