@@ -96,7 +96,8 @@ class NSP(Objective):
 
     def decodes(self, b):
         "Return two batches to show, in the other the second part `predicted` where it was changed"
-        return b[0], b[0].replace(predicted=self.parts(b[0])[1] & (b[1].as_subclass(Tensor)==1))
+        changed = b[1].as_subclass(Tensor).to(b[0].device)==1 # `show_results` has answers on the CPU
+        return b[0], b[0].replace(predicted=self.parts(b[0])[1] & changed)
 
 # %% ../../nbs/papers/06_sentence_pairs.ipynb #a2e02b34
 class SOP(NSP):
