@@ -177,9 +177,13 @@ _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device
                     max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch', model_name='arch',
                     model_name_or_path='arch', tokenizer='tok', callbacks='cbs', random_state='seed')
 
-def did_you_mean(name, names)->str: # '; did you mean x?', or '' if no name is similar
+# names of earlier versions -> what to write instead
+_gone = {'halvings':'a training that diverges stops, try a lower `lr`'}
+
+def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"
     def word(o): return str(o).strip('-').replace('-','_')
+    if gone := _gone.get(word(name), _gone.get(f'{what} {name}')): return f'; it has gone: {gone}'
     known = {word(o):str(o) for o in names if str(o)!=str(name)}
     near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
     near = near or get_close_matches(str(name), known.values(), 1, cutoff=.65) # with .6 intent is like text
@@ -221,4 +225,4 @@ class Registry(dict):
 
     def __missing__(self, name):
         if self.rooms: return self.load()[name]
-        raise ValueError(f"`{self.what}` {name!r} is unknown{did_you_mean(name, self)}; available: {', '.join(self)}")
+        raise ValueError(f"`{self.what}` {name!r} is unknown{did_you_mean(name, self, self.what)}; available: {', '.join(self)}")

@@ -161,19 +161,6 @@ def test_trackers_do_not_see_the_contrastive_half(arch, two):
     stage = fine_tune_classifier(two, arch, cbs=[Own('accuracy'), SaveModelCallback('accuracy')], epochs=4, bs=8, start='contrastive')
     assert stage.contrasted and Own.seen==len(stage.curve)==2
 
-class Burst(Callback):
-    "Make the loss NaN once"
-    order,done = -20,False
-    def after_batch(self):
-        if self.training and self.train_iter==9 and not self.done: self.learn.loss,self.done = torch.tensor(float('nan')),True
-
-def test_a_history_survives_a_halved_rate(two):
-    with terminal_progress(): learn = classifier_learner(classifier_dls(two, tiny_tok(), bs=8), tiny_arch('bert'), cbs=[CSVLogger(), Burst()])
-    learn.fit_halving(full_tune, 1e-3, epochs=4)
-    assert learn.burst.done and [*learn.csv_logger.read_log().epoch][-1]==3
-    learn.fit(1, 1e-3)
-    assert len(learn.csv_logger.read_log())==1
-
 # ---- what an evaluation keeps
 
 class Blank(Callback):

@@ -1,4 +1,4 @@
-"""Show one bar for a whole fit, and stop or go back where the loss diverges: `TerminalProgress`, `StopAtNaN`, `fit_halving`
+"""Show one bar for a whole fit, and stop where the loss diverges: `TerminalProgress`, `StopAtNaN`
 
 fastai's progress bars and its table of epochs write to standard output, where a command prints its results. `TerminalProgress` writes one bar for the whole fit to standard error instead. The stage functions use it outside notebooks."""
 
@@ -8,17 +8,14 @@ fastai's progress bars and its table of epochs write to standard output, where a
 __all__ = ['TerminalProgress', 'terminal_progress', 'script_progress', 'quiet', 'Diverged', 'StopAtNaN']
 
 # %% ../../nbs/callback/06_progress.ipynb #1f817a6b
-import logging, math, sys, tempfile, torch
+import logging, math, sys, torch
 from contextlib import contextmanager, nullcontext
-from fastai.basics import Callback, Learner, defaults, delegates, patch
+from fastai.basics import Callback, defaults
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
-from fastcore.foundation import first, noop
+from fastcore.foundation import noop
 from fastcore.imports import IN_NOTEBOOK
 from tqdm import tqdm
 from ..files import writes
-from .distributed import shared
-from .resume import Resume
-from .schedule import full_tune
 
 # %% ../../nbs/callback/06_progress.ipynb #db1ef4bc
 class TerminalProgress(Callback):
@@ -65,42 +62,16 @@ def quiet(name='fastformers'):
 
 # %% ../../nbs/callback/06_progress.ipynb #7c1d5a02
 class Diverged(ValueError):
-    "Say that the loss is NaN, infinite or far above the first"
+    "Say that the loss is NaN or infinite"
     def __init__(self, why):
         super().__init__(f"{why}: try half of it; if that does not help, look for faulty rows")
-        self.why = why # a sentence for the log
 
 class StopAtNaN(Callback):
     "Raise `Diverged` at the first training loss that is NaN or infinite, on a GPU at most 20 steps later"
     order = -9 # before the recorder and checkpoints
-    def __init__(self, most=math.inf): self.most = most # also stop above this many times the first loss, but never below 5
     def after_batch(self):
         if not self.training or (self.loss.is_cuda and self.iter%20 and self.iter<self.n_iter-1): return
-        limit = max(self.most*float(first(self.recorder.losses) or math.inf), 5)
-        if not torch.isfinite(self.loss).all() or self.loss.item()>limit:
+        if not torch.isfinite(self.loss).all():
             rate = max(o['lr'] for o in self.opt.hypers)
             raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, at a learning rate "
                            f"of {rate:.2g}")
-
-# %% ../../nbs/callback/06_progress.ipynb #7c1d5a05
-@patch
-@delegates(Learner.fit_schedule, but=['cbs'])
-def fit_halving(self:Learner,
-    schedule, # As in `fit_schedule`
-    lr=None, # As in `fit_schedule`
-    halvings:int=3, # Maximum number of times; 0: a loss that is no number raises `Diverged`
-    **kwargs
-):
-    "Train with `schedule`, and go back to the last checkpoint with half the rate each time the loss diverges"
-    def fit(most=math.inf): self.fit_schedule(schedule, lr, cbs=StopAtNaN(most), **kwargs)
-    if not halvings: return fit()
-    resume,logger = first(o for o in self.cbs if isinstance(o, Resume)),self.logger
-    with tempfile.TemporaryDirectory() as d:
-        own = resume or Resume(shared(d), minutes=None, every=len(self.dls.train))
-        own.from_start = True
-        with self.added_cbs([] if resume else own):
-            while True:
-                try: return fit(4)
-                except Diverged as e:
-                    self.logger = logger # `CSVLogger` has left its own
-                    if not own.halve(e.why, halvings): raise

@@ -29,7 +29,7 @@ from ..text.store import TokenStore
 from ..objectives.core import objective_of
 from .schedule import ScheduleRunner, acts_in_step, in_fit
 from .regularize import Regularizer
-from .distributed import Distributed, shared
+from .distributed import Distributed
 from .compute import TokenAccumulation, cpu_bf16
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ state_attributes = { # class -> attributes that change from batch to batch
     Recorder:'lrs iters losses values',
     AvgLoss:'total count', AvgMetric:'total count', AvgSmoothLoss:'count val',
     TrackerCallback:'best new_best', EarlyStoppingCallback:'wait', ReduceLROnPlateau:'wait',
-    ParamScheduler:'hps', ScheduleRunner:'step hps spent batch seconds share',
+    ParamScheduler:'hps', ScheduleRunner:'step hps spent batch seconds',
     GradientAccumulation:'count', TokenAccumulation:'seen total unit', cpu_bf16:'on'}
 
 def state_of(o):
@@ -207,7 +207,6 @@ class Resume(Callback):
         self.path,self.minutes,self.every,self.keep = Path(path).expanduser(),minutes,every,keep
         self.earlier = 0. # seconds of training before the checkpoint that is continued
         self._others,self._at,self._handler = None,None,None
-        self.from_start = False # write a checkpoint before the first batch and keep it? see `fit_halving`
 
     @property
     def _number(self): return self._fits.setdefault(self.learn, Counter())[str(self.path)]
@@ -227,9 +226,7 @@ class Resume(Callback):
         if not self._at: return
         state,tensors = self._at
         if not state['done']:
-            says = f"fit {self._number} continues after epoch {state['epoch']}, batch {state['batch']}"
-            if 'why' in state: _log.warning(f"{state['why']}, and {says}")
-            else: _log.info(says)
+            _log.info(f"fit {self._number} continues after epoch {state['epoch']}, batch {state['batch']}")
             self._others = self.learn.cbs
             self.learn.cbs = L(self) # other callbacks do not see the skipped epochs
             return
@@ -251,9 +248,7 @@ class Resume(Callback):
             if cb is not self: cb('before_epoch')
 
     def before_train(self):
-        if self._at is None:
-            if self.from_start and not self._names(): self._save(0)
-            return
+        if self._at is None: return
         (state,tensors),self._at = self._at,None
         set_state(self.learn, state['learn'], tensors)
         def random(): set_random(state['learn']['random'])
@@ -305,25 +300,8 @@ class Resume(Callback):
             write_checkpoint(self.path/name, state, tensors)
         except (OSError,SafetensorError) as e:
             _log.warning(f"cannot write a checkpoint to {self.path}: {e}; training continues")
-        else: _delete(self._names()[self.from_start and not done:-1 if done else -self.keep])
+        else: _delete(self._names()[:-1 if done else -self.keep])
         self._saved,self._since = time.monotonic(),0
-
-    def halve(self, why, times)->bool: # False: it was done `times` times before
-        "Halve the rate in the last checkpoint of the fit, or in the one before if no other came after that"
-        return shared(writes() and self._halve(why, times))
-
-    def _halve(self, why, times):
-        *older,last = self._names()
-        state,tensors = read_checkpoint(last)
-        share = state['learn']['objects']['ScheduleRunner 0']['share']/2
-        if share<2**-times: return False
-        if older and 'why' in state: # it may be bad itself
-            _delete([last])
-            state,tensors = read_checkpoint(last := older[-1])
-        state['learn']['objects']['ScheduleRunner 0']['share'] = share
-        why = f'{why}, so {share:g} of the rates are used'
-        write_checkpoint(last, state | dict(why=why, seconds=self.earlier), tensors)
-        return True
 
     def _names(self): return sorted(self.path.glob(f'fit{self._number:03}-*'))
 

@@ -242,7 +242,6 @@ class ScheduleRunner(Callback):
         self.step,self.hps,self.cut = None,{'lr':[]},False
         self.spent,self.batch = 0.,0.  # seconds of the fit, of the last batch
         self.first,self.skipped = 0.,0.  # seconds of the first batch; epochs, in a fit that would take too long
-        self.share = 1.  # of the rates; `fit_halving` halves it
         if self.minutes: self.seconds = self.shared(self.seconds)
         self.since = self.now()  # time of the last tick
 
@@ -261,7 +260,7 @@ class ScheduleRunner(Callback):
     def before_batch(self):
         self.tick()
         if self.train_iter==1: self.first = self.spent
-        step,lrs = _lrs_at(self.schedule, self.pos(), self.lrs*self.share, self.anneal)
+        step,lrs = _lrs_at(self.schedule, self.pos(), self.lrs, self.anneal)
         if step!=self.step: self.start_step(step)
         self.hps['lr'].append(lrs.tolist())
         self.opt.set_hyper('lr', lrs.tolist())

@@ -30,7 +30,7 @@ from ..files import Registry, find_path
 # lowest and highest value of a setting
 _ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
                discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
-               windows=(1,inf), vocab_sz=(1,inf), size=(1,inf), width=(1,inf), positions=(4,inf), halvings=(0,inf))
+               windows=(1,inf), vocab_sz=(1,inf), size=(1,inf), width=(1,inf), positions=(4,inf))
 
 def _convert(self):
     "Convert the values of a section to the types of its fields, and check their ranges"
@@ -119,8 +119,6 @@ class TrainConfig:
     discr:float = 1. # The learning rate of a layer group is that of the one above divided by this; 1: alike
     bs:int = 32 # Rows in a batch
     drop_mult:float = 1. # Multiplies every dropout probability
-    # How often a training whose loss diverges goes back to its last checkpoint, with half the rate; 0: it stops
-    halvings:int = 0
 
     def __post_init__(self): # a setting may also be an object, so only names are looked up
         _convert(self)

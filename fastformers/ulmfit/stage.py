@@ -32,7 +32,7 @@ from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.contrastive import Contrastive
 from ..callback.distributed import shared
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, StopAtNaN, quiet, script_progress # and `fit_halving`
+from ..callback.progress import Diverged, StopAtNaN, quiet, script_progress
 from ..callback.resume import Resume
 from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
@@ -184,7 +184,7 @@ def _fit(learn, c, stage, title, usual, reserved, took):
               f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
     clock = dict(minutes=minutes and part*minutes, reserved=part*reserved)
     if stage.contrasted: _contrast(learn, c, stage.lr, total*part, **clock)
-    learn.fit_halving(stage.schedule, stage.lr, c.halvings, anneal=c.anneal, **clock)
+    learn.fit_schedule(stage.schedule, stage.lr, anneal=c.anneal, cbs=StopAtNaN(), **clock)
     done = learn.train_iter/len(learn.dls.train)
     if minutes or done<stage.schedule.total-1/len(learn.dls.train): stage.schedule = table.rescale(done)
     rec = learn.recorder
@@ -469,7 +469,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
         epochs = stage.schedule.total*len(tried.dls.train)/n
         try:
             if stage.contrasted: _contrast(learn, c, stage.lr, epochs, most=most(.5))
-            learn.fit_halving(stage.schedule.rescale(epochs), stage.lr, c.halvings, anneal=c.anneal, most=most())
+            learn.fit_schedule(stage.schedule.rescale(epochs), stage.lr, anneal=c.anneal, cbs=StopAtNaN(), most=most())
         except Diverged as e:
             _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
             learn = tried
