@@ -18,6 +18,7 @@ def env(root, monkeypatch, arch):
 
 def test_the_steps_are_counted(cells): assert [t.split('.')[0] for t,_ in cells]==[str(i) for i in range(1, 47)]
 
+@pytest.mark.slow # the kernel runs the same cells
 @archs
 def test_as_a_script(arch, env, root, tmp_path):
     res = subprocess.run([sys.executable, root/'examples/classic_notebook.py'], cwd=tmp_path, capture_output=True, text=True)

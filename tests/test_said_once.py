@@ -38,18 +38,18 @@ def test_with_few_labels_a_training_that_fails_hands_out_the_probe(n, kind, capl
         assert 'so the probe is kept' in repr(stage) and 'so the probe is kept' in stage._repr_markdown_()
 
 def test_a_good_training_is_rarely_undone():
-    "Of 3,000 calibrated or over-confident trainings fewer than one in a hundred, whatever the rival is"
+    "Of 1,000 calibrated or over-confident trainings fewer than one in a hundred, whatever the rival is"
     rng,undone = np.random.default_rng(0),[]
     from fastformers.tasks.core import SingleLabel
     for k,n in ((2,4),(2,9),(10,4),(10,9),(10,40)):
         task = SingleLabel([*map(str, range(k))])
-        for _ in range(300):
+        for _ in range(100):
             true = torch.tensor(rng.normal(0, 2, (n,k)))
             y = torch.tensor([rng.choice(k, p=o/o.sum()) for o in true.softmax(1).numpy()])
             for noise in (.1,2.):
                 rival = true+noise*torch.tensor(rng.normal(0, 1, (n,k)))
                 undone.append(stages._unlikely(task, 3*true, y, float(task.loss_func()(rival, y))))
-    assert len(undone)==3000 and np.mean(undone)<.01
+    assert len(undone)==1000 and np.mean(undone)<.01
     y = torch.arange(6)%3
     assert stages._unlikely(SingleLabel([*'abc']), torch.zeros(6,3), y, .05) and not stages._unlikely(SingleLabel([*'abc']), torch.zeros(6,3), y, .9)
 
@@ -68,11 +68,18 @@ def test_a_training_with_unlabelled_texts_is_kept_if_it_scores_higher(label, ref
     said, = [o for o in stage.chosen if 'unlabelled texts' in o]
     with_them,without = float(said.split()[1]),float(said.split(' texts, ')[1].split()[0])
     kept = 'so the training with them is kept' in said
-    assert kept==(with_them>without) and stage.score.mean()==pytest.approx(with_them if kept else without, abs=1e-3)
+    assert (kept==(with_them>without) or with_them==without) and stage.score.mean()==pytest.approx(with_them if kept else without, abs=1e-3)
     assert kept or label is None or 'without them is kept' in said
     assert (stage.data['training rows']>100)==kept and stage.name=='classifier' and stage.test
     assert said in repr(stage) and said in Stage.load(tmp_path/'c/record.json').chosen
     assert sum('unlabelled texts' in o for o in caplog.messages)==1
+
+@pytest.mark.parametrize('loss,kept', [(.3,'with'), (.5,'without'), (.7,'without')])
+def test_a_tie_is_broken_by_the_loss_of_the_held_out_rows(loss, kept):
+    def stage(loss): return Stage('c', 1, 'a', {}, score_name='accuracy', score=np.ones(4), metrics=dict(loss=loss))
+    first,second,texts,is_valid = stage(.5),stage(loss),pd.Series([*'abcdef']),pd.Series([False]*2+[True]*4)
+    res = stages._better(second, first, texts, is_valid, 9)
+    assert res is (second if kept=='with' else first) and f'loss {loss:.3f}, 0.500' in res.chosen[0]
 
 def test_texts_of_classes_without_a_row_are_left_out(tiny, caplog, monkeypatch):
     monkeypatch.setattr(Learner, 'spread_labels', spread())

@@ -523,8 +523,10 @@ def _answered(df, texts, frozen, first, text_col, label_col, group_col, share=1.
 def _better(second, first, texts, is_valid, n):
     "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows that are not in training"
     if texts[is_valid].isin(texts[~is_valid]).all(): return second
-    kept = second if second.score.mean()>first.score.mean() else first
-    says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without, "
+    def worth(stage): return stage.score.mean(),-stage.metrics['loss'] # few rows are often a tie
+    kept = max(first, second, key=worth) # the first where all is equal
+    loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
+    says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without{loss}, "
             f"so the training {'with' if kept is second else 'without'} them is kept")
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
     _chose(kept, says, logging.INFO if kept is second else logging.WARNING)
