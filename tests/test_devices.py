@@ -161,7 +161,7 @@ for o in regularizers: scenario(beside, f'beside {o}', name=o)
 @scenario
 def keep_vectors(make): fit(lm(arch=make('lm'), cbs=KeepVectors()))
 @scenario
-def sampled_windows(make): fit(clas(dls=dict(max_len=12, windows=3, overlap=2), cbs=SampleWindow(), grad_windows=1))
+def sampled_windows(make): fit(clas(dls=dict(max_len=12, windows=3, overlap=2), cbs=SampleWindow()))
 @scenario
 def a_regression_beside_other_tasks_has_its_scale(make):
     others = dict(length=classifier_dls(numbers, tiny_tok(), bs=8), pairs=classifier_dls(tiny_pairs(), tiny_tok(), ('text_a','text_b'), bs=8),

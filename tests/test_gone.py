@@ -4,7 +4,7 @@ from fastformers.testing import tiny_df
 from fastformers.ulmfit.recipe import as_recipe, read_recipe
 from fastformers.ulmfit.stage import fine_tune_classifier
 
-settings = dict(halvings=(2, 'lower `lr`'))
+settings = dict(halvings=(2, 'lower `lr`'), grad_windows=(2, '`SampleWindow`'))
 
 @pytest.mark.parametrize('key', settings)
 def test_a_setting_that_has_gone(key, tmp_path):

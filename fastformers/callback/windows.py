@@ -20,7 +20,7 @@ class SampleWindow(Callback):
     def before_batch(self):
         if not self.training: return
         x = as_tokens(self.x)
-        seqs,_,_ = split_sequences(x)
+        seqs,_ = split_sequences(x)
         count = x.starts.sum(1)+1                                         # (bs,): windows of each row
         drawn = (torch.rand(len(count)).to(count.device)*count).long()
         seqs = seqs[count.cumsum(0)-count+drawn]

@@ -224,7 +224,6 @@ def classifier_learner(
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix']=-1,
-    grad_windows=None, # Number of windows of a text, from the last, that get gradients; None: all
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
@@ -246,7 +245,7 @@ def classifier_learner(
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
     if lr is None and learn.model.adapters: learn.lr = 2e-3
-    learn.model.grad_windows,learn.dls = grad_windows,_new_rows(dls, learn.lineage.seen)
+    learn.dls = _new_rows(dls, learn.lineage.seen)
     return learn
 
 # %% ../../nbs/learner/01_core.ipynb #34759e47

@@ -114,14 +114,13 @@ def safe_parts(
 # %% ../../nbs/models/07_core.ipynb #66e80f9f
 def split_sequences(
     x:TensorTokens # `(bs, sl)`
-): # Sequences `(n, l)`, (row, column) there of each real token, how many of its row follow each `(n,)`
+): # Sequences `(n, l)`, (row, column) there of each real token
     "Split rows at `starts`"
     real = x.real
     at,count = window_places(real, x.starts)
     seqs = torch.full((int(count.sum()), int(at[1].max())+1 if len(at[1]) else 1), _PAD, device=x.device)
     seqs[at] = x.replace(starts=False).as_subclass(Tensor)[real]
-    after = torch.cat([torch.arange(n-1, -1, -1, device=x.device) for n in count.tolist()])
-    return seqs.as_subclass(TensorTokens), at, after
+    return seqs.as_subclass(TensorTokens), at
 
 # %% ../../nbs/models/07_core.ipynb #a983a04d
 def join_rows(
@@ -141,7 +140,6 @@ class HFModel(nn.Module):
     new_head = False # Is the head random and the body loaded?
     new_tokens = 0 # Number of embeddings that `fit_vocab` added
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
-    grad_windows = None # In a row of several sequences only the last so many get gradients; None: all
     task = None # The `Task` of the outputs, with labels and temperature; None: a body or language model
     def __init__(self,
         hf, # The Hugging Face model that `save` writes
@@ -213,12 +211,11 @@ class HFModel(nn.Module):
         "Run `f` on each sequence of `x` by itself and put the token vectors back in their places"
         x = as_tokens(x)
         if not bool(x.starts.any()): return self._alone(f, x)
-        seqs,at,after = split_sequences(x)
-        grad = torch.is_grad_enabled() & (after<(self.grad_windows or len(seqs)))
-        parts,outs = [grad.nonzero().flatten(), *(~grad).nonzero().flatten().split(len(x))],[]
-        for part in filter(len, parts): # without gradients as many sequences at a time as the batch has rows
+        (seqs,at),outs = split_sequences(x),[]
+        most = len(seqs) if torch.is_grad_enabled() else len(x) # without gradients as many at a time as the batch has rows
+        for part in torch.arange(len(seqs), device=x.device).split(most):
             part_x = seqs[part][:,:max(int(seqs[part].real.sum(1).max()), 1)]
-            with torch.set_grad_enabled(bool(grad[part[0]])): outs.append((part, self._alone(f, part_x)))
+            outs.append((part, self._alone(f, part_x)))
         h = join_rows(outs, len(seqs))[at]
         return h.new_zeros(*x.shape, h.shape[-1]).index_put((x.real,), h)
 

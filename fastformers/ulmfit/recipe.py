@@ -205,8 +205,6 @@ class TaskConfig(TrainConfig):
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not
     # matter; blank: siamese where frozen vectors of the texts tell the label better (a number, or at most 1,000 rows)
     pairing:Literal['together','siamese','both_orders']|None = None
-    # Of a text in windows only the last so many get gradients, which bounds the memory; blank: all
-    grad_windows:int|None = None
     # linear: one layer; PoolingHead: ULMFiT's; LSTMHead; hf: Hugging Face's own, which its pipeline opens;
     # blank: linear for a probe, else by the task
     head:str|None = None

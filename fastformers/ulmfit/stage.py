@@ -455,7 +455,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     with script_progress():
         learn = classifier_learner(
             dls, arch, head='linear' if linear else c.head, pool=c.pool, hidden_states=c.hidden_states,
-            drop_mult=c.drop_mult, grad_windows=c.grad_windows, cbs=cbs, **kwargs)
+            drop_mult=c.drop_mult, cbs=cbs, **kwargs)
     if not learn.model.adapters: learn.lr = fine_tuning_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn
