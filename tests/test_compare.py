@@ -1,5 +1,5 @@
 "A comparison is paired, keeps within its minutes, goes on after a kill, and hands out the best as a directory"
-import os, shutil, signal, sys
+import os, shutil, signal
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
@@ -250,41 +250,6 @@ def test_a_search_trains_thirteen_times_and_its_recipe_names_what_it_found(tmp_p
         search.fit(SimpleNamespace(df=df, labels=df.label.tolist(), task=board.task, text_col='text', recipe=board.recipe, group_col=None, arch='',
                                    seed=1, columns={}, minutes=.1))
     assert e.value.seconds==80
-
-def test_energy_is_measured_where_the_system_tells(tmp_path, monkeypatch):
-    from fastformers.compare.leaderboard import measured
-    from fastformers.ulmfit import record
-    monkeypatch.setattr(record, 'powercap', tmp_path)
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    def read(n):
-        (tmp_path/'intel-rapl:0').mkdir(exist_ok=True)
-        (tmp_path/'intel-rapl:0/energy_uj').write_text(str(n))
-    for before,after,want in ((None,None,None), (2_000_000,5_000_000,3.), (5_000_000,1_000_000,None)):
-        if before: read(before)
-        with measured(facts := {}):
-            if after: read(after)
-        assert facts['joules']==want and facts['by']==('RAPL' if before else 'CPU seconds') and facts['cpu_seconds']>=0
-    meter = record.Meter()
-    read(3_000_000)
-    assert record.fmt_price([meter.read(1000/4)])=='500.0 J (RAPL)'
-
-def test_the_energy_of_gpus_joins_that_of_processors(tmp_path, monkeypatch):
-    from fastformers.ulmfit import record
-    used = {'GPU-a':7000, 'GPU-b':9000} # millijoules
-    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=str, nvmlDeviceGetTotalEnergyConsumption=used.get)
-    monkeypatch.setitem(sys.modules, 'pynvml', nvml)
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda i: SimpleNamespace(uuid='ab'[i]))
-    monkeypatch.setattr(record, 'powercap', tmp_path)
-    meter = record.Meter()
-    used['GPU-b'] += 2000
-    assert record.fmt_price([meter.read()])=='2.000 J (NVML)'
-    (tmp_path/'intel-rapl:0').mkdir()
-    (tmp_path/'intel-rapl:0/energy_uj').write_text('1000000')
-    assert record.Meter().by=='RAPL and NVML'
-    monkeypatch.setitem(sys.modules, 'pynvml', None) # not installed
-    assert record.Meter().by=='RAPL'
 
 def test_mistakes_in_tags_are_named(caplog):
     rows = pd.DataFrame({'text':[o.split() for o in df.text[:40]]})

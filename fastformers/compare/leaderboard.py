@@ -48,7 +48,7 @@ def _peak(reset=False):
 
 @contextmanager
 def measured(facts):
-    "Measure wall and CPU seconds, energy and peak memory of the block, and add them to the dict `facts`"
+    "Measure wall and CPU seconds and peak memory of the block, and add them to the dict `facts`"
     meter,_ = Meter(),_peak(reset=True)
     yield
     facts |= meter.read() | dict(memory_mb=_peak())
@@ -70,12 +70,11 @@ _care = """- The score is of classifiers that were trained without the scored ro
 - The winner was chosen by these scores, so its own score is a little too good. Rows that chose nothing are the way to know: keep some aside.
 - Minutes are those of the slowest fit of an entry. Intervals cover the choice of rows."""
 # answers: of a thousand texts
-_prices = ('minutes','cpu_seconds','joules','answers_cpu_seconds','answers_joules',
-           'memory_mb','size_mb','texts_a_second')
+_prices = 'minutes','cpu_seconds','answers_cpu_seconds','memory_mb','size_mb','texts_a_second'
 
 def _sum(facts):
     "Add the prices of several fits"
-    own = 'by','found','decides','code'
+    own = 'found','decides','code','by' # the last in files of earlier versions
     res = {k:[o.get(k) for o in facts] for k in facts[0] if k not in own}
     total = {k:None if None in v else max(v) if k=='memory_mb' else sum(v) for k,v in res.items()}
     return total | dict(texts_a_second=1/sum(1/o for o in res['texts_a_second']), decides=facts[0].get('decides'))
@@ -201,9 +200,8 @@ class Leaderboard:
             '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in ends],
             'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
             'time':(60*t.minutes).map(took)})
-        shown = dict(cpu_seconds='CPU s', joules='energy, J', answers_cpu_seconds='CPU s, 1,000 texts',
-                     answers_joules='energy, J, 1,000 texts', memory_mb='memory, MB', size_mb='on disk, MB',
-                     texts_a_second='texts a second')
+        shown = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', memory_mb='memory, MB',
+                     size_mb='on disk, MB', texts_a_second='texts a second')
         res = res.assign(**{v:t[k].map(cell) for k,v in shown.items()}, note=words.note)
         return res.loc[:, (res!='').any()]
 
@@ -419,13 +417,13 @@ class _Run:
             if e.prepare:
                 e.prepare(longer := replace(rows, minutes=3*minutes))
                 rows.cut = longer.cut
-        facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds','joules')}
+        facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds')}
         with quiet(), measured(facts): predictor = e.fit(rows)
         texts = b.task.texts(self.scored.iloc[at], rows.text_col)
         meter = Meter()
         with quiet(): scores,decides = scores_of(predictor, texts, b.task)
         took = meter.read(1000/max(len(texts), 1))
-        facts |= {f'answers_{k}':took[k] for k in ('cpu_seconds','joules')}
+        facts['answers_cpu_seconds'] = took['cpu_seconds']
         facts |= dict(cut=rows.cut, found=rows.found, decides=decides, code=code_hash(e), texts_a_second=1000/max(took['seconds'], 1e-3))
         facts['size_mb'] = None if i else _size_mb(predictor)
         b.fits[e.name,seed] = scores.float().contiguous(),facts
@@ -520,7 +518,7 @@ def leaderboard(
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
-            'minutes':f'{minutes:g}', 'price measured by':Meter().by}
+            'minutes':f'{minutes:g}'}
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
     board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups, known)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")

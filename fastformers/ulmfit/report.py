@@ -209,8 +209,7 @@ class Report:
         if picture: parts.append(f"![Losses and scores]({picture})")
         if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
         parts += ["## The stages", "Metrics are on validation rows, before → after training. "
-                  "Rows and tokens are training + validation. Prices are joules where the machine tells "
-                  "(RAPL, NVML), else CPU seconds.", markdown_table(self.table())]
+                  "Rows and tokens are training + validation. Prices are CPU seconds.", markdown_table(self.table())]
         if self.final[0].test_sets: parts += ["## Each test set", markdown_table(self.test_sets())]
         if d := self.final[0].path: parts += ["## Use the classifier", _use.format(dir=Path(d).name)]
         parts += ["## Read with care", _care, "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
