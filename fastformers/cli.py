@@ -14,6 +14,7 @@ __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_beg
 # %% ../nbs/10_cli.ipynb #c345945d
 import argparse, logging, os, re, shlex, shutil, sys, warnings
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from fastcore.foundation import L
 from . import __version__
@@ -21,7 +22,7 @@ from .files import atomic_file, check_dir, check_file, checkpoints_mark, delete_
 from .files import did_you_mean, processes, writes, write_text
 from .ulmfit.recipe import DataConfig, Recipe, demo_recipe, read_data, read_recipe
 from .args import parse
-from .ulmfit.recipe import read_table, section_types, settings, split_columns
+from .ulmfit.recipe import read_table, section_types, settings, split_columns, text_names
 
 # %% ../nbs/10_cli.ipynb #46ed8fe2
 class Parser(argparse.ArgumentParser):
@@ -197,14 +198,11 @@ def read_chunks(path, data): # (columns of the texts, iterator over tables)
     "Read a file in tables of `chunksize` rows, with cells as written"
     import pandas as pd
     from fastformers.text.readers import check_columns, read_texts
-    kw = dict(labels=False, sep=data.sep, encoding=data.encoding)
-    first = next(read_texts(path, data.text_col.split(',')[0], chunksize=1, **kw), pd.DataFrame())
+    chunks = read_texts(path, text_names(data), False, data.sep, data.encoding, chunksize, as_written=True)
+    first = next(chunks, pd.DataFrame()) # a pipe is read once
     cols = split_columns(first, data.text_col)
     check_columns(first, text_col=cols)
-    if '.jsonl' not in Path(path).suffixes: return cols, read_texts(path, list(first), chunksize=chunksize, **kw)
-    def chunks(): return read_texts(path, list(first), chunksize=chunksize, **kw)
-    names = [*dict.fromkeys(c for o in chunks() for c in o)] # a line may lack a key
-    return cols, (o.reindex(columns=names) for o in chunks())
+    return cols, chain([first], chunks)
 
 def _gather(text='')->list: # in the other processes empty
     "Join the processes of `torchrun`, and send the `text` of each to the first"

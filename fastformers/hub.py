@@ -16,7 +16,7 @@ from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError
-from .files import did_you_mean, writes
+from .files import did_you_mean, lfs_pointer, writes
 
 # %% ../nbs/01_hub.ipynb #21654fb3
 shipped = {'wiki-mini': {}, # a directory of this package
@@ -59,10 +59,21 @@ def _from_hub(arch, revision):
     try: return snapshot_download(arch, revision=revision, local_files_only=True)
     except (OSError,ValueError): raise FileNotFoundError(not_found(arch, 'checkpoint', error)) from None
 
+def _checked(path):
+    "Return the directory `path`, or raise if it holds pointers of git-lfs, or adapters without their network"
+    files = {o.name:o for o in Path(path).iterdir() if o.is_file()}
+    for o in files.values():
+        if o.stat().st_size<1000 and o.read_bytes().startswith(lfs_pointer):
+            raise OSError(f"{o} is a pointer of git-lfs; fetch the file itself by git lfs pull")
+    if 'adapter_config.json' in files and 'config.json' not in files:
+        raise OSError(f"{path} holds adapters of peft without their network; write both together: "
+                      "AutoPeftModel.from_pretrained(path).merge_and_unload().save_pretrained(directory)")
+    return path
+
 def resolve_arch(arch, revision='main'): # Directory of the checkpoint or stage, or any other `arch` unchanged
     "Find the files of a shipped checkpoint `arch`, or of a stage on the model hub at `revision`"
     if not isinstance(arch, (str,os.PathLike)): return arch
-    if os.path.isdir(at := os.path.expanduser(arch)): return arch if at==os.fspath(arch) else at
+    if os.path.isdir(at := os.path.expanduser(arch)): return arch if _checked(at)==os.fspath(arch) else at
     if arch in shipped: return _shipped(arch, **shipped[arch])
     if isinstance(arch, str): return _from_hub(arch, revision)
     raise FileNotFoundError(not_found(arch, 'checkpoint'))

@@ -1,6 +1,6 @@
 """Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 
-All data functions take a DataFrame. `read_texts` reads one from common file formats and folder layouts, recognised by the name. Tables are read by pandas with one default changed: a text
+All data functions take a DataFrame. `read_texts` reads one from common file formats and folder layouts, recognised by the name, or where it says nothing (a pipe, a `.txt` file that holds a table) by the first lines; gzip and the encodings of Windows are recognised by the first bytes. Tables are read by pandas with one default changed: a text
 such as "null" or "NA" stays a text, and a column with a code such as 007 is not read as numbers. With `chunksize` the result is an iterator of DataFrames, for files larger than memory.
 `check_columns` names a misspelt column."""
 
@@ -10,47 +10,83 @@ such as "null" or "NA" stays a text, and a column with a code such as 007 is not
 __all__ = ['read_texts', 'check_columns']
 
 # %% ../../nbs/text/04_readers.ipynb #2c17e957
-import gzip, logging, re
+import gzip, io, json, logging, re, shutil, tempfile, zlib
+from contextlib import nullcontext
 from itertools import islice
 import pandas as pd
-from fastcore.foundation import L
-from ..files import did_you_mean, find_path
+from fastcore.foundation import L, first
+from ..files import did_you_mean, find_path, lfs_pointer, processes
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
-def _read(path, text_col, labels, sep, encoding, chunksize, train, valid):
+_foreign = {b'PK\3\4':'a zip archive or an Office file', b'\xd0\xcf\x11\xe0':'an old Office file', b'%PDF':'a PDF', b'PAR1':'a parquet file',
+            b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2', b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
+
+def _open(path, encoding):
+    "Open the text file or pipe `path`, packed by gzip or not, with the encoding that its first bytes tell"
+    f = open(path, 'rb')
+    if not f.seekable():
+        if processes()[1]>1: raise ValueError("a pipe has one reader; write it to a file, or start without torchrun")
+        with f as pipe: shutil.copyfileobj(pipe, f := tempfile.TemporaryFile())
+        f.seek(0)
+    if f.peek(2)[:2]==b'\x1f\x8b': f = gzip.open(f)
+    head = f.peek(300)[:300]
+    if head.startswith(lfs_pointer): raise ValueError("it is a pointer of git-lfs; fetch the file itself by git lfs pull")
+    what = first(v for k,v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar' else '')
+    if what: raise ValueError(f"it is {what}; save tables as csv or jsonl, texts as .txt")
+    told = json.detect_encoding(head)
+    return io.TextIOWrapper(f, encoding if told=='utf-8' else told, newline='')
+
+def _start(f):
+    "Return the first characters of the open file `f`"
+    start = f.read(10_000)
+    f.seek(0)
+    return start
+
+_tables = 'csv','tsv','json','jsonl','ndjson'
+
+def _kind(path, f, texts, sep):
+    "Return the suffix of `path`, or what the first lines of `f` look like if it says nothing"
+    kind,start = path.name.lower().removesuffix('.gz').rpartition('.')[2].replace('conllu', 'conll'),_start(f)
+    if kind in (*_tables,'conll'): return kind
+    if re.match(r'\s*(\[\s*)?\{\s*"', start): seen = 'jsonl'
+    elif re.match(r'-DOCSTART-|([^\s]+(\t[^\s]+)+\r?\n)+\r?\n', start): seen = 'conll'
+    else: seen = 'csv' if _told.match(start) or _separator(start, texts, [sep] if sep else ',;\t|') else 'txt'
+    if seen!=kind: _log.info(f"{path} is read as {seen}{', a text a line'*(seen=='txt')}")
+    return seen
+
+def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_written):
     "Yield the DataFrames of `path`, and name it in errors"
-    kind = 'folder' if path.is_dir() else path.name.lower().removesuffix('.gz').rpartition('.')[2]
-    if kind in ('xlsx','parquet','docx','pdf','zip','json'):
-        raise ValueError(f"{path}: .{kind} files cannot be read; save tables as csv or jsonl, texts as .txt")
+    texts = L(text_col)
     try:
-        if kind in ('csv','tsv','jsonl'):
-            yield from _table(path, kind, text_col, sep, encoding=encoding, chunksize=chunksize)
-        else:
-            if kind=='folder': rows = _folder(path, encoding, labels, train, valid)
-            else: rows = (_conll if kind=='conll' else _plain)(path, encoding)
-            while part := [*islice(rows, chunksize)]:
-                yield pd.DataFrame(part).rename(columns={'text':L(text_col)[0]})
+        with nullcontext() if path.is_dir() else _open(path, encoding) as f:
+            kind = _kind(path, f, texts, sep) if f else 'folder'
+            if kind in _tables:
+                yield from _table(f, kind, texts, sep, chunksize, as_written)
+                return
+            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _plain)(f)
+            while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
         raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
     except pd.errors.ParserError as e:
         raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
-    except ValueError as e: raise ValueError(f"{path}: {str(e).strip()}") from e
+    except (ValueError,EOFError,zlib.error,gzip.BadGzipFile) as e: raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
-    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, or a folder of `.txt` files
+    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, or a folder of `.txt` files
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
-    labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files
-    sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv
+    labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`
+    sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv, or what separates the column of the texts
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
     chunksize:int=None, # Rows of each DataFrame; None: one DataFrame
     train='train', # Subfolder for training, if there is one
     valid='valid', # Subfolder for validation, if there is one; None: no column is_valid
+    as_written=False # Keep each cell of a csv file as it is written, numbers too?
 ): # DataFrame, or with `chunksize` an iterator of them
     "Read texts and labels from `path`"
     path = find_path(path)
-    res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid)
+    res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_written)
     if chunksize: return res
     df = next(res, None)
     if df is None or not len(df):
@@ -58,18 +94,10 @@ def read_texts(
     return df
 
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
-def _lines(path, encoding):
-    "Yield the lines of a text file, `.gz` or not"
-    opened = gzip.open if path.suffix=='.gz' else open
-    if encoding=='utf-8': encoding = 'utf-8-sig'
-    with opened(path, 'rt', encoding=encoding) as f:
-        for o in f: yield o.rstrip('\n')
-
-def _plain(path, encoding):
+def _plain(f):
     "Yield a row for each non-blank line, or for each article under its title"
     title,body = None,[]
-    for o in _lines(path, encoding):
-        o = o.strip()
+    for o in map(str.strip, f):
         if found := re.fullmatch('= ([^=]+) =', o):
             if body: yield dict(text='\n'.join(body), title=title)
             title,body = found[1],[]
@@ -77,32 +105,45 @@ def _plain(path, encoding):
         elif o: body.append(o)
     if body: yield dict(text='\n'.join(body), title=title)
 
+_unlabelled = 'unsup','unlabeled','unlabelled' # subfolders that are no label
+
+def _files(path): return (o for o in path.rglob('*') if o.name.lower().endswith(('.txt','.txt.gz')))
+
 def _texts(path, encoding, labels):
     "Yield a row for each `.txt` file below the folder `path`, labelled with its subfolder if `labels`"
-    for o in sorted(path.rglob('*')):
-        if not o.name.lower().endswith(('.txt','.txt.gz')): continue
-        label = dict(label=o.relative_to(path).parts[0]) if labels else {}
-        if not labels or o.parent!=path: yield dict(text='\n'.join(_lines(o, encoding)), **label)
+    for o in sorted(_files(path)):
+        name = o.relative_to(path).parts[0]
+        if labels and (o.parent==path or name in _unlabelled): continue
+        with _open(o, encoding) as f: text = '\n'.join(line.rstrip('\r\n') for line in f)
+        yield dict(text=text, label=name) if labels else dict(text=text)
 
 def _folder(path, encoding, labels, train, valid):
-    "Yield the rows of the subfolders `train` and `valid`, or of the whole folder if it has no `train`"
-    if train=='train' and not (path/train).is_dir():
-        yield from _texts(path, encoding, labels)
-        return
+    "Yield the rows of the subfolders `train` and `valid`, and without `labels` of all, or of a folder without `train`"
+    if train=='train' and not (path/train).is_dir(): train,valid = '',None
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
+    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts and first(_files(o))]
+    if labels: left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
+    elif train=='train': parts,left = parts | dict.fromkeys(left, parts[train]),[]
+    if left: _log.warning(f"{path}: the texts of {', '.join(left)} are left out; read them by the path of that folder")
     for part,flag in parts.items():
         yield from (o|flag for o in _texts(find_path(path/part), encoding, labels))
 
-def _conll(path, encoding):
+def _conll(f):
     "Yield a row for each sentence: `text` (words, first column) and `label` (tags, last column), both lists"
-    words,tags = [],[]
-    for o in [*_lines(path, encoding), '']:
-        parts = o.split('\t') if '\t' in o else o.split()
-        if parts and parts[0]!='-DOCSTART-':
-            if len(parts)<2: raise ValueError(f"expected a word and its tag, got {o!r:.60}")
-            words.append(parts[0]); tags.append(parts[-1])
-        elif words: yield dict(text=words, label=tags); words,tags = [],[]
+    rows = [o.split('\t') if '\t' in o else re.split(' +', o) for o in (o.strip(' \r\n') for o in f)]
+    sure = [r for r in rows if r[0] and r[0][0]!='#' and r[0]!='-DOCSTART-']
+    width,tags,sentences = len(sure[0]) if sure else 0,{r[-1] for r in sure},[[]]
+    for r in rows:
+        if r[0][:1]=='#' and (len(r)!=width or r[0]=='#' and r[-1] not in tags): continue # a comment
+        if r[0]=='-DOCSTART-' or not ''.join(r).strip(): sentences.append([])
+        elif len(r)<2: raise ValueError(f"expected a word and its tag, got {r[0]!r:.60}")
+        else: sentences[-1].append(r)
+    sentences = [s for s in sentences if s]
+    numbered = width>2 and all(r[0][:1].isdigit() for s in sentences for r in s) # CoNLL-U: number, word, lemma, part of speech, ...
+    for s in sentences:
+        if numbered: s = [r for r in s if r[0].isdigit()] # not 3-4, of two words together
+        yield dict(text=[r[numbered] for r in s], label=[r[3 if numbered and width==10 else -1] for r in s])
 
 # %% ../../nbs/text/04_readers.ipynb #e8b4fb19
 def _typed(o): # codes such as 007, +1 and those of 16 digits stay as they are written
@@ -114,21 +155,54 @@ def _typed(o): # codes such as 007, +1 and those of 16 digits stay as they are w
     whole = numbers.dtype.kind in 'iu' and len(full)<len(o)
     return (numbers.astype('Int64') if whole else numbers).reindex(o.index)
 
-def _table(path, kind, text_col, sep, **kwargs):
+_told = re.compile(r'"?sep=(.)"?\r?\n', re.I) # first line of some files of Excel
+
+def _separator(start, texts, seps):
+    "Return the one of `seps` that gives the first line of `start` a column of `texts`, or None"
+    line = first(filter(str.strip, start.splitlines())) or ''
+    return first(o for o in seps if {*texts} & {c.strip(' "') for c in line.split(o)})
+
+def _csv(f, kind, texts, sep, chunksize):
+    "Return the separator and the table of a csv file, or the reader of its parts, with cells as written"
+    told = _told.match(start := _start(f))
+    if told: start = start[told.end():]
+    seps = [sep.replace(r'\t', '\t')] if sep else [told[1]] if told else ['\t' if kind=='tsv' else ',', *',;\t|']
+    line = first(filter(str.strip, start.splitlines())) or ''
+    sep = _separator(line, texts, seps) or first(o for o in seps if o in line) or seps[0]
+    return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize, skiprows=int(bool(told)),
+                            skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
+
+def _records(f, chunksize):
+    "Return the table of JSON objects, one a line or all in an array, or its parts, which have the same columns"
+    def read(**kw):
+        f.seek(0)
+        return pd.read_json(f, dtype=False, convert_dates=False, **kw)
+    if _start(f).lstrip()[:1]=='[':
+        df = read()
+        return (df[i:i+chunksize] for i in range(0, len(df), chunksize)) if chunksize else df
+    try: values = json.loads(first(filter(str.strip, f)) or '{}').values()
+    except (ValueError,AttributeError): values = [{}]
+    if values and all(isinstance(o, dict) for o in values):
+        raise ValueError("expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it")
+    if not chunksize: return read(lines=True)
+    names = [*dict.fromkeys(c for o in read(lines=True, chunksize=chunksize) for c in o)] # a line may lack a key
+    return (o.reindex(columns=names) for o in read(lines=True, chunksize=chunksize))
+
+def _table(f, kind, texts, sep, chunksize, as_written):
     "Yield the DataFrames of a csv, tsv or jsonl file"
-    if kwargs.get('encoding')=='utf-8': kwargs['encoding'] = 'utf-8-sig'
-    if kind=='jsonl': res = pd.read_json(path, lines=True, dtype=False, convert_dates=False, **kwargs)
-    else:
-        sep = (sep or {'csv':',','tsv':'\t'}[kind]).replace(r'\t', '\t')
-        res = pd.read_csv(path, sep=sep, keep_default_na=False, dtype=str, **kwargs)
+    csv = kind in ('csv','tsv')
+    sep,res = _csv(f, kind, texts, sep, chunksize) if csv else (None, _records(f, chunksize))
+    def cells(o):
+        if o.name not in texts: return _typed(o) if csv and not as_written else o
+        return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v) # null, 5
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
-        texts = [c for c in L(text_col) if c in df]
-        if sep=='\t' and any({*'\t\n'} <= {*str(o)} for c in texts for o in df[c]):
-            _log.warning(f'{path}: a text holds tabs and lines; has a lone " joined rows? Without quotes read it by '
+        df.columns = [str(o).strip() for o in df]
+        if sep=='\t' and any({*'\t\n'} <= {*str(o)} for c in texts if c in df for o in df[c]):
+            _log.warning('a text holds tabs and lines; has a lone " joined rows? Without quotes read it by '
                          "pd.read_csv(path, sep='\\t', quoting=3)")
-        yield df if kind=='jsonl' else df.apply(lambda o: o if o.name in texts else _typed(o))
+        yield df.apply(cells)
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns

@@ -8,8 +8,8 @@ is found in half a second. Only the name of a part that is no default, such as a
 
 # %% auto #0
 __all__ = ['Setting', 'section_types', 'RunConfig', 'DataConfig', 'ModelConfig', 'TrainConfig', 'LMConfig', 'GeneralConfig',
-           'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'read_table', 'read_data',
-           'demo_recipe']
+           'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'text_names', 'read_table',
+           'read_data', 'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
 from collections import namedtuple
@@ -313,11 +313,14 @@ def split_columns(df, names): # a name, or a list of several
     if not isinstance(names, str) or names in df or ',' not in names: return names
     return [o.strip() for o in names.split(',')]
 
+def text_names(data):
+    "List the names that the columns of the texts may have: a name may hold a comma"
+    return [*(o.strip() for o in data.text_col.split(',')), data.text_col]
+
 def read_table(source, data, **cols):
     "Read a file or folder with the settings `data`, a `DataConfig`, and check its columns `cols`"
     from fastformers.text.readers import check_columns, read_texts
-    texts = [*(o.strip() for o in data.text_col.split(',')), data.text_col] # a name may hold a comma
-    df = read_texts(source, texts, 'label_col' in cols, data.sep, data.encoding)
+    df = read_texts(source, text_names(data), 'label_col' in cols, data.sep, data.encoding)
     check_columns(df, **{k:split_columns(df, v) for k,v in cols.items()})
     return df
 
