@@ -2693,6 +2693,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'fastformers/text/train_tokenizer.py'),
                                                   'fastformers.text.train_tokenizer._nmt_nfkc': ( 'text/train_tokenizer.html#_nmt_nfkc',
                                                                                                   'fastformers/text/train_tokenizer.py'),
+                                                  'fastformers.text.train_tokenizer._shorter': ( 'text/train_tokenizer.html#_shorter',
+                                                                                                 'fastformers/text/train_tokenizer.py'),
                                                   'fastformers.text.train_tokenizer._train_bpe': ( 'text/train_tokenizer.html#_train_bpe',
                                                                                                    'fastformers/text/train_tokenizer.py'),
                                                   'fastformers.text.train_tokenizer._train_unigram': ( 'text/train_tokenizer.html#_train_unigram',

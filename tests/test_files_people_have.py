@@ -269,3 +269,10 @@ def test_a_directory_is_named_for_what_it_is(door, files, why, models, tmp_path,
     for k,v in files.items(): (tmp_path/'arch'/k).write_text(v) if v else (tmp_path/'arch'/k).unlink()
     with pytest.raises(OSError, match=why):
         if door(tmp_path/'arch')==2: raise OSError(patch.err())
+
+@pytest.mark.parametrize('run', ['-'*50_000, 'ab'*25_000, '😀'*50_000, 'abcdefghij'*5_000])
+def test_a_repeated_run_costs_a_tokenizer_nothing(run):
+    from fastformers.text.train_tokenizer import _shorter
+    row = _shorter(f'a word {run} {"-"*199} and another')
+    assert row==f'a word {run[:64]} {"-"*199} and another'
+    assert _shorter('x'*100+' '+'abc'*60)=='x'*100+' '+'abc'*60

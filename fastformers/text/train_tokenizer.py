@@ -10,7 +10,7 @@ To add words to a tokenizer that is already trained, use `extend_vocab` in `text
 __all__ = ['special_names', 'train_tokenizer']
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #e342c554
-import io, random, unicodedata
+import io, random, re, unicodedata
 from collections import Counter
 from fastcore.basics import first
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -34,7 +34,7 @@ def train_tokenizer(
     if isinstance(texts, str) or hasattr(texts, 'columns'):
         raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
     if path is not None: check_file(f'{path}/tokenizer.json')
-    texts = _draw((valid_text(o) for o in map(_checked, texts) if o and not o.isspace()), max_texts)
+    texts = _draw((_shorter(valid_text(o)) for o in map(_checked, texts) if o and not o.isspace()), max_texts)
     tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
     if path is not None: tok.save_pretrained(path)
     return tok
@@ -43,6 +43,12 @@ def train_tokenizer(
 def _checked(o):
     if isinstance(o, str): return o
     raise TypeError(f"`texts` are strings, got {o!r:.60}; fill missing texts (''), or drop them")
+
+_repeats = re.compile(r'(\S{1,40}?)\1{7,}')
+
+def _shorter(text):
+    "Cut what is repeated in words of 200 characters or more to 64 characters"
+    return re.sub(r'\S{200,}', lambda word: _repeats.sub(lambda run: run[0][:64], word[0]), text)
 
 def _draw(texts, n, seed=42):
     "Draw at most `n` of `texts`, each with the same chance, in one pass (algorithm R, Vitter 1985)"
