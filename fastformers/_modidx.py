@@ -512,8 +512,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.scores_of': ( 'compare/entries.html#scores_of',
                                                                                         'fastformers/compare/entries.py'),
-                                             'fastformers.compare.entries.search': ( 'compare/entries.html#search',
-                                                                                     'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.stage2': ( 'compare/entries.html#stage2',
                                                                                      'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.tfidf': ( 'compare/entries.html#tfidf',

@@ -179,7 +179,8 @@ _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device
 
 # names of earlier versions -> what to write instead
 _gone = {'halvings':'a training that diverges stops, try a lower `lr`',
-         'grad_windows':'leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text'}
+         'grad_windows':'leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text',
+         'entries search':'the rules for rate and steps are no worse, use `all layers`'}
 
 def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"

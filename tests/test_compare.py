@@ -1,6 +1,5 @@
 "A comparison is paired, keeps within its minutes, goes on after a kill, and hands out the best as a directory"
 import os, shutil, signal
-from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
 from fastformers.compare.curve import LabelCurve, label_curve, nested_order
@@ -225,31 +224,6 @@ def test_an_order_holds_each_class_first():
 def test_the_table_of_entries():
     assert [*entries][:5]==['largest class','TF-IDF','characters','word vectors','frozen probe']
     assert all(o.fit is None or o.fit.__doc__ for o in entries.values())
-
-def test_a_search_trains_thirteen_times_and_its_recipe_names_what_it_found(tmp_path, monkeypatch):
-    "Twice the rate and half of the steps are right more often here; the others are level"
-    calls = []
-    def train(rows, arch, lr=None, epochs=None, **kwargs):
-        lr,epochs = lr or 1e-4,epochs or 6.
-        calls.append((lr, epochs, rows.is_valid.sum()))
-        score = np.full(rows.is_valid.sum(), .5+.3*(lr>1e-4)*(epochs<6))
-        return SimpleNamespace(lr=lr, epochs=epochs, score=score, data={'training rows':len(rows)},
-                               learner=TextBaseline.fit(rows.text, rows.label, kwargs['task']))
-    monkeypatch.setattr('fastformers.compare.entries.fine_tune_classifier', train)
-    monkeypatch.setattr('fastformers.compare.entries.as_predictor', lambda o: o)
-    search = Entry('search', entries['search'].fit, ('arch',), entries['search'].recipe)
-    board = leaderboard(df, entries=[search], seeds=(1,2), minutes=1, path=tmp_path/'run')
-    assert len(calls)==3*13 and calls[12][0]==2e-4 and 1.9<calls[12][1]<2.1 and all(18<n<23 for *_,n in calls[:12]) # a third of half
-    assert 'lr 0.0002, epochs 2' in board.table.note['search']
-    board = leaderboard(df, entries=[search], seeds=(1,2), minutes=1, path=tmp_path/'run', resume=True)
-    for c in (board.recipe.classifier, read_recipe(tmp_path/'run/settings.ini').classifier): assert (c.lr, c.epochs)==(2e-4, 2)
-    assert len(calls)==3*13
-    with pytest.raises(NoTime) as e: # one training would take 4 s, twenty of its length 80
-        def slow(*args, cbs, **kwargs): raise NoTime(4)
-        monkeypatch.setattr('fastformers.compare.entries.fine_tune_classifier', slow)
-        search.fit(SimpleNamespace(df=df, labels=df.label.tolist(), task=board.task, text_col='text', recipe=board.recipe, group_col=None, arch='',
-                                   seed=1, columns={}, minutes=.1))
-    assert e.value.seconds==80
 
 def test_mistakes_in_tags_are_named(caplog):
     rows = pd.DataFrame({'text':[o.split() for o in df.text[:40]]})

@@ -16,6 +16,9 @@ def test_a_setting_that_has_gone(key, tmp_path):
               lambda: read_recipe(tmp_path/'settings.ini')):
         with pytest.raises((TypeError,ValueError), match=f'{key}.*it has gone: .*{says}'): f()
 
+def test_an_entry_that_has_gone():
+    with pytest.raises(ValueError, match="'search' is unknown; it has gone: .*`all layers`"): leaderboard(tiny_df(), entries=['search'])
+
 def test_what_earlier_versions_wrote_opens(tmp_path):
     price = dict(seconds=9., cpu_seconds=8., joules=None, by='CPU seconds')
     stage = Stage('classifier', metrics={'accuracy':.8}, price=price, answers=price, settings=dict(halvings=2, grad_windows=1))
@@ -24,5 +27,5 @@ def test_what_earlier_versions_wrote_opens(tmp_path):
     assert table.price.item()=='8.000 CPU s' and table.settings.item()=='halvings 2, grad_windows 1'
     board = leaderboard(tiny_df(), entries=['TF-IDF'], minutes=1, seeds=(1,2), path=tmp_path/'run')
     facts = board.fits['TF-IDF',1][1]
-    facts |= dict(by='CPU seconds', joules=None, answers_joules=None)
+    facts |= dict(by='CPU seconds', found={}, joules=None, answers_joules=None)
     assert set(board.table.columns).isdisjoint(('joules','answers_joules')) and 'TF-IDF' in repr(board)

@@ -9,14 +9,13 @@ To add an entry, use the decorator `entry` on a function."""
 __all__ = ['entries', 'Rows', 'labels_in', 'folds', 'Entry', 'plan', 'scores_of', 'deciding', 'code_hash', 'entry',
            'largest_class', 'tfidf', 'characters', 'word_vectors', 'NoTime', 'Limit', 'check_pass', 'frozen_probe',
            'adapted', 'all_layers', 'contrastive', 'label_spreading', 'stage2', 'adapters', 'averaged_weights',
-           'random_weights', 'search']
+           'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isclass, isfunction, ismethod
-from itertools import product
 from pathlib import Path
 from types import CodeType
 import numpy as np, pandas as pd, torch
@@ -52,7 +51,6 @@ class Rows:
     work:Path|None = None # Directory for files that several fits share
     group_col:str|None = None # Column of groups whose rows are held out together
     cut:int = 0 # Number of trainings that the time limit ended early
-    found:dict = field(default_factory=dict) # Settings of the classifier that the fit chose
 
     @property
     def texts(self): "List the inputs, such as texts or pairs of texts"; return self.task.texts(self.df, self.text_col)
@@ -105,12 +103,11 @@ class Entry:
     prepare:object = None # `prepare(rows)` is called before each fit, and keeps its result in `rows.work`
     # Instead of `fit`, average the scores of entries: 'network', the best that needs 'arch', and 'words', the best of the others
     of:tuple = ()
-    usual:bool = True # Does `leaderboard` run it without being asked?
 
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
-    "List the entries of `names` (None: the usual ones), the cheapest first, one for each of `archs`"
+    "List the entries of `names` (None: all), the cheapest first, one for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
-    found = [entries.find(o) for o in L(names)] or [o for o in entries.values() if o.usual]
+    found = [entries.find(o) for o in L(names)] or entries.values()
     for e in sorted(found, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''
@@ -171,9 +168,9 @@ def code_hash(e)->str:
             todo += [k for k in near if isinstance(k, plain) or getattr(k, '__module__', '')==o.__module__]
     return content_hash(res)
 
-def entry(name, needs=(), prepare=None, usual=True, **recipe):
+def entry(name, needs=(), prepare=None, **recipe):
     "Add the decorated function `fit(rows)` as the entry `name`"
-    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare, usual=usual), name).fit
+    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare), name).fit
     return add
 
 # %% ../../nbs/compare/00_entries.ipynb #6abb84de
@@ -205,10 +202,10 @@ class NoTime(Exception):
     def __init__(self, seconds): self.seconds = seconds
 
 class Limit(Callback):
-    "End the trainings of a fit in time: with fewer steps, or by `NoTime` if that would be less than the share `least` of them"
+    "End the trainings of a fit in time: with fewer steps, or by `NoTime` if that would be less than a tenth of them"
     order = ScheduleRunner.order-1
-    def __init__(self, rows, share=1., later=(0,), least=.1): # `later`: the length of what follows each training, in its own
-        self.rows,self.share,self.later,self.least,self.start = rows,share,[*later],least,now()
+    def __init__(self, rows, later=(0,)): # `later`: the length of what follows each training, in its own
+        self.rows,self.later,self.start = rows,[*later],now()
 
     @property
     def on(self): return self.rows.minutes is not None and in_fit(self)
@@ -217,15 +214,15 @@ class Limit(Callback):
         half = any(isinstance(o, Contrastive) for o in self.learn.cbs) # that with the other loss follows
         self.units = (1+self.later[0])*(1+half)
         if not half: self.later = self.later[1:] or [0]
-        if (left := 60*self.share*self.rows.minutes-(now()-self.start))<=0: raise NoTime(now()-self.start)
+        if (left := 60*self.rows.minutes-(now()-self.start))<=0: raise NoTime(now()-self.start)
         self.schedule_runner.most = left/self.units
     def after_batch(self):
         if self.on and self.training and self.train_iter==9: self.check()
     def check(self):
-        "Raise `NoTime` if the time is enough for less than the share `least` of the steps"
+        "Raise `NoTime` if the time is enough for less than a tenth of the steps"
         o = self.schedule_runner
         seconds = o.each*o.schedule.total*self.n_iter
-        if self.least*seconds>o.most: raise NoTime(self.units*seconds)
+        if .1*seconds>o.most: raise NoTime(self.units*seconds)
     def after_fit(self):
         if not self.on or not self.schedule_runner.skipped: return
         self.check()
@@ -310,28 +307,3 @@ def averaged_weights(rows):
 def random_weights(rows):
     "Train the same network from random weights, to measure the gain from pretraining"
     return all_layers(rows, load_config(rows.arch), rows.arch)
-
-@entry('search', ('arch','all layers'), usual=False, lm=dict(objective='none'))
-def search(rows):
-    "Train all layers with the best of three rates and numbers of steps (successive halving, Jamieson and Talwalkar 2016)"
-    df = rows.df.drop(columns='is_valid', errors='ignore')
-    parts = folds(df, rows.labels, rows.task, (1,2,3), rows.text_col, group_col=rows.group_col)[1]
-    c = vars(rows.recipe.classifier) | dict(task=rows.task)
-    share = 1/20 # of 13 trainings, some of twice the steps, and one on all rows
-    def train(i, steps=1, least=.1, **kw):
-        held,limit = df.assign(is_valid=np.isin(range(len(df)), parts[i][1])),Limit(rows, share*steps, least=least)
-        return fine_tune_classifier(held, rows.arch, seed=rows.seed, cbs=limit, **rows.columns, **c | kw)
-    try: usual = train(0, least=1)
-    except NoTime as e: raise NoTime(e.seconds/share) from None
-    scores = {(a*usual.lr, b*usual.epochs):[] for a,b in product((1,.5,2), (1,.5,2))}
-    scores[usual.lr, usual.epochs].append(usual.score.mean())
-    for i,k in enumerate((3,1)): # how many go on
-        for (lr,epochs),o in scores.items():
-            if len(o)==i: o.append(train(i, epochs/usual.epochs, lr=lr, epochs=epochs).score.mean())
-        scores = dict(sorted(scores.items(), key=lambda o: -np.mean(o[1]))[:k])
-    (lr,epochs), = scores
-    rows.found = dict(lr=lr, epochs=epochs*len(parts[0][0])/len(df))
-    last = replace(rows, recipe=rows.recipe.replace(classifier=rows.found), minutes=rows.minutes and 3*share*rows.minutes)
-    res = all_layers(last)
-    rows.cut = last.cut
-    return res

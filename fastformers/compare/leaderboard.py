@@ -74,7 +74,7 @@ _prices = 'minutes','cpu_seconds','answers_cpu_seconds','memory_mb','size_mb','t
 
 def _sum(facts):
     "Add the prices of several fits"
-    own = 'found','decides','code','by' # the last in files of earlier versions
+    own = 'decides','code','by','found' # the last two in files of earlier versions
     res = {k:[o.get(k) for o in facts] for k in facts[0] if k not in own}
     total = {k:None if None in v else max(v) if k=='memory_mb' else sum(v) for k,v in res.items()}
     return total | dict(texts_a_second=1/sum(1/o for o in res['texts_a_second']), decides=facts[0].get('decides'))
@@ -97,7 +97,6 @@ class Leaderboard:
         self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
         self.slices = None # where the winner fails, as of `slices`
-        self.found = {} # settings that the training of `best` chose
         self._rows,self._gains = {},{}
 
     def members(self, name):
@@ -177,10 +176,7 @@ class Leaderboard:
         for name in self.scored:
             score,low,high = self.gain(name)
             note = f"of {' and '.join(self.members(name))}" if self.plan[name].of else self.notes.get(name, '')
-            found = [o[1].get('found') for s in self.seeds if (o := self.fit(name, s))]
-            notes = [note, *(', '.join(f'{k} {v:.3g}' for k,v in (o or {}).items()) for o in found)]
-            if self.price(name, 'cut'): notes.append('by the clock, fewer steps than usual')
-            note = '; '.join(filter(None, notes))
+            if self.price(name, 'cut'): note = '; '.join(filter(None, [note, 'by the clock, fewer steps than usual']))
             rows.append(dict(entry=name, score=score, low=low, high=high, against_tfidf=self.against(name, 'TF-IDF'),
                 against_cheaper=self.against(name, self.cheaper(name)), minutes=self.price(name)/60,
                 **{k:self.price(name, k) for k in _prices[1:]}, fits=sum(bool(self.fit(name, o)) for o in self.seeds), note=note))
@@ -240,7 +236,7 @@ class Leaderboard:
         if self.winner is None: return
         e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
         if not e or not {'lm','classifier'} & {*e.recipe}: return
-        return Recipe().replace(**{**e.recipe, 'classifier':e.recipe.get('classifier', {}) | self.found})
+        return Recipe().replace(**e.recipe)
 
     def plot(self, ax=None):
         "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
@@ -424,7 +420,7 @@ class _Run:
         with quiet(): scores,decides = scores_of(predictor, texts, b.task)
         took = meter.read(1000/max(len(texts), 1))
         facts['answers_cpu_seconds'] = took['cpu_seconds']
-        facts |= dict(cut=rows.cut, found=rows.found, decides=decides, code=code_hash(e), texts_a_second=1000/max(took['seconds'], 1e-3))
+        facts |= dict(cut=rows.cut, decides=decides, code=code_hash(e), texts_a_second=1000/max(took['seconds'], 1e-3))
         facts['size_mb'] = None if i else _size_mb(predictor)
         b.fits[e.name,seed] = scores.float().contiguous(),facts
         if self.path:
@@ -448,15 +444,12 @@ class _Run:
         names = b.members(b.winner) or [b.winner]
         won,code = b.words(b.winner),[code_hash(b.plan[o]) for o in names]
         done = read_stage(at) if at and at.is_dir() else None
-        if done and (done.get('entry'),done.get('code'))==(won,code):
-            b.found = done['found']
-            return from_hf(at)
+        if done and (done.get('entry'),done.get('code'))==(won,code): return from_hf(at)
         def fit(name):
             e = b.plan[name]
             minutes = max(self.end-now(), b.price(name), 1)/60 if 'arch' in e.needs else None
             rows = replace(self.all, recipe=Recipe().replace(**e.recipe), seed=b.seeds[0], minutes=minutes)
             res = e.fit(rows)
-            b.found |= rows.found
             if rows.cut: b.notes[name] = 'on all rows by the clock, fewer steps than usual'
             return res
         with quiet():
@@ -467,7 +460,7 @@ class _Run:
                 _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
                 return
             res = members[0] if len(members)==1 else Ensemble(members)
-            try: return res.save(at, entry=won, code=code, found=b.found) and res if at else res
+            try: return res.save(at, entry=won, code=code) and res if at else res
             except TypeError as e: _log.warning(f"{b.winner}: {e}")
         return res
 
@@ -482,7 +475,7 @@ def leaderboard(
     seeds=(1,2,3), # Each trains every entry once
     path=None, # Directory of the results; None: nothing is written
     resume=False, # Continue the stopped comparison in `path`?
-    entries=None, # Names or `Entry`s; default: the usual ones of `compare.entries`
+    entries=None, # Names or `Entry`s; default: all of `compare.entries`
     log=print, # Function that gets a text after each entry: the table so far, what is next, the time left
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
