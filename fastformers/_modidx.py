@@ -474,6 +474,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.Rows.texts': ( 'compare/entries.html#rows.texts',
                                                                                          'fastformers/compare/entries.py'),
+                                             'fastformers.compare.entries._check_needs': ( 'compare/entries.html#_check_needs',
+                                                                                           'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries._codes': ( 'compare/entries.html#_codes',
                                                                                      'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.adapted': ( 'compare/entries.html#adapted',

@@ -40,6 +40,12 @@ def test_all_entries_score_the_same_rows_and_train_on_none_of_them():
     assert np.array_equal(np.isnan(board.rows('spy')), np.isnan(board.rows('largest class')))
     assert len(seen)==4 and len(seen[-1].df)==len(df)                       # the last on all rows
 
+def test_an_entry_with_a_need_that_does_not_exist_is_refused():
+    from fastformers.compare.entries import entry
+    with pytest.raises(ValueError, match="mine needs 'unlabeled'.*did you mean unlabelled"): entry('mine', ('unlabeled',))(lambda rows: None)
+    assert 'mine' not in entries
+    with pytest.raises(ValueError, match="spy needs 'TFIDF'.*did you mean TF-IDF"): leaderboard(df, entries=[spy([], needs=('TFIDF',))], minutes=1)
+
 def test_test_rows_are_scored_and_groups_stay_together():
     seen,test = [],intents().query('split=="test"')[:40]
     board = leaderboard(df, test=test, entries=[spy(seen)], minutes=1)

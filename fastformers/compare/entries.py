@@ -25,7 +25,7 @@ from fastai.torch_core import set_seed
 from ..callback.contrastive import Contrastive
 from ..callback.schedule import now, ScheduleRunner, in_fit
 from ..data.labels import deal, read_labels, split_rows
-from ..files import Registry, content_hash, to_json
+from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
 from ..interpret.slices import stacked
 from ..learner.core import as_predictor
@@ -104,10 +104,20 @@ class Entry:
     # Instead of `fit`, average the scores of entries: 'network', the best that needs 'arch', and 'words', the best of the others
     of:tuple = ()
 
+_facts = 'arch','unlabelled','one class','texts','linear' # what an entry may need beside other entries
+
+def _check_needs(e, others):
+    "Raise if the entry `e` needs what is neither a fact of the rows nor one of the entries `others`"
+    for o in e.needs:
+        if o not in (*_facts, *others):
+            raise ValueError(f"the entry {e.name} needs {o!r}; expected {', '.join(_facts)}, or the name of an entry"
+                             f"{did_you_mean(o, [*_facts, *others])}")
+
 def plan(names, archs, text_col='text', label_col='label')->list: # of `Entry`, with checkpoint and columns in their recipes
     "List the entries of `names` (None: all), the cheapest first, one for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
-    found = [entries.find(o) for o in L(names)] or entries.values()
+    found = [entries.find(o) for o in L(names)] or [*entries.values()]
+    for o in found: _check_needs(o, [*entries, *(e.name for e in found)])
     for e in sorted(found, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''
@@ -170,7 +180,10 @@ def code_hash(e)->str:
 
 def entry(name, needs=(), prepare=None, **recipe):
     "Add the decorated function `fit(rows)` as the entry `name`"
-    def add(fit): return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare), name).fit
+    def add(fit):
+        e = Entry(name, fit, tuple(L(needs)), recipe, prepare)
+        _check_needs(e, entries)
+        return entries.add(e, name).fit
     return add
 
 # %% ../../nbs/compare/00_entries.ipynb #6abb84de
