@@ -56,6 +56,7 @@ def _kind(path, f, texts, sep):
     if seen!=kind: _log.info(f"{path} is read as {seen}{', a text a line'*(seen=='txt')}")
     return seen
 
+# %% ../../nbs/text/04_readers.ipynb #ccfead51
 def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_written):
     "Yield the DataFrames of `path`, and name it in errors"
     texts = L(text_col)

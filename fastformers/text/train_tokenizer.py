@@ -34,8 +34,8 @@ def train_tokenizer(
     if isinstance(texts, str) or hasattr(texts, 'columns'):
         raise TypeError("`texts` is a list of strings; pass [text], or the column df['text']")
     if path is not None: check_file(f'{path}/tokenizer.json')
-    texts = _draw((_shorter(valid_text(o)) for o in map(_checked, texts) if o and not o.isspace()), max_texts)
-    tok = _wrap(_trainers[kind](texts, vocab_sz, **kwargs), spaced=kind!='wordpiece')
+    texts = _draw((valid_text(o) for o in map(_checked, texts) if o and not o.isspace()), max_texts)
+    tok = _wrap(_trainers[kind]([*map(_shorter, texts)], vocab_sz, **kwargs), spaced=kind!='wordpiece')
     if path is not None: tok.save_pretrained(path)
     return tok
 
