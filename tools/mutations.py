@@ -64,7 +64,7 @@ mutations = [
     ('the loss of a regression has the units of its target', 'tasks/core', 'pred.float().view(y.shape)/std, y.float()/std', 'pred.float().view(y.shape), y.float()', 'doors tasks/00_core'),
     ('answers name the wrong label', 'tasks/core', "{'label':self.labels[i], 'score':r[i]}", "{'label':self.labels[i-1], 'score':r[i]}", 'export'),
     ('the threshold is not kept', 'tasks/core', "target=self.target, threshold=self.threshold,", "target=self.target,", 'export tasks/00_core'),
-    ('the temperature is not applied', 'models/core', 'o = o/self.task.temperature', 'o = o*1', 'export learner/04_calibration'),
+    ('the temperature is not applied', 'models/core', 'o = o/self.task.temperature', 'o = o*1', 'export learner/03_calibration'),
     ('a prediction goes to another text', 'inference/predictor', 'out[i] = torch.atleast_1d(o)', 'out[b[0]] = out[i] = torch.atleast_1d(o)', 'export'),
     ('the end of a long text is kept', 'text/encode', 'head=lambda k: k, tail=lambda k: 0,', 'head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/03_encode'),
     ('special tokens in a text are special', 'text/encode', 'return Tokenizer.from_str(json.dumps(d))', 'return tok.backend_tokenizer', 'contracts_specials text/03_encode'),
