@@ -15,7 +15,7 @@ from common import *
 from fastformers.compare import entries as ways
 from fastformers.compare.entries import Rows, entries, entry
 from fastformers.data.labels import find_task, read_labels
-from fastformers.text.encode import texts_in
+from fastformers.text.encode import read_column
 from fastformers.ulmfit.recipe import Recipe
 
 def clinc(): return [read(o).rename(columns={'domain':'label'}) for o in data_files('clinc150/train.csv.gz', 'clinc150/val.csv.gz', 'clinc150/test.csv.gz')]
@@ -136,7 +136,7 @@ def measured(fit, rows, at):
 
 def scored(predictor, rows, at):
     "Score the rows `at`, and tell with what"
-    task,texts = rows.task,texts_in(at, rows.text_col)
+    task,texts = rows.task,read_column(at, rows.text_col)
     if task.one_class:
         hits = predictor.scores(texts).argmax(1).numpy()==at.label.map(task.labels.index).to_numpy()
         res = dict(accuracy=round(float(hits.mean()), 5), hits=np.packbits(hits).tobytes().hex())

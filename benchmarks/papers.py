@@ -136,7 +136,7 @@ def gpt(args, table):
     from fastformers.papers.gpt import gpt_learner, gpt_tokens
     from fastformers.text.readers import read_texts
     from fastformers.text.tokenizer import load_tokenizer
-    from fastformers.ulmfit.scores import measure
+    from fastformers.ulmfit.scores import evaluate
     from fastformers.ulmfit.stage import pretrain_lm
     questions,other,_ = held('trec/train.csv', 'trec/test.csv', 500)
     pairs,cols = read(*data_files('sick/train.csv'))[['text_a','text_b','label']].sample(frac=1, random_state=0),['text_a','text_b']
@@ -163,7 +163,7 @@ def gpt(args, table):
                 torch.manual_seed(seed)
                 learn = gpt_learner(dls, lm)
                 learn.fit_schedule('full_tune', fine_tuning_lr(learn.model), max(3, 150/len(dls.train)), discr=1.11, anneal='linear_warmup')
-                return row(measure(learn)[1]>0, start)
+                return row(evaluate(learn)[1]>0, start)
             table.get(make, 'accuracy', set=name, arm='GPT', seed=seed)
 
 def multifit(args, table):

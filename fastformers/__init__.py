@@ -36,7 +36,7 @@ Modules:
 - `fastformers.interpret.embeddings`: Draw senses of a word and sets of texts as maps, and measure how far two networks differ in each layer: `word_map`, `text_map`, `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes` for texts, `token_probes` for the tags of words, `edge_probes` for two spans of a text
-- `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `suspects`
+- `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
@@ -90,7 +90,7 @@ Modules:
 - `fastformers.ulmfit.record`: The record of a training stage, what it cost, and a table of several: `Stage`, `Meter`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
-- `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `measure`, `class_scores`, `tfidf_hits`
+- `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `evaluate`, `class_scores`, `tfidf_scores`
 - `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.2.0"

@@ -50,7 +50,7 @@ from .interpret.attribution import top_words # and `explain`
 from .interpret.decisions import expected_calibration_error, plot_reliability
 from .interpret.slices import slices
 from .ulmfit.recipe import read_recipe
-from .ulmfit.scores import measure
+from .ulmfit.scores import evaluate
 from .ulmfit.record import Stage
 from .ulmfit.report import Report
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier

@@ -19,7 +19,7 @@ from pathlib import Path
 from fastcore.foundation import L
 from . import __version__
 from .files import atomic_file, check_dir, check_file, checkpoints_mark, delete_checkpoints
-from .files import did_you_mean, processes, writes, write_text
+from .files import did_you_mean, is_main_process, processes, write_text
 from .ulmfit.recipe import DataConfig, Recipe, demo_recipe, read_data, read_recipe
 from .args import parse
 from .ulmfit.recipe import read_table, section_types, settings, split_columns, text_names
@@ -207,14 +207,14 @@ def read_chunks(path, data): # (columns of the texts, iterator over tables)
 def _gather(text='')->list: # in the other processes empty
     "Join the processes of `torchrun`, and send the `text` of each to the first"
     if processes()[1]==1: return [text]
-    from fastformers.callback.distributed import collected
-    return collected(text)
+    from fastformers.callback.distributed import gather_objects
+    return gather_objects(text)
 
 def predict_file(answer, chunks, out, sep=','):
     "Write the tables `chunks` with the columns that `answer` adds to the open file `out`"
     from tqdm import tqdm
     (rank,n),text = processes(),''
-    with tqdm(unit=' rows', file=sys.stderr, disable=not writes()) as bar:
+    with tqdm(unit=' rows', file=sys.stderr, disable=not is_main_process()) as bar:
         for i,df in enumerate(chunks):
             if i%n==rank:
                 new = answer(df).iloc[:,df.shape[1]:].map(_cell)
@@ -407,9 +407,9 @@ def _quiet():
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     os.environ.setdefault('HF_HUB_DISABLE_PROGRESS_BARS', '1')
     if not sys.warnoptions: warnings.simplefilter('ignore')
-    if sys.stdout is None or not writes(): sys.stdout = open(os.devnull, 'w')
+    if sys.stdout is None or not is_main_process(): sys.stdout = open(os.devnull, 'w')
     if hasattr(sys.stdout, 'reconfigure'): sys.stdout.reconfigure(errors='backslashreplace') # it may be ASCII
-    if not writes(): logging.getLogger('fastformers').setLevel(logging.ERROR)
+    if not is_main_process(): logging.getLogger('fastformers').setLevel(logging.ERROR)
 
 def main(
     argv=None # Default: the arguments of the process

@@ -16,7 +16,7 @@ from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError
-from .files import did_you_mean, lfs_pointer, writes
+from .files import did_you_mean, is_main_process, lfs_pointer
 
 # %% ../nbs/01_hub.ipynb #21654fb3
 shipped = {'wiki-mini': {}, # a directory of this package
@@ -88,7 +88,7 @@ def model_dir(arch, revision='main')->str:
 
 def push(folder, repo_id, private=None)->str: # address of the repository
     "Upload the files of `folder` to the model `repo_id` of the hub, which is made if it is not there"
-    if not writes(): return repo_id # the first process of `torchrun` uploads
+    if not is_main_process(): return repo_id # the first process of `torchrun` uploads
     api = HfApi()
     url = api.create_repo(repo_id, private=private, exist_ok=True)
     api.upload_folder(repo_id=url.repo_id, folder_path=folder)

@@ -143,12 +143,12 @@ def _fitting(cls):
     why = None
     for family in tiny_families:
         arch,tok = tiny_arch(family),tiny_tok(family)
-        if not cls.fits(arch): continue
+        if not cls.supports(arch): continue
         if tok.mask_token is None: tok = extend_vocab(tok, mask_token='<mask>')
         try:
             obj = cls(tok)
             return obj, obj.build(arch, pretrained=False).eval()
-        except ValueError as e: why = e # a family may lack more than `fits` knows
+        except ValueError as e: why = e # a family may lack more than `supports` knows
     raise AssertionError(f"{cls.__name__}: fits no tiny family") from why
 
 def _encoded(obj, rows, split=0, passes=0, **pad):

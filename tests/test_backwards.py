@@ -31,7 +31,7 @@ def test_candidates_are_turned_text_by_text():
     special = torch.tensor(tiny_tok().all_special_ids)
     for a,b in zip(ids(tiny_tok()), ids(back())):
         ends = torch.isin(a.ids, special)
-        assert torch.equal(ends, torch.isin(b.ids, special)) and torch.equal(a.starts, b.starts)
+        assert torch.equal(ends, torch.isin(b.ids, special)) and torch.equal(a.sequence_starts, b.sequence_starts)
         runs = (ends.cumsum(0)[~ends])
         for k in runs.unique(): assert torch.equal(a.ids[~ends][runs==k], b.ids[~ends][runs==k].flip(0))
 

@@ -316,7 +316,7 @@ def test_a_missing_list_is_named(col, what):
 def test_the_second_text_of_a_long_pair_may_be_empty():
     for pair in (('a long text '*20, ''), ('', 'a long text '*20)):
         x = HFTokenizer(tok(), max_len=16, windows=4)(pair)
-        assert len(x)<=64 and x.starts.sum()>1
+        assert len(x)<=64 and x.sequence_starts.sum()>1
 
 def test_rows_without_a_group_are_refused():
     df = tiny_df().assign(who=[None if i%3==0 else i//4 for i in range(len(tiny_df()))])

@@ -20,7 +20,7 @@ from fastformers.learner.core import classifier_learner, lm_learner
 import fastformers.learner.calibration, fastformers.learner.spread
 from fastformers.learner.evaluate import reports
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.ulmfit.scores import class_scores, measure
+from fastformers.ulmfit.scores import class_scores, evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
 class Own(TrackerCallback):
@@ -78,7 +78,7 @@ def state(learn, path):
                 counters=[learn.epoch, learn.train_iter, learn.pct_train, learn.n_epoch], seen=Own.seen,
                 best=[vars(o).get('best') for o in learn.cbs], passes=learn.dls.train.passes, locked=learn.lock.locked())
 
-doors = dict(to_hf=lambda o: o.to_hf('out/a'), save_encoder=lambda o: o.save_encoder('out/b'), measure=measure, calibrate=lambda o: o.calibrate(),
+doors = dict(to_hf=lambda o: o.to_hf('out/a'), save_encoder=lambda o: o.save_encoder('out/b'), evaluate=evaluate, calibrate=lambda o: o.calibrate(),
              tune_thresholds=lambda o: o.tune_thresholds(), class_scores=class_scores, error=expected_calibration_error,
              spread=lambda o: o.spread_labels(['good','bad','what is it']), lr_find=lambda o: o.lr_find(num_it=8, show_plot=False))
 
@@ -107,7 +107,7 @@ def test_a_stage_takes_it(name, how, arch, two):
     stage = fine_tune_classifier(two, arch, 'out', cbs=cb, epochs=2, bs=8, test=two[:6], **how)
     assert math.isfinite(stage.metrics['loss']) and cb in stage.learner.cbs and cb.learn is stage.learner
     stage.learner.to_hf('again')
-    measure(stage.learner)
+    evaluate(stage.learner)
 
 @pytest.mark.parametrize('name', ['CSVLogger','EarlyStoppingCallback','best model','ShowGraphCallback','GradientClip','inside'])
 def test_unlabelled_texts_and_a_language_model_take_it(name, arch, two):
@@ -171,7 +171,7 @@ def test_callbacks_that_change_predictions_stay(two):
     dls = classifier_dls(two, tiny_tok(), bs=8)
     set_seed(0); plain = classifier_learner(dls, tiny_arch('bert'), cbs=[])
     set_seed(0); cut = classifier_learner(dls, tiny_arch('bert'), cbs=Blank())
-    assert measure(cut)[0]['loss']==pytest.approx(cut.validate()[0]) and measure(cut)[0]['loss']!=pytest.approx(measure(plain)[0]['loss'], abs=1e-6)
+    assert evaluate(cut)[0]['loss']==pytest.approx(cut.validate()[0]) and evaluate(cut)[0]['loss']!=pytest.approx(evaluate(plain)[0]['loss'], abs=1e-6)
 
 class Saves(Callback):
     "Write the model in the middle of an epoch and after each"
@@ -198,10 +198,10 @@ def test_an_error_releases_the_lock(two):
     for _ in range(2):
         learn.add_cb(Fails())
         cbs,loggers = [*learn.cbs],learn.logger
-        with pytest.raises(KeyError): measure(learn)
+        with pytest.raises(KeyError): evaluate(learn)
         assert not learn.lock.locked() and [*learn.cbs]==cbs and learn.logger is loggers
         learn.remove_cb(Fails)
-        assert math.isfinite(measure(learn)[0]['loss'])
+        assert math.isfinite(evaluate(learn)[0]['loss'])
 
 @pytest.mark.parametrize('build', [lambda df: classifier_learner(classifier_dls(df, tiny_tok(), bs=8), tiny_arch('bert')),
                                    lambda df: lm_learner(lm_dls(df, tiny_tok(), bs=4, seq_len=16), tiny_arch('bert'))], ids=['classifier','language model'])

@@ -53,7 +53,7 @@ class Hidden(Objective):
     "Hide each third ordinary token"
     auto_cls,metrics = AutoModelForMaskedLM,property(token_metrics)
     @classmethod
-    def fits(cls, config): return MLM.fits(config)
+    def supports(cls, config): return MLM.supports(config)
     def mask(self, x): return self.ordinary(x) & (x.attention_mask.cumsum(1)%3==0)
     def encodes(self, b):
         x,m = b[0],self.mask(b[0])

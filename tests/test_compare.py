@@ -3,7 +3,7 @@ import os, shutil, signal
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
 from fastformers.compare.curve import LabelCurve, label_curve, nested_order
-from fastformers.compare.entries import Entry, NoTime, entries
+from fastformers.compare.entries import Entry, OutOfTime, entries
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
@@ -35,7 +35,7 @@ def spy(seen, name='spy', **kwargs):
 def test_all_entries_score_the_same_rows_and_train_on_none_of_them():
     seen = []
     board = leaderboard(df, entries=['largest class',spy(seen)], minutes=1)
-    held = [{*df.text.iloc[at]} for _,at in board.parts]
+    held = [{*df.text.iloc[at]} for _,at in board.folds]
     assert {*df.text}==set.union(*held) and all(not {*r.texts}&h for r,h in zip(seen, held))
     assert np.array_equal(np.isnan(board.rows('spy')), np.isnan(board.rows('largest class')))
     assert len(seen)==4 and len(seen[-1].df)==len(df)                       # the last on all rows
@@ -52,7 +52,7 @@ def test_test_rows_are_scored_and_groups_stay_together():
     assert board.rows('spy').shape==(3,40) and not np.isnan(board.rows('spy')).any() and all(len(o.df)==120 for o in seen)
     seen.clear()
     board = leaderboard(df.assign(who=df.index//6), entries=[spy(seen)], minutes=1, group_col='who')
-    for r,(_,at) in zip(seen, board.parts): assert not {*r.df.who}&{*(at//6)}
+    for r,(_,at) in zip(seen, board.folds): assert not {*r.df.who}&{*(at//6)}
 
 @pytest.mark.parametrize('place', range(1,6))
 def test_a_killed_comparison_goes_on(place, tmp_path):
@@ -108,7 +108,7 @@ def test_two_rows_a_class():
     assert [*board.table.fits]==[3,3] and len(board.y)==20
 
 def test_too_few_minutes_leave_a_table_and_a_reason():
-    def slow(rows): raise NoTime(3600)
+    def slow(rows): raise OutOfTime(3600)
     board = leaderboard(df, entries=['largest class', Entry('slow', slow), Entry('after', slow, needs=('slow',))], minutes=.02)
     assert board.winner=='largest class' and board.table.fits['slow']==0
     assert 'needs about 1 h' in board.table.note['slow'] and 'did not finish' in board.table.note['after']

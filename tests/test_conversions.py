@@ -12,7 +12,7 @@ from fastformers.data.labels import as_frame
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.interpret.checks import checks
-from fastformers.interpret.slices import conflicts, slices, suspects
+from fastformers.interpret.slices import conflicting_duplicates, label_issues, slices
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
@@ -101,7 +101,7 @@ def test_a_table_of_any_library_is_a_frame(kind, arch, tmp_path):
     assert len(board.y)==30
     if kind in ('frame','generator'): assert ulmfit(new(df), new(more[['text']]), new(few), arch=arch, recipe=dict(classifier=dict(epochs=0), lm=dict(epochs=.2), run=dict(compare=None))).info['test rows']==30
     base = TextBaseline.fit(df.text.tolist(), df.label.tolist())
-    assert len(slices(base, new(df))) and len(checks(base, new(df), which='typo')) and suspects(None, new(df)) is not None and conflicts(new(df)) is not None
+    assert len(slices(base, new(df))) and len(checks(base, new(df), which='typo')) and label_issues(None, new(df)) is not None and conflicting_duplicates(new(df)) is not None
     if kind=='frame': assert len(base.predict_frame(new(df)))==60
 
 @pytest.mark.parametrize('kind', texts)

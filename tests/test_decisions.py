@@ -12,7 +12,7 @@ from fastformers.tasks.core import task_of
 from fastformers.interpret.decisions import expected_calibration_error
 from fastformers.learner import calibration # `calibrate`, `tune_thresholds`
 from fastformers.learner.core import classifier_learner
-from fastformers.ulmfit.scores import class_scores, measure
+from fastformers.ulmfit.scores import class_scores, evaluate
 from test_contracts_common import *
 
 df = tiny_df()
@@ -64,7 +64,7 @@ def test_thresholds_decide_everywhere(loss, tmp_path):
     p,y,found,rows = learn.get_preds(with_decoded=True, with_loss=True)
     assert torch.equal(found, p>torch.tensor(chosen.to_list())) and not torch.equal(found, p>.5)
     assert gap(rows, plain)<1e-6 and learn.validate()[0]==pytest.approx(value)  # the loss does not know thresholds
-    metrics,score,_ = measure(learn)
+    metrics,score,_ = evaluate(learn)
     right = (found==(y>.5)).float().mean()
     f1 = f1_score(y>.5, found, average='samples', zero_division=1.)
     assert metrics['accuracy_multi']==pytest.approx(float(right)) and metrics['f1_samples']==pytest.approx(f1)

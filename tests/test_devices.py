@@ -31,7 +31,7 @@ from fastformers.interpret.checks import checks, identity_gaps
 from fastformers.interpret.embeddings import layer_drift, text_map, word_map
 from fastformers.interpret.forgetting import forgetting
 from fastformers.interpret.probes import layer_probes, token_probes
-from fastformers.interpret.slices import fixed_broken, slices, suspects
+from fastformers.interpret.slices import fixed_broken, label_issues, slices
 from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
 from fastformers.models.adapters import add_adapters, add_lora, bitfit, merge_adapters, remove_adapters
 from fastformers.models.heads import LSTMHead, PoolingHead
@@ -47,7 +47,7 @@ from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_pairs, tin
 from fastformers.text.tokenizer import extend_vocab
 from fastformers.ulmfit.recipe import Recipe
 from fastformers.ulmfit.run import ulmfit
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, pretrain_lm
 from pretended_gpu import DeviceError, copied, cpu, cuda, device_of, on_gpu, pretended_gpu
 
@@ -110,7 +110,7 @@ def an_objective(make, name):
     packing = 'segment-pair' if name in ('nsp','sop','joint') else 'doc-sentences'
     learn = fit(lm_learner(lm_dls(some, tok, obj, seq_len=32, bs=16, packing=packing), tiny_arch(family, num_hidden_layers=1)))
     with learn.no_bar(): learn.show_results(max_n=2)
-    measure(learn)
+    evaluate(learn)
 for o in own:
     if o!='dialogue': scenario(an_objective, f'objective {o}', name=o)
 
@@ -125,7 +125,7 @@ def a_task(make, name):
     learn = fit(clas(data, bert(), dls=dict(kw, task=name if name in tasks.load() else None)))
     with learn.no_bar(): learn.get_preds()
     with learn.no_bar(): learn.show_results(max_n=2)
-    measure(learn)
+    evaluate(learn)
     path = learn.to_hf(make.root/f'task {name}')
     items = learn.model.task.texts(data, kw.get('text_col','text'))[:3]
     predictor = from_hf(path)
@@ -282,7 +282,7 @@ def layers_probed(make): layer_probes(make('lm'), some); token_probes(make('lm')
 @scenario
 def errors_found(make):
     learn = make('clas')
-    slices(learn, some, least=2); fixed_broken(learn, from_hf(make('dir')), some); suspects(from_hf(make('lm')), some, folds=2)
+    slices(learn, some, least=2); fixed_broken(learn, from_hf(make('dir')), some); label_issues(from_hf(make('lm')), some, folds=2)
     checks(learn, some[:6]); identity_gaps(learn)
 
 # ---- data and network on the CPU, beside a GPU

@@ -6,7 +6,7 @@ from fastformers.data.block import classifier_dls
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.stage_json import read_stage
-from fastformers.interpret.slices import suspects
+from fastformers.interpret.slices import label_issues
 from fastformers.learner.core import as_predictor, classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.train_tokenizer import train_tokenizer
@@ -85,8 +85,8 @@ def test_a_frame_without_rows_has_no_answers():
 
 @pytest.mark.parametrize('labels', [['a']*9+['b'], ['a','b','c'], ['a']*5])
 def test_suspects_need_two_rows_of_two_labels(labels):
-    with pytest.raises(ValueError, match='two labels or more with two rows each'): suspects(None, pd.DataFrame(dict(text=[f'text {i}' for i in range(len(labels))], label=labels)))
-    assert suspects(None, pd.DataFrame(dict(text=[f'text {i}' for i in range(9)], label=['a']*4+['b']*4+['c']))) is not None
+    with pytest.raises(ValueError, match='two labels or more with two rows each'): label_issues(None, pd.DataFrame(dict(text=[f'text {i}' for i in range(len(labels))], label=labels)))
+    assert label_issues(None, pd.DataFrame(dict(text=[f'text {i}' for i in range(9)], label=['a']*4+['b']*4+['c']))) is not None
 
 def test_force_deletes_what_the_command_wrote(tmp_path):
     df.to_csv(tmp_path/'d.csv', index=False)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from fastformers.text.core import as_tokens
 from fastformers.data.block import lm_dls
 from fastformers.learner.core import lm_learner
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.objectives.metrics import NLLPerByte, byte_lengths
@@ -120,7 +120,7 @@ def test_what_has_no_byte_counts_as_loss():
 def test_nothing_predicted():
     learn = lm('bert')
     learn.dls.valid.after_batch.fs[:] = [o if not isinstance(o, MLM) else Silent() for o in learn.dls.valid.after_batch.fs]
-    with learn.no_bar(): metrics,score,weight = measure(learn)
+    with learn.no_bar(): metrics,score,weight = evaluate(learn)
     assert list(metrics)==['loss','accuracy','perplexity','nll_per_byte'] and all(map(math.isnan, metrics.values())) and not weight.any()
 
 class Silent(MLM):
@@ -132,7 +132,7 @@ def test_columns_of_the_recorder_and_of_measure():
     learn = lm('bert')
     with learn.no_bar(), learn.no_logging(): learn.fit(1)
     assert list(learn.recorder.metric_names)==['epoch','train_loss','valid_loss','accuracy','perplexity','nll_per_byte','time']
-    assert len(learn.recorder.values[0])==5 and list(measure(learn)[0])==['loss','accuracy','perplexity','nll_per_byte']
+    assert len(learn.recorder.values[0])==5 and list(evaluate(learn)[0])==['loss','accuracy','perplexity','nll_per_byte']
     a,b = lm('bert'),lm('bert'); assert not {id(o) for o in a.metrics}&{id(o) for o in b.metrics}
 
 # --- memory
@@ -153,7 +153,7 @@ class Memory(TorchDispatchMode):
 class Sample(Callback):
     "Bytes alive after each batch of the last validation"
     order = 2000
-    def __init__(self, memory): self.memory,self.seen,self.positions = memory,[],[] # lists, since `measure` runs a copy
+    def __init__(self, memory): self.memory,self.seen,self.positions = memory,[],[] # lists, since `evaluate` runs a copy
     def before_validate(self): self.seen.clear(); self.positions.clear()
     def after_batch(self):
         if self.training: return
@@ -163,8 +163,8 @@ class KeepLogits(Callback):
     def before_validate(self): self.kept = []
     def after_pred(self): self.kept.append(self.pred.detach())
 
-verbs = dict(validate=lambda o: o.validate(), fit=lambda o: o.fit(1, 1e-3), measure=measure)
-def evaluate(verb, family='bert', *cbs):
+verbs = dict(validate=lambda o: o.validate(), fit=lambda o: o.fit(1, 1e-3), evaluate=evaluate)
+def watched(verb, family='bert', *cbs):
     "(how much more is alive at the last batch than at an earlier one, in logits of one position of a batch; number of batches; most logits in one tensor; a whole batch's; the learner)"
     learn = lm(family, bs=4, n=120)
     memory,V = Memory(learn),learn.model.config.vocab_size
@@ -176,11 +176,11 @@ def evaluate(verb, family='bert', *cbs):
 @pytest.mark.parametrize('family', ['bert','gpt2'])
 @pytest.mark.parametrize('verb', list(verbs))
 def test_validation_keeps_no_logits(verb, family):
-    grown,n,logits,most,learn = evaluate(verb, family)
+    grown,n,logits,most,learn = watched(verb, family)
     assert n>=8 and grown<max(int(x.predicted.sum(1).max()) for x,_ in learn.dls.valid), 'batches differ by less than the logits of one'
     if verb!='fit': assert logits==most, 'the largest is (bs, k, V)'
 
 @pytest.mark.exact
 def test_what_is_kept_would_be_seen():
-    grown,n,*_ = evaluate('validate', 'bert', KeepLogits())
+    grown,n,*_ = watched('validate', 'bert', KeepLogits())
     assert grown>2*(n-3), 'some positions for each batch'

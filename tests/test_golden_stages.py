@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 import pytest, torch
 from fastai.basics import Callback
-from fastai.torch_core import set_seed
+from fastai.torch_core import rank_distrib, set_seed
 from transformers import AutoModel, BertForMaskedLM
 from fastformers.callback.resume import Resume
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.predictor import from_hf
-from fastformers.files import writes
 from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
 from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
@@ -107,4 +106,4 @@ if __name__=='__main__':
         for o in args[1:] or runs:
             model,facts = result(o)
             res[o] = facts | dict(weights=dict(model.state_dict()) if model is not None else {})
-        if writes(): torch.save(res, args[0])
+        if not rank_distrib(): torch.save(res, args[0])

@@ -6,7 +6,7 @@ from fastai.callback.fp16 import MixedPrecision
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
@@ -50,8 +50,8 @@ def test_half_precision_learns_as_fp32(kind, make):
     x,y = losses(a),losses(b)
     assert x[-1]<x[0]-.1 and 0<(x-y).abs().max()<x.max()*2**-6, 'two units in the last place of bfloat16'
     assert all(v.isfinite().all() for v in b.model.state_dict().values() if v.is_floating_point())
-    metrics,score,weight = measure(b)
-    assert metrics['loss']==pytest.approx(measure(a)[0]['loss'], rel=2**-6) and len(score)==len(weight)
+    metrics,score,weight = evaluate(b)
+    assert metrics['loss']==pytest.approx(evaluate(a)[0]['loss'], rel=2**-6) and len(score)==len(weight)
 
 @pytest.mark.parametrize('family', ['bert','gpt2','modernbert'])
 @pytest.mark.parametrize('kind', list(half))
@@ -112,4 +112,4 @@ def test_an_overflow_skips_the_window_and_no_more():
 
 def test_a_probe_comes_before_the_first_fit():
     learn = classifier_learner(classifier_dls(df, tiny_tok('bert'), bs=8, device=device), tiny_arch('bert')).fit_probe()
-    assert {p.device.type for p in learn.model.parameters()}=={'cuda'} and measure(learn)[1].mean()>.5
+    assert {p.device.type for p in learn.model.parameters()}=={'cuda'} and evaluate(learn)[1].mean()>.5

@@ -11,7 +11,7 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.papers.sentence_pairs import Joint
 from fastformers.papers.xlnet import PLM
 from fastformers.papers.sentence_pairs import NSP, SOP
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
 from test_contracts_common import *
 
@@ -33,7 +33,7 @@ def test_validation_figures_do_not_depend_on_the_batch_size(kind):
     for o in learns[1:]: o.model.load_state_dict(learns[0].model.state_dict())
     figures = [list(o.validate()) for o in learns]
     for o in figures[1:]: assert o==pytest.approx(figures[0], rel=1e-5)
-    metrics,rows,weights = measure(learns[1])
+    metrics,rows,weights = evaluate(learns[1])
     assert metrics['loss']==pytest.approx(figures[0][0], rel=1e-5) and -(rows*weights).sum()/weights.sum()==pytest.approx(figures[0][0], rel=1e-5)
 
 @pytest.mark.parametrize('kind', ['nsp','joint'])

@@ -7,7 +7,7 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.data.labels import as_frame, warn_typos
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
-from fastformers.interpret.slices import rated
+from fastformers.interpret.slices import score_rows
 from fastformers.tasks.core import MultiLabel, task_of
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.readers import read_texts
@@ -99,8 +99,8 @@ def test_test_rows_are_read_like_training_rows(door, labels, others, want, arch,
 def test_saved_classifiers_read_labels_of_another_type(tmp_path):
     df = rows([0,1])
     base = from_hf(TextBaseline.fit(df.text, df.label).save(tmp_path/'base'))
-    assert rated(base, df.assign(label=df.label.astype(str)))[1]==df.label.tolist()
-    with pytest.raises(ValueError, match="has no label '2'"): rated(base, df.assign(label='2'))
+    assert score_rows(base, df.assign(label=df.label.astype(str)))[1]==df.label.tolist()
+    with pytest.raises(ValueError, match="has no label '2'"): score_rows(base, df.assign(label='2'))
     assert TextBaseline.fit(df.text, rows([1,'a']).label).labels==['1','a']
 
 @doors

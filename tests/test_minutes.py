@@ -1,7 +1,7 @@
 "A budget in minutes is kept by all trainings together, whatever the machine does; the clock is one that the test moves"
 import numpy as np, pandas as pd, pytest
 from fastai.basics import Callback, defaults
-from fastformers.compare.entries import Entry, NoTime, entries
+from fastformers.compare.entries import Entry, OutOfTime, entries
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls
 from fastformers.callback.schedule import in_fit
@@ -64,7 +64,7 @@ def test_a_comparison_keeps_its_minutes_where_the_machine_becomes_busy(busy, tin
 
 def costs(clock, seconds, name, **kwargs):
     def fit(rows):
-        if rows.minutes is not None and 60*rows.minutes<seconds: raise NoTime(seconds)
+        if rows.minutes is not None and 60*rows.minutes<seconds: raise OutOfTime(seconds)
         clock.skip(seconds)
         return TextBaseline.fit(rows.texts, rows.labels, rows.task)
     return Entry(name, fit, **kwargs)

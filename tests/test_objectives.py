@@ -15,13 +15,13 @@ toks = {'electra':tiny_tok('electra'), 'llama':extend_vocab(tiny_tok('llama'), m
 families = {o:tiny_arch(o) for o in toks}
 own = {k:o for k,o in objectives.load().items() if o.__module__.startswith('fastformers.')}
 # pairs and XLNet are in test_joint_objectives, dialogues in test_transfertransfo
-known = {k:o for k,o in own.items() if any(map(o.fits, families.values())) and k!='dialogue'}
+known = {k:o for k,o in own.items() if any(map(o.supports, families.values())) and k!='dialogue'}
 df = tiny_df()[:24]
 
 def learner(name, bs=8, drop_mult=1., arch=None, cbs=None, opt_func=SGD, **kwargs):
     "A small learner with objective `name`, on the first family that fits"
     set_seed(0)
-    family = next(k for k,o in families.items() if known[name].fits(o))
+    family = next(k for k,o in families.items() if known[name].supports(o))
     dls = lm_dls(df, toks[family], known[name](toks[family], **kwargs), seq_len=32, bs=bs, device='cpu')
     return quiet(lm_learner(dls, arch or tiny_arch(family, num_hidden_layers=1), drop_mult=drop_mult, precision='fp32', cbs=cbs, opt_func=opt_func))
 

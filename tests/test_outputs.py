@@ -6,7 +6,7 @@ from fastai.learner import Learner
 from fastformers import cli, files
 from fastformers.callback.distributed import n_processes
 from fastformers.compare.leaderboard import leaderboard
-from fastformers.files import atomic_dir, atomic_file, check_dir, processes, write_text, writes
+from fastformers.files import atomic_dir, atomic_file, check_dir, is_main_process, processes, write_text
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.onnx import to_onnx
 from fastformers.inference.predictor import from_hf
@@ -200,9 +200,9 @@ def test_lone_surrogates_are_written(here, tmp_path):
 def test_a_process_is_one_of_several_if_world_size_says_so(env, is_one_of, tmp_path, monkeypatch):
     for k in ('RANK','WORLD_SIZE'): monkeypatch.delenv(k, raising=False)
     for k,v in env.items(): monkeypatch.setenv(k, v)
-    assert processes()==is_one_of and writes()==(is_one_of[0]==0)
+    assert processes()==is_one_of and is_main_process()==(is_one_of[0]==0)
     write_text(tmp_path/'a', 'x')
-    assert (tmp_path/'a').exists()==writes()
+    assert (tmp_path/'a').exists()==is_main_process()
 
 def test_a_rank_alone_silences_nothing(here, tmp_path, monkeypatch, capsys):
     d,*_ = here

@@ -60,7 +60,7 @@ def test_long_texts_are_cut_and_read_backwards(family, tmp_path):
     text = max(texts, key=len)
     full = tok(text).input_ids
     assert len(HFTokenizer(tok, 16)(text))==16 and HFTokenizer(tok, 16, 'tail')(text).ids.tolist()[-9:]==full[-9:]
-    assert len(HFTokenizer(tok, 16, windows=3)(text))<=48 and HFTokenizer(tok, 16, windows=3)(text).starts.any()
+    assert len(HFTokenizer(tok, 16, windows=3)(text))<=48 and HFTokenizer(tok, 16, windows=3)(text).sequence_starts.any()
     back = HFTokenizer(tok, backwards=True)
     assert back(text).ids.tolist()!=full and sorted(back(text).ids.tolist())==sorted(full) and back.decode(back(text))==HFTokenizer(tok).decode(HFTokenizer(tok)(text))
 

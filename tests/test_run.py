@@ -16,7 +16,7 @@ from fastformers.ulmfit.recipe import Recipe, TaskConfig, demo_recipe, read_reci
 from fastformers.interpret.intervals import paired_bootstrap
 from fastformers.data.labels import find_task, lm_texts, mark_valid
 from fastformers.ulmfit.run import ulmfit
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs, with_pairing
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
@@ -50,7 +50,7 @@ def test_the_saved_classifier_predicts_as_the_report_says(run):
     d,report = run
     df = pd.concat([tiny_df(), odd], ignore_index=True)
     learn = classifier_learner(classifier_dls(df, str(d/'out'/'classifier'), max_len=128, bs=8, device='cpu'), d/'out'/'classifier')
-    assert measure(learn)[0]['accuracy']==pytest.approx(report.stages[1].metrics['accuracy'], abs=1e-6)
+    assert evaluate(learn)[0]['accuracy']==pytest.approx(report.stages[1].metrics['accuracy'], abs=1e-6)
     predictor = from_hf(d/'out'/'classifier')
     for rows,score in ((df[df.is_valid], report.stages[1].score), (tiny_df()[:10], report.stages[1].test_score)): # in the order of the rows
         assert [o['label']==l for o,l in zip(predictor(rows.text.tolist()), rows.label)]==score.astype(bool).tolist()
@@ -71,7 +71,7 @@ def test_a_finished_run_is_read_not_trained(run, monkeypatch):
                               classifier=dict(epochs=2, lr=3e-3, bs=8, schedule='gradual_unfreeze', max_len=128))
     again = ulmfit(pd.concat([tiny_df(), odd], ignore_index=True), test=tiny_df()[:10], recipe=recipe, path=d/'out', resume=True)
     assert again.gains().equals(report.gains()) and again.table().drop(columns=['time','price']).equals(report.table().drop(columns=['time','price']))
-    assert measure(again.learner)[0]==pytest.approx(again.stages[1].metrics, abs=1e-5)
+    assert evaluate(again.learner)[0]==pytest.approx(again.stages[1].metrics, abs=1e-5)
 
 def test_the_language_model_never_sees_held_out_texts():
     df,test = tiny_df(),pd.DataFrame({'text':[tiny_df().text[0]]})
@@ -172,7 +172,7 @@ def test_intervals_of_several_seeds_cover_the_truth_and_are_no_wider_than_they_n
 def test_one_answer_for_all_rows_is_warned_of(run, caplog):
     df = tiny_df()
     stage = fine_tune_classifier(df, str(run[0]/'arch'), epochs=.1, lr=1e-9, bs=8)
-    said = {str(o) for o in measure(stage.learner)[1]}
+    said = {str(o) for o in evaluate(stage.learner)[1]}
     assert stage.majority==pytest.approx(df[df.is_valid].label.value_counts(normalize=True).max())
     assert ('are predicted as' in caplog.text) or len(said)>1
     assert 'largest class' in stage.table()
@@ -304,7 +304,7 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
     (tmp_path/'run'/'report.md').unlink()
     again = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'], resume=True)
     assert again.learner is not None and tokenizer_of(again.learner.dls).pairing=='siamese' # as it was trained
-    assert np.allclose(first.final[0].score, measure(again.learner)[1], atol=1e-4)
+    assert np.allclose(first.final[0].score, evaluate(again.learner)[1], atol=1e-4)
 
 def test_numbers_are_compared_with_their_mean_and_tfidf(caplog):
     rows = intents(150)

@@ -6,7 +6,7 @@ from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import Ensemble
 from fastformers.interpret import attribution # `explain`
 from fastformers.interpret.checks import Check, all_checks, check, checks, identity_gaps, typo
-from fastformers.interpret.slices import against_rest, conflicts, fixed_broken, slices, suspects, unknown_share
+from fastformers.interpret.slices import against_rest, conflicting_duplicates, fixed_broken, label_issues, slices, unknown_share
 from fastformers.learner.core import as_predictor, classifier_learner
 from fastformers.tasks.core import tasks
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
@@ -104,7 +104,7 @@ def test_several_labels_and_numbers(task):
     table = slices(model, df[200:])
     assert np.isfinite(table[['score','low','high','p']]).all(axis=None) and (table.low<table.high).all() and table.difference.between(table.low, table.high).all()
     assert table.slice.isin(['label = long'] if task=='multi' else [o for o in table.slice if o.startswith('target ')]).any()
-    with pytest.raises(TypeError, match='one label a row'): suspects(None, df)
+    with pytest.raises(TypeError, match='one label a row'): label_issues(None, df)
     if task=='multi':
         assert checks(model, df, most=50).rows.max()==50 and fixed_broken(model, model, df)[0].p==1
         assert checks(model, df, which={'!': Check('!', lambda o: o+' !', 'lower', ('long',))}).rows[0]>0
@@ -134,7 +134,7 @@ def test_a_learner_is_its_predictor(learn):
     df,one = tiny_df(),as_predictor(learn)
     pd.testing.assert_frame_equal(slices(learn, df, least=5), slices(one, df, least=5))
     pd.testing.assert_frame_equal(checks(learn, df), checks(one, df))
-    pd.testing.assert_frame_equal(suspects(learn, df), suspects(one, df))
+    pd.testing.assert_frame_equal(label_issues(learn, df), label_issues(one, df))
     assert fixed_broken(learn, one, df)[0].fixed==0 and len(slices(Ensemble([one,one]), df, least=5))==len(slices(one, df, least=5))
 
 def test_tags_have_no_slices():
@@ -145,9 +145,9 @@ def test_tags_have_no_slices():
 def test_pairs():
     df = sentences(60, 0).assign(other='please, now')
     model = TextBaseline.fit([*zip(df.text, df.other)], df.label)
-    assert len(slices(model, df, text_col=['text','other'])) and conflicts(df, ['text','other']).empty
+    assert len(slices(model, df, text_col=['text','other'])) and conflicting_duplicates(df, ['text','other']).empty
     table = checks(model, df, text_col=['text','other'], which=['no punctuation','typo'])
-    assert {*table.rows}=={60} and suspects(model, df, ['text','other']).columns.size==5
+    assert {*table.rows}=={60} and label_issues(model, df, ['text','other']).columns.size==5
 
 # what another classifier mends, and what the data say
 
@@ -168,7 +168,7 @@ def wrong_labels(n, k, seed=0):
 
 def test_planted_wrong_labels_come_first():
     df = wrong_labels(1500, 60)
-    found = suspects(None, df)
+    found = label_issues(None, df)
     assert (found.index[:30]<60).mean()>.7 and (found.index<60).sum()>=40 and (found.score>found.given).all()      # by chance 60 of 1,500: .04
     assert (found.label!=found.other).all() and found.score.is_monotonic_decreasing
 
@@ -177,13 +177,13 @@ def test_vectors_are_read_where_there_are_some():
     class Vectors(Fake):
         def vectors(self, texts): return torch.nn.functional.one_hot(torch.tensor([true[o] for o in texts])).float()
     true = dict(zip(df.text, pd.factorize(intents(300).label)[0]))
-    assert sorted(suspects(Vectors(len), df).index)==[*range(15)]
+    assert sorted(label_issues(Vectors(len), df).index)==[*range(15)]
 
 def test_labels_that_cannot_be_doubted():
     df = sentences(30, 0)
     for rows,words in ((df.assign(label='no'), 'two labels or more with two rows each'), (df[:1], 'two labels or more with two rows each'), (df.assign(text=''), 'empty vocabulary'), (df.assign(label=None), 'no label in column')):
-        with pytest.raises(ValueError, match=words): suspects(None, rows)
-    assert len(suspects(None, df.assign(label=['yes','yes',*['no']*27,'rare'])))                 # a class with one row is doubted, not an error
+        with pytest.raises(ValueError, match=words): label_issues(None, rows)
+    assert len(label_issues(None, df.assign(label=['yes','yes',*['no']*27,'rare'])))                 # a class with one row is doubted, not an error
 
 def test_conflicts_across_blocks():
     df = sentences(90, 0).assign(label='no')
@@ -191,10 +191,10 @@ def test_conflicts_across_blocks():
     df.loc[82] = df.text[5]+' wa','yes'
     df.loc[81] = df.text[4],'no'
     for block in (1, 7, 512):
-        found = conflicts(df, block=block)
+        found = conflicting_duplicates(df, block=block)
         assert [*found.index]==[3,5] and found.iloc[0].tolist()[:4]==[df.text[3],'no',df.text[80],'yes'] and .9<found.cosine.iloc[1]<1
-    assert conflicts(df[:10]).empty and list(conflicts(df[:1]))==list(found)
-    with pytest.raises(ValueError, match='empty vocabulary'): conflicts(df.assign(text=' '))
+    assert conflicting_duplicates(df[:10]).empty and list(conflicting_duplicates(df[:1]))==list(found)
+    with pytest.raises(ValueError, match='empty vocabulary'): conflicting_duplicates(df.assign(text=' '))
 
 # checks
 

@@ -14,7 +14,7 @@ from fastformers.learner.core import classifier_learner
 from fastformers.models.heads import LSTMHead, PoolingHead, TokenHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
 from fastformers.data.labels import lm_texts
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 
@@ -55,7 +55,7 @@ cases = [(k,f,h,w) for k in tables for f in rich for h in (None,'hf') for w in (
 def test_a_directory_answers_as_its_learner(kind, family, head, windows, tmp_path):
     df = doubled(kind) if windows else tables[kind][0]
     learn = trained(kind, family, head, df=df, **narrow if windows else {})
-    if windows: assert max(int(x.starts.sum()) for x,_ in learn.dls.train_ds)>1
+    if windows: assert max(int(x.sequence_starts.sum()) for x,_ in learn.dls.train_ds)>1
     preds,_ = learn.get_preds(dl=learn.dls.test_dl(df))
     p = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')
     for kw in ({}, dict(bs=2)):
@@ -109,7 +109,7 @@ def test_targets_are_the_same_tokens_in_windows(kind, family):
     if kind=='spans': df = df.assign(answer_start=[max(c.find(a), 0) for c,a in zip(df.context, df.answer_text)])
     tok = 'xlm-roberta' if family=='xlm_roberta' else family
     a,b = data(kind, tok, df, max_len=512),data(kind, tok, df, max_len=40, windows=12, overlap=11)
-    assert sum(int(x.starts.sum()) for x,_ in b.train_ds)>len(b.train_ds)
+    assert sum(int(x.sequence_starts.sum()) for x,_ in b.train_ds)>len(b.train_ds)
     for (x,y),(v,w) in zip(a.train_ds, b.train_ds):
         assert torch.equal(x.ids[x.predicted], v.ids[v.predicted]) and torch.equal(y, w)
 
@@ -130,7 +130,7 @@ def test_metrics_of_spans_are_the_scores_of_the_texts(max_len, tmp_path):
     held = df[df.is_valid]
     answers = from_hf(learn.to_hf(tmp_path/'o'), device='cpu')(inputs('spans', held))
     want = np.array([answer_scores(o['answer'], t) for o,t in zip(answers, held.answer_text)])
-    metrics,score,weight = measure(learn)
+    metrics,score,weight = evaluate(learn)
     assert abs(metrics['exact_match']-want[:,0].mean())<1e-6 and abs(metrics['f1']-want[:,1].mean())<1e-6
     assert np.allclose(score, want[:,1]) and (weight==1).all()
 

@@ -8,7 +8,7 @@ from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.resume import Resume
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.papers.transfertransfo import Dialogue, DialogueTokenizer, dialogue_dls, reply
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from test_contracts_common import *
 
 words = tiny_df().text.str.split('.').str[0].tolist()
@@ -25,7 +25,7 @@ def test_validation_figures_do_not_depend_on_the_batch_size(family):
     for o in learns[1:]: o.model.load_state_dict(learns[0].model.state_dict())
     figures = [list(o.validate()) for o in learns]
     for o in figures[1:]: assert o==pytest.approx(figures[0], rel=1e-5)
-    metrics,rows,weights = measure(learns[1])
+    metrics,rows,weights = evaluate(learns[1])
     assert metrics['loss']==pytest.approx(figures[0][0], rel=1e-5) and -(rows*weights).sum()/weights.sum()==pytest.approx(figures[0][0], rel=1e-5)
 
 @pytest.mark.exact
@@ -38,7 +38,7 @@ def test_the_loss_is_that_of_transformers_on_the_reply(family):
         seqs = [o[o.real] for o in x.as_subclass(TensorTokens)]
         total = n = 0
         for row,t in zip(seqs, y):
-            ids = row.ids[row.starts.cumsum(0)==0]
+            ids = row.ids[row.sequence_starts.cumsum(0)==0]
             last = int((ids==learn.dls.train.after_batch.fs[-1].tfm.ids[1]).nonzero()[-1])
             labels = ids.masked_fill(torch.arange(len(ids))<=last, -100)
             k = len(ids)-last-1
@@ -95,7 +95,7 @@ def test_distractors_are_of_other_dialogues_of_the_same_part():
     own = [{t for d in talks.turns[talks.is_valid==v] for t in d[1::2]} for v in (False,True)]
     for ds,replies,n in zip((dls.train_ds, dls.valid_ds), own, (3,4)):
         for x, in ds:
-            seqs = x.tensor_split(x.starts.nonzero().flatten())
+            seqs = x.tensor_split(x.sequence_starts.nonzero().flatten())
             said = [tok.tok.decode(s.ids).split('<b>')[-1].removesuffix('<a>') for s in seqs]
             before = {tok.tok.decode(s.ids).rsplit('<b>', 1)[0] for s in seqs}
             assert len({*said})==len(said)==n and {*said}<=replies and len(before)==1

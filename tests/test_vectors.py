@@ -90,8 +90,8 @@ def test_the_body_learns_from_both_sequences():
         h = learn.model.states(x)
         h.retain_grad()
         learn.model.eval()
-        with torch.autocast('cpu', enabled=False): learn.model.head(h, x.real, x.starts).sum().backward()
-        second = x.starts.cumsum(1)>0
+        with torch.autocast('cpu', enabled=False): learn.model.head(h, x.real, x.sequence_starts).sum().backward()
+        second = x.sequence_starts.cumsum(1)>0
         assert all((h.grad*(m & x.real)[...,None]).abs().sum((1,2)).min()>0 for m in (~second, second))
 
 def test_an_auxiliary_lm():

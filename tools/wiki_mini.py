@@ -10,7 +10,7 @@ from fastformers.text.readers import read_texts
 from fastformers.text.tokenizer import load_tokenizer
 from fastformers.inference.stage_json import read_stage
 from fastformers.ulmfit.record import fmt_time
-from fastformers.ulmfit.scores import measure
+from fastformers.ulmfit.scores import evaluate
 from transformers import AutoModelForMaskedLM
 
 root = Path(__file__).resolve().parent.parent
@@ -25,7 +25,7 @@ def test_figures(path, data):
     from fastformers.learner.core import lm_learner
     rows = pd.concat([read_texts(data/f'{o}.txt.gz').assign(is_valid=o=='test') for o in ('valid','test')], ignore_index=True)
     learn = lm_learner(lm_dls(rows, path, seq_len=256, bs=16, packing='full-sentences', device='cpu'), path, precision='fp32')
-    return measure(learn)[0]
+    return evaluate(learn)[0]
 
 def leg(o):
     "A row of the card for the stage `o`, a dict of stage.json"

@@ -17,7 +17,7 @@ from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
 from ..models.core import HFModel
 from .schedule import ScheduleRunner, in_fit
-from .distributed import is_idle, loss_weight, shared, summed
+from .distributed import all_reduce, broadcast, is_idle, loss_weight
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class cpu_bf16(Callback):
         on_cpu = next(self.model.parameters()).device.type=='cpu'
         on = on_cpu and (bf16_speedup()>=1.1 if self.enabled is None else self.enabled)
         if in_fit(self): # an evaluation has a copy of this callback
-            on = shared(on) # as the first process found
+            on = broadcast(on) # as the first process found
             if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}")
         self.on = on
 
@@ -96,7 +96,7 @@ class TokenAccumulation(Callback):
 
     def after_loss(self):
         n = find_bs(self.yb) if self.n_acc else int(as_tokens(self.xb[0]).attention_mask.sum())
-        w,n = summed(loss_weight(self.learn), 0 if is_idle(self.learn) else n) # of all processes
+        w,n = all_reduce(loss_weight(self.learn), 0 if is_idle(self.learn) else n) # of all processes
         self.total += w
         if not self.unit: self.unit = w # the loss of the first batch keeps its scale, for float16
         self.seen += n

@@ -15,7 +15,7 @@ from fastai.callback.progress import ProgressCallback, ShowGraphCallback
 from fastcore.foundation import noop
 from fastcore.imports import IN_NOTEBOOK
 from tqdm import tqdm
-from ..files import writes
+from ..files import is_main_process
 
 # %% ../../nbs/callback/06_progress.ipynb #db1ef4bc
 class TerminalProgress(Callback):
@@ -27,7 +27,7 @@ class TerminalProgress(Callback):
         epochs = self.n_epoch if runner is None else runner.schedule.total
         self.clock = runner if runner and runner.minutes else None
         total,unit = (runner.seconds,'s') if self.clock else (epochs*len(self.dls.train),'batch')
-        self.bar = tqdm(total=math.ceil(total), unit=unit, delay=seconds, disable=not writes(),
+        self.bar = tqdm(total=math.ceil(total), unit=unit, delay=seconds, disable=not is_main_process(),
                         mininterval=seconds, maxinterval=seconds)
         if self.logger is print: self.learn.logger = noop # the table of epochs
         for o in self.learn.cbs:

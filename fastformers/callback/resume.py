@@ -24,7 +24,7 @@ from fastai.basics import L, Lookahead, OptimWrapper, Recorder, get_random_state
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
-from ..files import atomic_dir, content_hash, mark_checkpoints, writes
+from ..files import atomic_dir, content_hash, is_main_process, mark_checkpoints
 from ..text.store import TokenStore
 from ..objectives.core import objective_of
 from .schedule import ScheduleRunner, acts_in_step, in_fit
@@ -140,11 +140,11 @@ def data_hash(dls):
     if isinstance(store, TokenStore): return content_hash([store.meta['content'], store.meta['tokenizer']])
     return content_hash(o for ds in (dls.train_ds, dls.valid_ds) for o in ds.tls[0])
 
-def _plain(o): return re.sub(' at 0x[0-9a-f]+', '', str(o))
+def _without_addresses(o): return re.sub(' at 0x[0-9a-f]+', '', str(o))
 
 def describe(o):
     "Return the class name of `o` with the constructor arguments that it stores as attributes"
-    if o is None or inspect.isfunction(o): return _plain(o)
+    if o is None or inspect.isfunction(o): return _without_addresses(o)
     args = inspect.signature(type(o).__init__).parameters
     args = {k:v for k,v in vars(o).items() if k in args and isinstance(v, (str,int,float,tuple,list,Path))}
     return f"{type(o).__name__}({', '.join(f'{k}={v}' for k,v in args.items())})"
@@ -155,9 +155,9 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     def rows(dl):
         at = range(0, dl.n, -(-dl.n//5000))
         return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in at)}'
-    shapes = [_plain(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
+    shapes = [_without_addresses(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
     weight = getattr(getattr(learn.loss_func, 'func', None), 'weight', None) # of classes
-    steps = type(opt.opt).__name__ if isinstance(opt, OptimWrapper) else _plain([*opt.cbs])
+    steps = type(opt.opt).__name__ if isinstance(opt, OptimWrapper) else _without_addresses([*opt.cbs])
     res = {'model':f'{type(model).__name__}, {content_hash(shapes)}',
            'training rows':rows(dl), 'validation rows':rows(learn.dls.valid),
            'bs':dl.bs, 'max_tokens':dl.max_tokens, 'seed of the order':dl.seed, 'class weights':str(weight),
@@ -167,7 +167,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     for o in learn.cbs:
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
-            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_plain(o.anneal), minutes=o.minutes)
+            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_without_addresses(o.anneal), minutes=o.minutes)
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
@@ -290,7 +290,7 @@ class Resume(Callback):
         self._handler = None # some handlers cannot be pickled
 
     def _save(self, batch, done=False):
-        if not writes(): return
+        if not is_main_process(): return
         own,tensors = get_state(self.learn)
         state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes,
                      learn=own, settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)

@@ -7,9 +7,9 @@ To add an entry, use the decorator `entry` on a function."""
 
 # %% auto #0
 __all__ = ['entries', 'Rows', 'labels_in', 'folds', 'Entry', 'plan', 'scores_of', 'deciding', 'code_hash', 'entry',
-           'largest_class', 'tfidf', 'characters', 'word_vectors', 'NoTime', 'Limit', 'check_pass', 'frozen_probe',
-           'adapted', 'all_layers', 'contrastive', 'label_spreading', 'stage2', 'adapters', 'averaged_weights',
-           'random_weights']
+           'largest_class', 'tfidf', 'characters', 'word_vectors', 'OutOfTime', 'TimeLimit', 'check_pass',
+           'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'label_spreading', 'stage2', 'adapters',
+           'averaged_weights', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 from copy import copy
@@ -50,7 +50,7 @@ class Rows:
     minutes:float|None = None # Most minutes of one fit; None: no limit
     work:Path|None = None # Directory for files that several fits share
     group_col:str|None = None # Column of groups whose rows are held out together
-    cut:int = 0 # Number of trainings that the time limit ended early
+    n_stopped:int = 0 # Number of trainings that the time limit ended early
 
     @property
     def texts(self): "List the inputs, such as texts or pairs of texts"; return self.task.texts(self.df, self.text_col)
@@ -132,7 +132,7 @@ def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `de
     "Score `texts` in the order of the labels of `task`, or raise if these are other labels or no numbers"
     scores,own = stacked(predictor.scores(texts)),getattr(predictor, 'task', task)
     decides = {k:v for k,v in to_json(vars(own)).items() if k in ('threshold','at_least_one')}
-    if not task.of_parts and scores.shape!=(len(texts),own.n_out):
+    if not task.structured and scores.shape!=(len(texts),own.n_out):
         raise ValueError(f"expected scores of shape {(len(texts),own.n_out)}, a column for each of "
                          f"`rows.task.labels`, got {tuple(scores.shape)}")
     if n := int((~scores.isfinite().reshape(len(texts), -1).all(1)).sum()):
@@ -201,7 +201,7 @@ def tfidf(rows):
 def characters(rows, unlabelled=()):
     "Fit a linear model on words, pairs of words and parts of words"
     seconds = sum(len(str(o)) for o in rows.texts)/80_000 # of reviews
-    if rows.minutes is not None and seconds>60*rows.minutes: raise NoTime(seconds)
+    if rows.minutes is not None and seconds>60*rows.minutes: raise OutOfTime(seconds)
     return TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=unlabelled)
 
 @entry('word vectors', ('texts','unlabelled'))
@@ -210,12 +210,12 @@ def word_vectors(rows):
     return characters(rows, first_texts(rows.unlabelled, 10_000_000)) # half a minute
 
 # %% ../../nbs/compare/00_entries.ipynb #d471ee80
-class NoTime(Exception):
+class OutOfTime(Exception):
     "Report that a fit needs `seconds`, more than the limit"
     def __init__(self, seconds): self.seconds = seconds
 
-class Limit(Callback):
-    "End the trainings of a fit in time: with fewer steps, or by `NoTime` if that would be less than a tenth of them"
+class TimeLimit(Callback):
+    "End the trainings of a fit in time: with fewer steps, or by `OutOfTime` if that would be less than a tenth of them"
     order = ScheduleRunner.order-1
     def __init__(self, rows, later=(0,)): # `later`: the length of what follows each training, in its own
         self.rows,self.later,self.start = rows,[*later],now()
@@ -227,22 +227,22 @@ class Limit(Callback):
         half = any(isinstance(o, Contrastive) for o in self.learn.cbs) # that with the other loss follows
         self.units = (1+self.later[0])*(1+half)
         if not half: self.later = self.later[1:] or [0]
-        if (left := 60*self.rows.minutes-(now()-self.start))<=0: raise NoTime(now()-self.start)
+        if (left := 60*self.rows.minutes-(now()-self.start))<=0: raise OutOfTime(now()-self.start)
         self.schedule_runner.most = left/self.units
     def after_batch(self):
         if self.on and self.training and self.train_iter==9: self.check()
     def check(self):
-        "Raise `NoTime` if the time is enough for less than a tenth of the steps"
+        "Raise `OutOfTime` if the time is enough for less than a tenth of the steps"
         o = self.schedule_runner
         seconds = o.each*o.schedule.total*self.n_iter
-        if .1*seconds>o.most: raise NoTime(self.units*seconds)
+        if .1*seconds>o.most: raise OutOfTime(self.units*seconds)
     def after_fit(self):
         if not self.on or not self.schedule_runner.skipped: return
         self.check()
-        self.rows.cut += 1
+        self.rows.n_stopped += 1
 
 def check_pass(learn, minutes):
-    "Raise `NoTime` if the network needs more than `minutes` to read the training rows once"
+    "Raise `OutOfTime` if the network needs more than `minutes` to read the training rows once"
     if minutes is None: return
     dl = learn.dls.train
     x = dl.one_batch()[0]
@@ -251,7 +251,7 @@ def check_pass(learn, minutes):
         start = now()
         learn.model(x)
     seconds = (now()-start)*dl.lengths.sum()/x.numel()
-    if seconds>60*minutes: raise NoTime(seconds)
+    if seconds>60*minutes: raise OutOfTime(seconds)
 
 @entry('frozen probe', ('arch','linear'), classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
@@ -268,14 +268,14 @@ def adapted(rows):
     path,c = rows.work/f'lm-{content_hash([rows.arch])}',vars(rows.recipe.lm)
     if not (path/'stage.json').is_file():
         texts = rows.unlabelled
-        fine_tune_lm(texts, rows.arch, path, cbs=Limit(rows), **c | dict(minutes=None))
+        fine_tune_lm(texts, rows.arch, path, cbs=TimeLimit(rows), **c | dict(minutes=None))
     return path
 
 @entry('all layers', ('arch','frozen probe'), lm=dict(objective='none'))
 def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     start,c = rows.arch if start is None else start,vars(rows.recipe.classifier) | dict(task=rows.task)
-    limit = Limit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
+    limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
     stage = fine_tune_classifier(rows.frame, start, tok=tok, unlabelled=unlabelled, seed=rows.seed, cbs=limit,
                                  **rows.columns, **c)
     if unlabelled and stage.data['training rows']==len(rows.df):
@@ -309,8 +309,8 @@ def averaged_weights(rows):
     "Train all layers from the probe with three seeds, and average the weights (Wortsman et al. 2022)"
     each = [replace(rows, seed=rows.seed+1000*i, minutes=rows.minutes and rows.minutes/3) for i in range(3)]
     try: res,*more = map(all_layers, each)
-    except NoTime as e: raise NoTime(3*e.seconds) from None
-    rows.cut += sum(o.cut-rows.cut for o in each)
+    except OutOfTime as e: raise OutOfTime(3*e.seconds) from None
+    rows.n_stopped += sum(o.n_stopped-rows.n_stopped for o in each)
     weights = zip(res.model.parameters(), *(o.model.parameters() for o in more))
     with torch.no_grad():
         for p,*others in weights: p.copy_(torch.stack([p,*others]).mean(0))

@@ -25,7 +25,7 @@ from .labels import warn_blank, warn_conflicts, warn_leak, warn_typos
 from .packing import PackedRows
 from ..text.core import text_key
 from ..text.store import TokenStore
-from ..text.encode import HFTokenizer, is_pair, reads, texts_in
+from ..text.encode import HFTokenizer, is_pair, reading_args, read_column
 from ..text.tokenizer import check_same_tok, pair_tokens, separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
@@ -73,7 +73,7 @@ def lm_dls(
     else:
         df = lm_rows(data, text_col, valid_col, valid_pct)
         splits = split_rows(df, valid_col, valid_pct, text_col)
-        texts = texts_in(df, text_col)
+        texts = read_column(df, text_col)
         warn_leak(texts, splits)
         docs = tok.encode_batch(texts)
     rows = PackedRows(docs, tok, splits, seq_len, packing)
@@ -111,7 +111,7 @@ def classifier_dls(
         raise ValueError(f"pairing={tok.pairing!r} reads pairs, got one column; pass two as `text_col`")
     if two and tok.pairing!='siamese' and not separates_pairs(tok.tok):
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
-        tok = HFTokenizer(pair_tokens(tok.tok), **reads(tok))
+        tok = HFTokenizer(pair_tokens(tok.tok), **reading_args(tok))
     task = find_task(df, label_col, task)
     tok = task.tokenizer(tok)
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
@@ -125,7 +125,7 @@ def classifier_dls(
     warn_leak(texts, splits)
     ids = tok.encode_batch(texts)
     # texts of a pair that are read apart are cut one by one
-    longest = [len(o) if tok.windows>1 else int(o.starts.cumsum(0).bincount().max()) for o in ids]
+    longest = [len(o) if tok.windows>1 else int(o.sequence_starts.cumsum(0).bincount().max()) for o in ids]
     cut = np.mean([n==tok.limit for n in longest])
     flat = torch.cat([o.ids for o in ids]).numpy()
     unknown = np.mean(flat==tok.tok.unk_token_id)
@@ -184,7 +184,7 @@ def _as_tokenizer(tok, cls=HFTokenizer, **settings):
     old,given = isinstance(tok, HFTokenizer),{k:v for k,v in settings.items() if v is not None}
     if type(tok) is cls and not given: return tok
     new = tok if old else cls(tok)
-    given = {**reads(new), **given}
+    given = {**reading_args(new), **given}
     return cls(new.tok, **given | {'max_len':given['max_len'] or min(new.tok.model_max_length, 512)})
 
 def _log_data(about, sizes, n_tokens, unknown, cut, limit, how='cut'):

@@ -25,7 +25,7 @@ from pathlib import Path
 from ..hub import resolve_arch
 from ..inference.stage_json import read_keys
 from ..text.core import normal, text_key
-from ..text.encode import texts_in
+from ..text.encode import read_column
 from ..text.readers import check_columns
 
 _log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def deal(at, names, k)->np.ndarray: # number of its part for each row
 def _texts(df, cols):
     "Read the texts in the columns `cols` of `df`, with lists of words joined"
     def joined(o): return ' '.join(o) if isinstance(o, (list,tuple,np.ndarray)) else o
-    return [t for c in cols for t in texts_in(df[[c]].map(joined), c)]
+    return [t for c in cols for t in read_column(df[[c]].map(joined), c)]
 
 def lm_texts(df,
     train, # Numbers of the training rows
@@ -206,7 +206,7 @@ def lm_rows(data, text_col='text', valid_col=None, valid_pct=.1)->pd.DataFrame:
     "Read the documents for a language model, and cut one that is almost the whole"
     df,col = as_frame(data, text_col),L(text_col)[0]
     check_columns(df, text_col=text_col, valid_col=valid_col)
-    sizes = np.array([len(o)*bool(normal(o)) for o in texts_in(df, text_col)])
+    sizes = np.array([len(o)*bool(normal(o)) for o in read_column(df, text_col)])
     if not sizes.any(): raise ValueError(f"all {len(df)} texts are blank; is this the column of the texts?")
     if valid_col is not None or 'is_valid' in df: return df
     i,ends = cut_longest(sizes, valid_pct)
@@ -326,7 +326,7 @@ def warn_conflicts(texts, labels):
     found = {}
     for t,l in zip(map(normal, texts), labels): found.setdefault(t, {l}).add(l)
     if odd := [t for t,o in found.items() if t and len(o)>1]:
-        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; see `conflicts`")
+        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; see `conflicting_duplicates`")
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
 def class_weights(dls): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`

@@ -59,7 +59,7 @@ class TokensDL(TfmdDL):
         self._plan = None                # (pass, its order)
         self._width = self._widest = None # width of the current batch and of the longest row, for `to_detach`
         self._start,self._ready = 0,None # where the next iteration begins, see `seek`
-        self._part = 0,1,True             # what this process reads, see `divide`
+        self._part = 0,1,True             # what this process reads, see `shard`
         self.idle = False                 # has this process no row of the current batch?
 
     @property
@@ -97,7 +97,7 @@ class TokensDL(TfmdDL):
         if self.max_tokens is None: full,short = full+short[:-1],short[-1:] # only the last may be short
         return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
 
-    def divide(self, rank, n, rows=True):
+    def shard(self, rank, n, rows=True):
         "Read as process `rank` of `n` from now on: every n-th row of each batch, or every n-th batch"
         self._part = rank,n,rows
         return self

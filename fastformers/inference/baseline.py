@@ -60,7 +60,7 @@ def fit_linear(
     return _fit_labels(x, y, C) if task.multi_label else _fit_classes(x, y, task.n_out, C)
 
 # %% ../../nbs/inference/02_baseline.ipynb #1e870b83
-_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5)))
+_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5))) # and names of files
 
 def as_targets(task, labels):
     "Convert `labels` to an array: numbers of classes or candidates, 0 and 1 for each class, numbers, or a row of tags with -100 behind"
@@ -124,11 +124,11 @@ class TextBaseline(BasePredictor):
         terms, # Words and pairs of words
         tensors, # Dict of arrays: `idf` `(n,)`, `weight` `(n_out, n)` and `bias` `(n_out,)` for n terms and parts
         pairs=None, # True: trained on pairs of texts; None: not known
-        parts=() # Parts of words of two to five characters
+        char_ngrams=() # Parts of words of two to five characters
     ):
-        self.task,self.terms,self.tensors,self.pairs,self.parts = task,list(terms),tensors,pairs,list(parts)
+        self.task,self.terms,self.tensors,self.pairs,self.char_ngrams = task,list(terms),tensors,pairs,list(char_ngrams)
         if not self.terms: return
-        self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.parts)) if o]
+        self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
         for o,idf in zip(self.counts, np.split(tensors['idf'], [len(self.terms)])): o.idf_ = idf
 
     @classmethod
@@ -143,7 +143,7 @@ class TextBaseline(BasePredictor):
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
-        if not task.linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
+        if not task.has_linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
         if task.classes and not task.per_token: # 'a;b' too
             if not task.labels: task.name_labels(labels)
             labels = [task.read_row({'label':o}, 'label') for o in labels]
@@ -169,7 +169,7 @@ class TextBaseline(BasePredictor):
 
     def __repr__(self):
         labels = ', '.join(map(str, self.labels))
-        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words"+f", {len(self.parts):,} parts of words"*bool(self.parts)+')'
+        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words"+f", {len(self.char_ngrams):,} parts of words"*bool(self.char_ngrams)+')'
 
     def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`, or a list of `(words, n_out)` for tags
         "Compute probabilities, or values of a regression, for each of the `texts`"
@@ -184,7 +184,7 @@ class TextBaseline(BasePredictor):
         if self.pairs is not None: about['pairs'] = self.pairs
         write_json(path/'classifier.json', about)
         write_text(path/'terms.json', json.dumps(self.terms, ensure_ascii=False))
-        if self.parts: write_text(path/'parts.json', json.dumps(self.parts, ensure_ascii=False))
+        if self.char_ngrams: write_text(path/'parts.json', json.dumps(self.char_ngrams, ensure_ascii=False))
         save_file(self.tensors, path/'baseline.safetensors')
 
     @classmethod
@@ -196,5 +196,5 @@ class TextBaseline(BasePredictor):
 
 def _joined(task, texts)->tuple:
     "Return what the linear model reads of all `texts`, and the number of its outputs for each"
-    parts = [*map(task.contexts, texts)]
+    parts = [*map(task.linear_inputs, texts)]
     return [o for part in parts for o in part], [*map(len, parts)]

@@ -17,7 +17,7 @@ from ..files import content_hash, write_json
 from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.load import ADAPTERS, load_config, load_hf
-from ..text.encode import reads
+from ..text.encode import reading_args
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def write_bundle(path, model,
     adapters = None
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
-    bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reads(tok), **facts)
+    bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reading_args(tok), **facts)
     write_json(path/'classifier.json', bundle.to_dict())
     return bundle
 

@@ -78,7 +78,7 @@ def to_onnx(
     if not isinstance(predictor, Predictor):
         raise TypeError(f"{path} holds {predictor!r}; only a single network becomes a graph")
     model = predictor.model
-    if texts is not None and (predictor.task.of_parts or not predictor.task.classes):
+    if texts is not None and (predictor.task.structured or not predictor.task.classes):
         raise TypeError(f"`texts` are for labels of whole texts; this is {predictor.task}")
     if isinstance(model, TextClassifier) and model.selector:
         raise ValueError("a graph has the last hidden states only; train with `hidden_states=-1`")

@@ -24,7 +24,7 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool
-from ..text.encode import HFTokenizer, is_pair, reads
+from ..text.encode import HFTokenizer, is_pair, reading_args
 from ..text.tokenizer import load_tokenizer, tok_hash
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
@@ -75,7 +75,7 @@ class Predictor(BasePredictor):
     ) -> Tensor: # float32 on the CPU: `(n, n_out)`, or a list of tensors for tags, spans and choice
         "Compute probabilities, or values of a regression, for each of the `texts`"
         task,ids = self.task,self.tok.encode_batch(self.as_list(texts))
-        return task.scores(task.gather(self._each(self.model, ids, bs), ids))
+        return task.scores(task.collate(self._each(self.model, ids, bs), ids))
 
     def vectors(self,
         texts, # A text or a list of texts
@@ -143,7 +143,7 @@ def _open(path, device, head, revision, backend):
     if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)
     model = backends.find(backend)(_model(path, bundle, head), path)
     limit = max_length(model.body, bundle.max_len)
-    tok = HFTokenizer(load_tokenizer(path), **reads(bundle) | {'max_len':limit})
+    tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
     predictor.opened,predictor.trained_on = (path,device,head,revision,backend),read_keys(path)
     return predictor
@@ -161,7 +161,7 @@ class Ensemble(BasePredictor):
             if type(o.task) is not type(self.task) or o.task.labels!=self.task.labels:
                 raise ValueError("the members of an ensemble predict the same, in the same order; "
                     f"got {self.task.labels} and {o.task.labels}")
-        def read(o): return tok_hash(o.tok.tok),reads(o.tok)
+        def read(o): return tok_hash(o.tok.tok),reading_args(o.tok)
         networks = [o for o in self.members if hasattr(o, 'tok')]
         if self.task.per_token and any(read(o)!=read(networks[0]) for o in networks):
             raise ValueError(f"the members of an ensemble for {self.task.name} read the same tokens; "

@@ -18,7 +18,7 @@ from ..inference.answers import as_texts
 from ..inference.predictor import Predictor
 from .embeddings import open_network
 from .attribution import whole_texts
-from .slices import rated
+from .slices import score_rows
 from ..learner.core import as_predictor
 from ..models.adapters import sublayers
 from ..models.core import ModelInputs
@@ -153,7 +153,7 @@ def head_curve(
     "Measure the error of a classifier with only the most important heads, and with random heads"
     predictor,rng = whole_texts(o),np.random.default_rng(42)
     def error(gates):
-        with gated(predictor.model, gates): return 1-rated(predictor, df, text_col, label_col)[-1].mean()
+        with gated(predictor.model, gates): return 1-score_rows(predictor, df, text_col, label_col)[-1].mean()
     lots = [pd.Series(rng.random(len(importance)), importance.index) for _ in range(draws)]
     res = []
     for k in kept:

@@ -56,7 +56,7 @@ def label_values(predictor, texts, at)->np.ndarray: # `(n,)`
         s = torch.as_tensor(scores).double().clamp(min=1e-38)
         return (s[:,at]/s[:,np.arange(s.shape[1])!=at].sum(1)).log().numpy()
     res = torch.tensor([float(task.target_score(s, at, o)) for s,o in zip(scores, texts)], dtype=torch.double)
-    return (res.logit(1e-7) if task.classes or task.of_parts else res).numpy()
+    return (res.logit(1e-7) if task.classes or task.structured else res).numpy()
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0011
 attributions = Registry('attributions') # name -> `f(predictor, text, at, words)`
@@ -65,7 +65,7 @@ attributions = Registry('attributions') # name -> `f(predictor, text, at, words)
 def erasure(predictor, text, at, words, most=200):
     "Measure how far the log-odds fall without each word, or without each of `most` runs of words"
     runs = np.array_split(np.arange(len(words)), min(len(words), most))
-    erase = dashed if predictor.task.of_parts else without
+    erase = dashed if predictor.task.structured else without
     full,*less = label_values(predictor, [text, *(erase(text, words.iloc[o]) for o in runs)], at)
     return np.concatenate([np.full(len(o), (full-v)/len(o)) for o,v in zip(runs, less)])
 
@@ -75,7 +75,7 @@ def integrated_gradients(predictor, text, at, words, steps=64):
     need_rust(predictor.tok.tok, 'attributions by gradients')
     e = predictor.tok.rust.encode(*(text if is_pair(text) else [text]))
     x,places = predictor.tok.encode_marked(e, [i for i,o in enumerate(e.sequence_ids) if o is not None])
-    if bool(x.starts.any()): raise ValueError("gradients are for texts of one window; use method='erasure'")
+    if bool(x.sequence_starts.any()): raise ValueError("gradients are for texts of one window; use method='erasure'")
     real = x.predicted.bool()
     x = predictor.tok.batch([x.replace(predicted=torch.zeros_like(x.predicted))]*steps).to(predictor.device)
     blank,seen = predictor.tok.tok.mask_token_id,[]
@@ -149,7 +149,7 @@ def explain(self:BasePredictor,
     "Weigh each word of `text` for its label: what speaks for it has a weight above 0"
     f,task,text = attributions.find(method),self.task,self.as_list([text])[0]
     if word is not None and not task.per_token: raise TypeError(f"`word` is for the tag of a word; this is {task}")
-    if method!='erasure' and task.of_parts: raise TypeError(f"{task} is explained by method='erasure' only")
+    if method!='erasure' and task.structured: raise TypeError(f"{task} is explained by method='erasure' only")
     body = getattr(getattr(self, 'model', None), 'body', None)
     if method!='erasure' and not hasattr(body, 'get_input_embeddings'): # TF-IDF, several networks, a graph
         raise TypeError(f"{self!r} has no gradients; use method='erasure'")
@@ -168,7 +168,7 @@ def explain(self:Learner, text, label=None, method:str='erasure', word=None)->Ex
 def whole_texts(predictor):
     "Return the predictor or make one of a `Learner`, and raise unless it labels whole texts"
     predictor = as_predictor(predictor)
-    if predictor.task.of_parts: raise TypeError(f"expected labels of whole texts; this is {predictor.task}")
+    if predictor.task.structured: raise TypeError(f"expected labels of whole texts; this is {predictor.task}")
     return predictor
 
 def top_words(

@@ -20,7 +20,7 @@ from ..data.labels import as_frame
 from ..files import Registry
 from .attribution import whole_texts
 from .intervals import wilson
-from ..text.encode import texts_in
+from ..text.encode import read_column
 from ..text.readers import check_columns
 
 # %% ../../nbs/interpret/06_checks.ipynb #aa2111f5
@@ -118,7 +118,7 @@ def changed_copy(text, which):
 
 def _failed(task, c, before, after)->tuple: # two boolean arrays `(n,)`
     "Find the changed texts to which the check `c` applies, and those that fail it, by scores `before` and `after`"
-    x,y = (task.chosen(o).reshape(len(o), -1) for o in (before,after))
+    x,y = (task.decide(o).reshape(len(o), -1) for o in (before,after))
     if c.expect=='same': return np.ones(len(x), bool), (x!=y).any(1).numpy()
     at = [[*map(str, task.labels)].index(str(o)) for o in c.labels]
     hit,rise = x[:,at] if task.multi_label else x==torch.tensor(at),(after-before)[:,at]
@@ -158,7 +158,7 @@ def checks(
     known = [*map(str, predictor.labels)]
     if odd := [str(l) for o in found for l in o.labels if str(l) not in known]:
         raise ValueError(f"{odd[0]!r} is no label; expected one of {', '.join(known)}")
-    texts = texts_in(df.sample(min(most, len(df)), random_state=42), text_col)
+    texts = read_column(df.sample(min(most, len(df)), random_state=42), text_col)
     before = torch.as_tensor(predictor.scores(texts))
     rows = [_run(predictor, o, texts, before) for o in found if o.expect=='same' or o.labels]
     if not rows:
@@ -175,7 +175,7 @@ def augment(
     check_columns(df := as_frame(df), text_col=text_col, is_valid='is_valid')
     usual = [k for k,o in all_checks.items() if o.expect=='same']
     train,parts = df[~df.is_valid.astype(bool)],[df]
-    texts = texts_in(train, text_col)
+    texts = read_column(train, text_col)
     for c in L(which) or usual:
         new = {i:o for i,text in enumerate(texts) if (o := changed_copy(text, c))!=text}
         columns = zip(L(text_col), zip(*map(L, new.values())))

@@ -12,7 +12,7 @@ __all__ = ['row_means', 'layer_probes', 'plot_probes', 'token_probes', 'edge_pro
 
 # %% ../../nbs/interpret/02_probes.ipynb #d9da7e95
 import numpy as np, pandas as pd, torch
-from ..text.encode import HFTokenizer, texts_in
+from ..text.encode import HFTokenizer, read_column
 from ..text.readers import check_columns
 from ..models.families import evaluating, max_length
 from ..models.load import load_body
@@ -30,7 +30,7 @@ def row_means(model, tok, rows, kind='real'): # `(layers, n, nf)`, embeddings fi
         states = all_states(model.body, model.model_inputs(x))
         return torch.stack([mean_pool(h.float(), getattr(x, kind).bool()) for h in states], 1)
     with evaluating(model):
-        for at,x in tok.batches(rows, 32): res.update(zip(at, model.in_parts(means, x.to(device)).cpu().numpy()))
+        for at,x in tok.batches(rows, 32): res.update(zip(at, model.map_rows(means, x.to(device)).cpu().numpy()))
     return np.stack([res[i] for i in range(len(rows))], 1)
 
 # %% ../../nbs/interpret/02_probes.ipynb #b4b0314e
@@ -78,7 +78,7 @@ def layer_probes(
     check_columns(df, label_col=label_col)
     train,valid = split_rows(df, valid_col, valid_pct, text_col)
     y = df[label_col].astype(str).to_numpy()
-    def states(model, tfm): return row_means(model, tfm, tfm.encode_batch(texts_in(df, text_col)))
+    def states(model, tfm): return row_means(model, tfm, tfm.encode_batch(read_column(df, text_col)))
     return _scores(arch, tok, max_len, seed, states, y, train, valid, **_shuffled(y, train, seed))
 
 # %% ../../nbs/interpret/02_probes.ipynb #08afe2ec

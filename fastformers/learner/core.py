@@ -25,7 +25,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 import fastformers.callback.schedule # `fit_schedule`
 from ..args import check_args
 from ..callback import compute
-from ..callback.distributed import Distributed, n_processes, own_device, wait
+from ..callback.distributed import Distributed, barrier, n_processes, own_device
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
@@ -101,7 +101,7 @@ def _learner(
         arch = arch.name_or_path if Path(arch.name_or_path).is_dir() and arch.name_or_path else arch.config
     tfm,n = tokenizer_of(dls),max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
-    if tfm.splits: longest = min(longest, tfm.max_len or 0)
+    if tfm.multi_sequence: longest = min(longest, tfm.max_len or 0)
     if n and longest>n:
         raise ValueError(f"the longest text has {longest} tokens, the model takes {n}; "
                          f"build the dls with `max_len={n}` (`seq_len={n}` for a language model)")
@@ -229,7 +229,7 @@ def classifier_learner(
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
     if head not in ('hf','linear'): head = heads.find(head)
-    if head=='hf' and tokenizer_of(dls).splits and not task.of_parts:
+    if head=='hf' and tokenizer_of(dls).multi_sequence and not task.structured:
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
                          "or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
@@ -308,7 +308,7 @@ def _write(learn, path, readme=False, **facts):
         write_keys(tmp, _keys(learn))
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
-    wait()
+    barrier()
     return Path(path)
 
 @patch
@@ -338,7 +338,7 @@ def load_encoder(self:Learner, path)->Learner:
         raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: "
                          "call `remove_adapters` first")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
-    for to,of in zip(mine.parts, theirs.parts):
+    for to,of in zip(mine.saved_models, theirs.saved_models):
         ours,source = (o.hf if to.is_lm else o.body for o in (to,of))
         a,b = plain_state(ours),plain_state(source)
         check_shapes(b, a, path)

@@ -35,6 +35,6 @@ def start_from_counts(self:Learner):
     new = _mixed(vecs, old, n[known]) if model.loaded.loaded else vecs*(4*emb.std().item()/vecs.std())
     with torch.no_grad():
         emb[torch.from_numpy(known).to(emb.device)] = torch.from_numpy(new).to(emb)
-        for out in (o.hf.get_output_embeddings() for o in model.parts if not model.loaded.loaded):
+        for out in (o.hf.get_output_embeddings() for o in model.saved_models if not model.loaded.loaded):
             if getattr(out, 'bias', None) is None: continue
             out.bias.copy_(torch.from_numpy(np.log((n+.5)/(n+.5).sum())))

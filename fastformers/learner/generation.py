@@ -18,7 +18,7 @@ from ..text.core import TensorTokens
 # %% ../../nbs/learner/05_generation.ipynb #e851ddc1
 def _lm(learn):
     "The language model of `learn`, the generator if it has a discriminator"
-    return LMPredictor(learn.model.parts[-1], tokenizer_of(learn.dls))
+    return LMPredictor(learn.model.saved_models[-1], tokenizer_of(learn.dls))
 
 @patch
 def fill_mask(self:Learner,

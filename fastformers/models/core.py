@@ -117,9 +117,9 @@ def split_sequences(
 ): # Sequences `(n, l)`, (row, column) there of each real token
     "Split rows at `starts`"
     real = x.real
-    at,count = window_places(real, x.starts)
+    at,count = window_places(real, x.sequence_starts)
     seqs = torch.full((int(count.sum()), int(at[1].max())+1 if len(at[1]) else 1), _PAD, device=x.device)
-    seqs[at] = x.replace(starts=False).as_subclass(Tensor)[real]
+    seqs[at] = x.replace(sequence_starts=False).as_subclass(Tensor)[real]
     return seqs.as_subclass(TensorTokens), at
 
 # %% ../../nbs/models/07_core.ipynb #a983a04d
@@ -160,7 +160,7 @@ class HFModel(nn.Module):
         "Return the names of the outputs, None if they are no classes"
         return [*map(str, self.task.labels)] if self.task and self.task.classes else None
     @property
-    def parts(self): "Return the models that `save` writes as checkpoints"; return [self]
+    def saved_models(self): "Return the models that `save` writes as checkpoints"; return [self]
     def head_spec(self): "Return the JSON for `build_head`, None without a head of this library"
     def __call__(self, *args, **kwargs):
         if self.autocast is None: return super().__call__(*args, **kwargs)
@@ -191,7 +191,7 @@ class HFModel(nn.Module):
         "Extend the embeddings to at least `n_tokens` rows"
         if n := fit_vocab(self.hf, n_tokens): self.new_tokens,self.model_inputs = n,ModelInputs(self.body)
 
-    def in_parts(self, f, x): # A prediction for each row
+    def map_rows(self, f, x): # A prediction for each row
         "Apply `f` to the `safe_parts` of `x` and put the predictions back in order"
         return join_rows([(rows, f(part)) for rows,part in self.model_inputs.parts(self.body, x)], len(x))
 
@@ -199,7 +199,7 @@ class HFModel(nn.Module):
 
     def by_sequence(self, x): # `(bs, n)`, the lowest number where a row has fewer
         "Compute an output for each sequence of a row"
-        n = x.starts.sum(1, keepdim=True)+1
+        n = x.sequence_starts.sum(1, keepdim=True)+1
         at,o = torch.arange(int(n.max()), device=x.device)<n,self.forward(split_sequences(x)[0])
         return o.new_full(at.shape, _lowest).masked_scatter(at, o)
 
@@ -210,7 +210,7 @@ class HFModel(nn.Module):
     def in_windows(self, f, x): # Zeros at padding
         "Run `f` on each sequence of `x` by itself and put the token vectors back in their places"
         x = as_tokens(x)
-        if not bool(x.starts.any()): return self._alone(f, x)
+        if not bool(x.sequence_starts.any()): return self._alone(f, x)
         (seqs,at),outs = split_sequences(x),[]
         most = len(seqs) if torch.is_grad_enabled() else len(x) # without gradients as many at a time as the batch has rows
         for part in torch.arange(len(seqs), device=x.device).split(most):
@@ -269,7 +269,7 @@ class LanguageModel(HFModel):
     def new_head(self):
         prefix = self.hf.base_model_prefix+'.'
         return self.loaded.loaded>0 and any(not o.startswith(prefix) for o in self.loaded.new)
-    def forward(self, x): return self.in_parts(self.logits, as_tokens(x))
+    def forward(self, x): return self.map_rows(self.logits, as_tokens(x))
 
     def logits(self, x, **kwargs):
         "Compute logits of a batch whose padding is safe, with `kwargs` for the Hugging Face model"
@@ -303,11 +303,11 @@ class TextClassifier(HFModel):
         return self.selector and self.selector.mix
     def forward(self, x):
         x = as_tokens(x)
-        if self.task and self.task.per_sequence and bool(x.starts.any()): return self.by_sequence(x)
+        if self.task and self.task.per_sequence and bool(x.sequence_starts.any()): return self.by_sequence(x)
         h = self.states(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
             args = [h.float(), x.real]
-            if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.starts)
+            if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.sequence_starts)
             return self.outputs(self.head(*args), x)
     def outputs(self, o, x):
         "Divide by the temperature, select predicted positions, and rescale numbers as the targets"
@@ -358,9 +358,9 @@ class HFClassifier(HFModel):
     def head_spec(self): return {'class':'hf'}
     def forward(self, x):
         x = as_tokens(x)
-        if self.candidates and bool(x.starts.any()): return self.by_sequence(x)
+        if self.candidates and bool(x.sequence_starts.any()): return self.by_sequence(x)
         if self.per_token: return self.outputs(self.in_windows(self._token_logits, x).float(), x)
-        return self.outputs(self.in_parts(self.logits, x).float(), x) # losses and metrics are in float32
+        return self.outputs(self.map_rows(self.logits, x).float(), x) # losses and metrics are in float32
 
     def _token_logits(self, x):
         "Compute logits `(bs, sl, n)` of a batch whose padding is safe"

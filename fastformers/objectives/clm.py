@@ -23,7 +23,7 @@ class CLM(Objective):
     "Predict each next token from the tokens before it"
     auto_cls,metrics = AutoModelForCausalLM,property(token_metrics)
     @classmethod
-    def fits(cls, config): return is_causal(config) # another network sees the token that it is to predict
+    def supports(cls, config): return is_causal(config) # another network sees the token that it is to predict
 
     def encodes(self, b):
         x = b[0]
@@ -39,8 +39,8 @@ class CLM(Objective):
 # %% ../../nbs/objectives/03_clm.ipynb #cd2409ac
 def default_objective(tok, seed=42, config=None):
     "Return `MLM` if `tok` has a mask token and `config`, if given, fits it, else `CLM`, or for XLNet `PLM`"
-    masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.fits(config))
+    masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.supports(config))
     cls = MLM if masks else CLM
-    if config is not None and not (MLM.fits(config) or CLM.fits(config)):
-        cls = first(o for o in objectives.load().values() if o.fits(config)) or cls
+    if config is not None and not (MLM.supports(config) or CLM.supports(config)):
+        cls = first(o for o in objectives.load().values() if o.supports(config)) or cls
     return cls(tok, seed=seed)

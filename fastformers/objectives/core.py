@@ -130,12 +130,12 @@ class Objective(ItemTransform):
         return float(self.row_weights(pred, *yb).sum())
 
     @classmethod
-    def fits(cls, config): "Check whether a model of `config` can learn this objective"; return True
+    def supports(cls, config): "Check whether a model of `config` can learn this objective"; return True
     def check(self, arch, revision='main'):
         "Return the config of `arch`, if a model of it can learn this objective"
         cfg = load_config(arch, revision)
-        if self.fits(cfg): return cfg
-        others = ', '.join(o.__name__ for o in objectives.load().values() if o.fits(cfg)) or 'none'
+        if self.supports(cfg): return cfg
+        others = ', '.join(o.__name__ for o in objectives.load().values() if o.supports(cfg)) or 'none'
         raise ValueError(f"{type(self).__name__} does not fit {cfg.model_type}; objectives that do: {others}")
     def build(self, arch, pretrained=True, **kwargs):
         "Build the model of `arch` for this objective with `load_hf`, which takes the `kwargs`"

@@ -50,7 +50,7 @@ class MLM(Objective):
         self.words = ordinary_ids(self.tok) # random tokens are drawn from these
 
     @classmethod
-    def fits(cls, config):
+    def supports(cls, config):
         return bool(get_meta(config).encoder) or type(config) in AutoModelForMaskedLM._model_mapping
 
     @property

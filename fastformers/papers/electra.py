@@ -69,7 +69,7 @@ class Electra(HFModel):
         self.register_buffer('words', words, persistent=False)
         self.share_embeddings()
     @property
-    def parts(self): "Return the discriminator and the generator"; return [self, self.generator]
+    def saved_models(self): "Return the discriminator and the generator"; return [self, self.generator]
 
     def share_embeddings(self):
         "Let the generator use the discriminator's embeddings"
@@ -156,7 +156,7 @@ class RTD(MLM):
         self.generator,self.loss_func = generator,RTDLoss(rtd_weight, detect=detect)
 
     @classmethod
-    def fits(cls, config): return config.model_type=='electra'
+    def supports(cls, config): return config.model_type=='electra'
 
     def build(self, arch, pretrained=True, **kwargs):
         "Build the `Electra` of `arch`, with its generator from the same directory, from `generator`, or new"

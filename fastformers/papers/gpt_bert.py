@@ -41,7 +41,7 @@ class HybridLM(LanguageModel):
         x = as_tokens(x)
         both = (x.ids==self.mask_id).any(1)
         kinds = [(rows.nonzero().flatten(), c) for rows,c in ((both,False), (~both,True))]
-        def run(rows, causal): return rows, self.in_parts(partial(self.logits, is_causal=causal), x[rows])
+        def run(rows, causal): return rows, self.map_rows(partial(self.logits, is_causal=causal), x[rows])
         return join_rows([run(*o) for o in kinds if len(o[0])], len(x))
 
 # %% ../../nbs/papers/05_gpt_bert.ipynb #0fd33a40
@@ -58,7 +58,7 @@ class Hybrid(MLM, CLM):
         self.causal = causal
 
     @classmethod
-    def fits(cls, config): return is_causal(config)
+    def supports(cls, config): return is_causal(config)
     def model_cls(self, hf, report): return HybridLM(hf, report, self.tok.mask_token_id)
 
     def ordinary(self, x): return super().ordinary(x) & F.pad(x.real[:,:-1], (1,0)) # with a token before it

@@ -43,7 +43,7 @@ class PairModel(HFModel):
     def forward(self, x): return self.both(x)[1]
     def both(self, x):
         "Compute logits `(bs, k, V)` at the predicted positions, and the scores of the pair"
-        return self.in_parts(self.logits, as_tokens(x))
+        return self.map_rows(self.logits, as_tokens(x))
 
     def logits(self, x):
         "Compute `both` for a batch whose padding is safe"
@@ -62,7 +62,7 @@ class NSP(Objective):
         words = torch.tensor([o for o in (self.tok.unk_token_id, self.tok.mask_token_id) if o is not None])
         self.around = self.special[~torch.isin(self.special, words)]
     @classmethod
-    def fits(cls, config): return config.model_type in pair_families
+    def supports(cls, config): return config.model_type in pair_families
 
     def parts(self, x):
         "Mark the tokens of the first part and of the second part, without special tokens, True in `(bs, sl)`"
@@ -123,7 +123,7 @@ class JointModel(PairModel):
 
 class Joint(Objective):
     "An objective of words and one of pairs on one batch: `Joint([MLM(tok), NSP(tok)])`"
-    auto_cls,model_cls,fits = AutoModelForPreTraining,JointModel,NSP.fits
+    auto_cls,model_cls,supports = AutoModelForPreTraining,JointModel,NSP.supports
     def __init__(self,
         members, # An `MLM`, then `NSP` or `SOP`; or a tokenizer, for `MLM` and `NSP`
         seed=42 # Seed of `MLM` and `NSP`, if `members` is a tokenizer

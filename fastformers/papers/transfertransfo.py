@@ -52,7 +52,7 @@ def check_turns(o):
 
 class DialogueTokenizer(HFTokenizer):
     "Convert a list of turns to `TensorTokens`, the last turn `predicted`, and back"
-    turns,splits = False,True # read forwards; a row holds several sequences of at most `max_len` tokens
+    reversible,multi_sequence = False,True # read forwards; a row holds several sequences of at most `max_len` tokens
     def __init__(self, arch_or_tokenizer, max_len:int=None):
         super().__init__(speaker_tokens(arch_or_tokenizer), max_len)
         self.ids = self.tok.cls_token_id, self.tok.sep_token_id
@@ -81,9 +81,9 @@ class DialogueModel(LanguageModel):
         if self.loaded.loaded and file.is_file(): load_model(self.choice, str(file))
     def forward(self, x):
         x = as_tokens(x)
-        ends = x.real & F.pad((x.starts | ~x.real)[:,1:], (0,1), value=True)
+        ends = x.real & F.pad((x.sequence_starts | ~x.real)[:,1:], (0,1), value=True)
         scores = self.choice(self.states(x)[ends]).view(len(x), 1, -1)
-        right = x.replace(attention_mask=x.real & (x.starts.cumsum(1)==0))
+        right = x.replace(attention_mask=x.real & (x.sequence_starts.cumsum(1)==0))
         width = int(right.real.any(0).nonzero().max())+1
         return super().forward(right[:,:width]), scores
     def save(self, path):
@@ -117,7 +117,7 @@ class Dialogue(CLM):
         return x.replace(predicted=before), torch.where(before, after, -100), 0*x.ids[:,:1]
     def decodes(self, b):
         "Return batches to show: the dialogue before the reply, with the reply `predicted`, with the chosen candidate"
-        (x,said),part = super().decodes(b[:2]),b[0].starts.cumsum(1)
+        (x,said),part = super().decodes(b[:2]),b[0].sequence_starts.cumsum(1)
         def only(o, keep): return o.replace(attention_mask=o.real & keep)
         return only(x, (part==0) & ~x.predicted), only(said, part==0), only(x, part==b[2].as_subclass(Tensor))
 

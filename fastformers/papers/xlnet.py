@@ -52,7 +52,7 @@ class PLM(Objective):
         super().__init__(tok, seed)
         self.p = p
     @classmethod
-    def fits(cls, config): return config.model_type=='xlnet'
+    def supports(cls, config): return config.model_type=='xlnet'
     def build(self, *args, **kwargs):
         model = super().build(*args, **kwargs)
         model.mask_id = self.tok.mask_token_id

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np, torch
 from .core import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText
-from ..text.encode import HFTokenizer, join_sequences, reads
+from ..text.encode import HFTokenizer, join_sequences, reading_args
 
 # %% ../../nbs/tasks/03_choice.ipynb #cfea421b
 def choice_row(o):
@@ -29,7 +29,7 @@ def choice_row(o):
 
 class ChoiceTokenizer(HFTokenizer):
     "Convert a text and its candidates to `TensorTokens`, one sequence for each candidate, and back"
-    limit,splits = None,True # a row has any number of tokens, a sequence at most `max_len`
+    limit,multi_sequence = None,True # a row has any number of tokens, a sequence at most `max_len`
     def encode_batch(self, texts):
         "Encode many rows, on all cores"
         rows = [choice_row(o) for o in texts]
@@ -37,7 +37,7 @@ class ChoiceTokenizer(HFTokenizer):
         return [join_sequences(islice(seqs, len(o)-1)) for o in rows]
     def decodes(self, o:TensorTokens):
         o = o[o.real]
-        parts = [HFTokenizer.decodes(self, s).pieces for s in o.tensor_split(o.starts.nonzero().flatten())]
+        parts = [HFTokenizer.decodes(self, s).pieces for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
         text,cs = parts[0][0][0]*(len(parts[0])>1),[f'({i}) {p[-1][0]}' for i,p in enumerate(parts)]
         return TokenText((' '.join([text, *cs]), False), marks=lambda i: [(cs[i], True)])
 
@@ -50,7 +50,7 @@ class Choice(Task):
     def tokenizer(self, tok):
         if tok.windows>1 or tok.pairing!='together':
             raise ValueError("a candidate is one sequence: leave out `windows` and `pairing`")
-        return tok if isinstance(tok, ChoiceTokenizer) else ChoiceTokenizer(tok.tok, **reads(tok))
+        return tok if isinstance(tok, ChoiceTokenizer) else ChoiceTokenizer(tok.tok, **reading_args(tok))
     def texts(self, df, text_col):
         self.text_col = listed(text_col)
         return [self.check_input(o) for o in df[self.text_col].itertuples(index=False, name=None)]
@@ -71,7 +71,7 @@ class Choice(Task):
         from fastai.metrics import accuracy
         return [accuracy]
     def row_score(self, pred, y, x=None): return (pred.argmax(1)==y).float()
-    def gather(self, rows, ids): return [o[:1+int(x.starts.sum())] for o,x in zip(rows, ids)] # without those of longer rows
+    def collate(self, rows, ids): return [o[:1+int(x.sequence_starts.sum())] for o,x in zip(rows, ids)] # without those of longer rows
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
     def answers(self, scores, texts, top_k=1, threshold=None):
         def ranked(probs, cs):

@@ -22,7 +22,7 @@ from fastcore.foundation import L, first, noop
 from fasttransform import Transform
 from ..files import Registry, to_json
 from ..models.heads import PoolingHead, TokenHead
-from ..text.encode import is_pair, texts_in
+from ..text.encode import is_pair, read_column
 
 # %% ../../nbs/tasks/00_core.ipynb #0529d67f
 tasks = Registry('task', 'fastformers.tasks') # name -> class
@@ -70,13 +70,13 @@ class Task:
     @property
     def n_out(self): "Return the number of outputs of the network"; return len(self.labels)
     @property
-    def of_parts(self):
+    def structured(self):
         "Check whether labels are of parts of an input"
         return self.per_token or self.per_sequence
     @property
-    def linear(self):
+    def has_linear(self):
         "Check whether a linear model on words can tell the labels"
-        return self.classes or not self.of_parts
+        return self.classes or not self.structured
     @property
     def one_class(self):
         "Check whether the label of a text is one class"
@@ -92,14 +92,14 @@ class Task:
     def texts(self, df, text_col):
         "Read the inputs in the columns `text_col` of `df`"
         self.text_col = listed(text_col)
-        return texts_in(df, text_col)
+        return read_column(df, text_col)
     def group_col(self, text_col): "Return the column of groups that are held out together, None for equal texts"
     def check_input(self, o, pairs=None): # `pairs`: is each input a pair of texts? None: not known
         "Check an input of a `Predictor` and return it as the tokenizer takes it"
         if pairs is None or is_pair(o)==pairs: return o
         raise TypeError(f"this classifier was trained on {'pairs of' if pairs else 'single'} texts, got {o!r:.60}"
             +"; pass the two as one item, (a, b)"*pairs)
-    def contexts(self, o):
+    def linear_inputs(self, o):
         "List the texts from which a linear model tells the label of an input, or of each of its words"
         return [o if isinstance(o, str) else ' '.join(map(str, o))]
     def read_row(self, r, label_col): "Read the label of row `r`"; return self.same_label(r[label_col])
@@ -126,13 +126,13 @@ class Task:
     def loss_func(self): "Return the default loss"
     def metrics(self): "Return the default metrics"
     def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from the targets, None: 0"
-    def gather(self, rows, ids):
+    def collate(self, rows, ids):
         "Gather the outputs `rows` of single texts with tokens `ids` into the argument of `scores`"
         if self.per_token: return [o[:int(x.predicted.sum())] for o,x in zip(rows, ids)]
         return torch.stack(rows) if rows else torch.zeros(0, self.n_out)
-    # outputs of the network -> `scores` -> `chosen` classes, or `answers` with their names
+    # outputs of the network -> `scores` -> classes by `decide`, or `answers` with their names
     def scores(self, logits): "Convert network outputs to float32 scores"; return logits.float()
-    def chosen(self, scores, threshold=None): # ids `(n,)`; booleans `(n, n_out)` for several labels a text
+    def decide(self, scores, threshold=None): # ids `(n,)`; booleans `(n, n_out)` for several labels a text
         "Choose classes by the `scores` of `n` texts"
         return scores.argmax(-1)
     def answers(self,
@@ -143,7 +143,7 @@ class Task:
     )->list: # for each text a dict of label and score, or a list of dicts
         "Convert `scores` to labels with scores"
         def answer(i, r): return {'label':self.labels[i], 'score':r[i]}
-        if top_k==1: return [*map(answer, self.chosen(scores, threshold).tolist(), scores.tolist())]
+        if top_k==1: return [*map(answer, self.decide(scores, threshold).tolist(), scores.tolist())]
         best = scores.topk(min(top_k or self.n_out, self.n_out), dim=1).indices
         return [[answer(i, r) for i in at] for at,r in zip(best.tolist(), scores.tolist())]
     def find_target(self, scores, text, label=None, word=None): # the text, the name of a target, its index
@@ -158,7 +158,7 @@ class Task:
     def row_score(self, pred, y, x=None): "Score each row `(bs,)` of predictions for `x`, higher is better"
     def targets_and_classes(self, preds, y):
         "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
-        return y, self.chosen(preds)
+        return y, self.decide(preds)
 
     def to_dict(self):
         "Convert the task to JSON values for `from_dict`"
@@ -226,10 +226,10 @@ class SingleLabel(Task):
     def metrics(self): return [self.accuracy]
     def accuracy(self, pred, y): return self.row_score(pred, y).mean()
     def scores(self, logits): return logits.float().softmax(-1)
-    def chosen(self, scores, threshold=None):
+    def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
         return scores.argmax(-1) if t is None or self.n_out!=2 else (scores[:,1]>t).long()
-    def row_score(self, pred, y, x=None): return (self.chosen(self.scores(pred))==y).float()
+    def row_score(self, pred, y, x=None): return (self.decide(self.scores(pred))==y).float()
 
 _several = list,tuple,set,np.ndarray
 def _flag(o): return not isinstance(o, str) and o in (0,1)
@@ -285,22 +285,22 @@ class MultiLabel(Task):
     def loss_func(self): return _fastai().BCEWithLogitsLossFlat()
     def metrics(self): return [self.f1_samples, self.accuracy_multi]
     def f1_samples(self, pred, y): return self.row_score(pred, y).mean() # scikit-learn's `average='samples'`
-    def accuracy_multi(self, pred, y): return (self.chosen(self.scores(pred))==(y>.5)).float().mean()
+    def accuracy_multi(self, pred, y): return (self.decide(self.scores(pred))==(y>.5)).float().mean()
     def prior_bias(self, dls):
         ys = targets(dls)
         return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row more of each: always finite
     def scores(self, logits): return logits.float().sigmoid()
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         if top_k!=1: return super().answers(scores, texts, top_k)
-        chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.chosen(scores, threshold).tolist()]
+        chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.decide(scores, threshold).tolist()]
         ranked = super().answers(scores, texts, None)
         return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
-    def chosen(self, scores, threshold=None):
+    def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
         if t is not None: return scores>torch.as_tensor(t, device=scores.device)
         return (scores>.5) | self.at_least_one & (scores==scores.amax(1, keepdim=True))
     def row_score(self, pred, y, x=None): # F1; 1 where there is no label, and none is found
-        found,true = self.chosen(self.scores(pred)),y>.5
+        found,true = self.decide(self.scores(pred)),y>.5
         n = found.sum(1)+true.sum(1)
         return torch.where(n>0, 2*(found & true).sum(1)/n.clamp(min=1), 1.)
 
@@ -348,7 +348,7 @@ class Regression(Task):
     def pearsonr(self, pred, y): # fastai's raises for one row
         return F.cosine_similarity(pred-pred.mean(), y-y.mean(), dim=0).item()
     def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)
-    def chosen(self, scores, threshold=None): return scores
+    def decide(self, scores, threshold=None): return scores
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         label = self.labels[0] if self.n_out==1 else list(self.labels)
         res = [{'label':label, 'score':o[0] if self.n_out==1 else o} for o in scores.tolist()]
@@ -413,7 +413,7 @@ class OwnLoss(nn.Module):
         self.activation = getattr(task.loss_func(), 'activation', noop)
     @property
     def thresh(self): return self.task.threshold
-    def decodes(self, scores): return self.task.chosen(scores)
+    def decodes(self, scores): return self.task.decide(scores)
     def forward(self, pred, y): # `(bs, 1)` and `(bs,)` would broadcast
         if pred.numel()==y.numel(): pred = pred.reshape(y.shape)
         if self.reduction=='mean': return self.f(pred, y)

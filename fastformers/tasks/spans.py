@@ -16,7 +16,7 @@ import numpy as np, torch
 import torch.nn.functional as F
 from .core import RowLoss, Task, listed
 from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
-from ..text.encode import HFTokenizer, is_pair, reads
+from ..text.encode import HFTokenizer, is_pair, reading_args
 
 # %% ../../nbs/tasks/02_spans.ipynb #b8e07daa
 _pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one character in `valid_text`
@@ -24,7 +24,7 @@ _pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # of surrogates: one chara
 class SpanTokenizer(HFTokenizer):
     "Convert (question, context) to `TensorTokens` and back"
     # `predicted`: the first token, for no answer, and each token of the context once
-    turns = False
+    reversible = False
     def encode_batch(self, texts): return [x for x,*_ in self.aligned(texts)]
 
     def aligned(self, texts):
@@ -81,7 +81,7 @@ class Spans(Task):
         text,start = (df[c] for c in cols)
         return text.dtype.kind not in 'biuf' and start.dtype.kind in 'iuf' and start.max()>1 # no flags
     def tokenizer(self, tok):
-        self.tok = tok if isinstance(tok, SpanTokenizer) else SpanTokenizer(tok.tok, **reads(tok))
+        self.tok = tok if isinstance(tok, SpanTokenizer) else SpanTokenizer(tok.tok, **reading_args(tok))
         return self.tok
     def group_col(self, text_col): return listed(text_col)[-1]
     def texts(self, df, text_col): return [self.check_input(o) for o in super().texts(df, text_col)]

@@ -18,7 +18,7 @@ from fasttransform import Transform
 from ..objectives.core import TokenLoss
 from .core import Task, is_list
 from ..text.core import TensorTokens, TokenText, valid_text
-from ..text.encode import HFTokenizer, reads
+from ..text.encode import HFTokenizer, reading_args
 
 # %% ../../nbs/tasks/01_tags.ipynb #6029dcc0
 _word = re.compile(r"[@#]?\w+(?:['’.@/&:-]\w+)*|[^\w\s]")
@@ -31,7 +31,7 @@ def words_of(o): # the words, and (start, end) of each in the text, or in the wo
 
 class WordTokenizer(HFTokenizer):
     "Convert a text or words to `TensorTokens`, with the first token of each word `predicted`, and back"
-    turns = False
+    reversible = False
     def encode_batch(self, texts):
         "Encode many texts, or lists of words, on all cores"
         rows = [[*map(valid_text, words_of(o)[0])] for o in texts] # as `rust` counts characters
@@ -52,7 +52,7 @@ class WordTokenizer(HFTokenizer):
     def decodes(self, o:TensorTokens):
         o = o[o.real]
         toks,runs = [],[]
-        for w in o.tensor_split(o.starts.nonzero().flatten()):
+        for w in o.tensor_split(o.sequence_starts.nonzero().flatten()):
             new = [(i,p) for i,p in zip(w.ids.tolist(), w.predicted.tolist()) if i not in self._hidden]
             n = len(toks) and self.overlap # tokens that the window before it holds too
             toks[len(toks)-n:] = [(i,p or q) for (i,p),(_,q) in zip(toks[len(toks)-n:], new)]+new[n:]
@@ -118,7 +118,7 @@ class Tags(Task):
             if len(a)!=len(b): raise ValueError(f"row {at} has {len(a)} words, but {len(b)} tags")
         return rows
     def check_input(self, o, pairs=None): return o
-    def contexts(self, o): # of each word: the words before and after it, and its kinds of characters
+    def linear_inputs(self, o): # of each word: the words before and after it, and its kinds of characters
         words = words_of(o)[0]
         around = ['start', *words, 'end']
         return [f'before{a} {w} {_letters(w)} after{b}' for a,w,b in zip(around, words, around[2:])]
@@ -127,7 +127,7 @@ class Tags(Task):
 
     def tokenizer(self, tok): # tags belong to the first words: the end is cut
         if isinstance(tok, WordTokenizer): return tok
-        return WordTokenizer(tok.tok, **reads(tok) | dict(truncation='head'))
+        return WordTokenizer(tok.tok, **reading_args(tok) | dict(truncation='head'))
     def block(self):
         from fastai.data.block import TransformBlock
         return TransformBlock(type_tfms=TagIds(self.labels))
@@ -160,7 +160,7 @@ class Tags(Task):
         right,found,want = self.row_counts(pred, y).T
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)
 
-    def chosen(self, scores, threshold=None): return self.loss_func().decodes(scores)
+    def decide(self, scores, threshold=None): return self.loss_func().decodes(scores)
     def targets_and_classes(self, preds, y):
         found = [p.argmax(-1)[:n] for p,n in zip(preds, (y!=-100).sum(1).tolist())]
         return y[y!=-100], torch.cat(found)

@@ -32,10 +32,10 @@ class TensorTokens(Tensor):
         attention_mask=None, # 1 or True for a real token, 0 for padding; default all real
         segment_ids=None, # 0 to 15 (BERT's `token_type_ids`); default all 0
         predicted=None, # True where the model predicts a token; default none
-        starts=None # True where the second, third, ... sequence of a row begins; default none
+        sequence_starts=None # True where the second, third, ... sequence of a row begins; default none
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
-        return _flag(_int(ids), attention_mask, segment_ids, predicted, starts).as_subclass(cls)
+        return _flag(_int(ids), attention_mask, segment_ids, predicted, sequence_starts).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
 
@@ -56,7 +56,7 @@ class TensorTokens(Tensor):
         "Return True where the model predicts a token"
         return (self.as_subclass(Tensor) & _PRED) != 0
     @property
-    def starts(self):
+    def sequence_starts(self):
         "Return True where a further sequence of a row begins, which a network reads by itself"
         return (self.as_subclass(Tensor) & _START) != 0
     @property
@@ -68,11 +68,11 @@ class TensorTokens(Tensor):
         "Return the bytes of the real tokens of each row, a key that does not depend on padding"
         return [o[m].numpy().tobytes() for o,m in zip(self.as_subclass(Tensor).cpu(), self.real.cpu())]
 
-    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, starts=None):
+    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None):
         "Return a copy with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
-        return _flag(x, attention_mask, segment_ids, predicted, starts).as_subclass(type(self))
+        return _flag(x, attention_mask, segment_ids, predicted, sequence_starts).as_subclass(type(self))
 
 def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a batch but keeps the bits
     "Cast `x` to `TensorTokens`"
@@ -80,12 +80,12 @@ def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a
         raise TypeError(f"expected a batch of `TensorTokens` from an `HFTokenizer`, got {type(x).__name__}")
     return x.as_subclass(TensorTokens)
 
-def _flag(x, attention_mask=None, segment_ids=None, predicted=None, starts=None):
+def _flag(x, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None):
     "Set the given flags of `x` and keep the other bits"
     if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
     if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
     if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
-    if starts         is not None: x = (x & ~_START)          | ((_int(starts, x)!=0).long() << 38)
+    if sequence_starts is not None: x = (x & ~_START)          | ((_int(sequence_starts, x)!=0).long() << 38)
     return x
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc

@@ -66,7 +66,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             if kind in _tables:
                 yield from _table(f, kind, texts, sep, chunksize, as_written)
                 return
-            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _plain)(f)
+            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
             while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
         raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
@@ -95,7 +95,7 @@ def read_texts(
     return df
 
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
-def _plain(f):
+def _one_text_a_line(f):
     "Yield a row for each non-blank line, or for each article under its title"
     title,body = None,[]
     for o in map(str.strip, f):

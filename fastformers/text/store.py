@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..files import atomic_dir, content_hash
 from .core import TensorTokens, text_key, valid_text
 from .readers import check_columns, read_texts
-from .encode import HFTokenizer, texts_in
+from .encode import HFTokenizer, read_column
 from .tokenizer import load_tokenizer, tok_hash
 
 # %% ../../nbs/text/06_store.ipynb #f2853666
@@ -69,7 +69,7 @@ class TokenStore:
         total = len(source) if hasattr(source, '__len__') and not isinstance(source, str) else None
         texts = tqdm(_texts(source, text_col), total=total, unit=' texts', delay=2) # no bar for two seconds
         with atomic_dir(path, mark='store.json') as new:
-            content = content_hash(_write(new, _batches(texts, 1<<(18 if tok.tok.is_fast else 24)), tok, 'I' if wide else 'H'))
+            content = content_hash(_write_ids(new, _batches(texts, 1<<(18 if tok.tok.is_fast else 24)), tok, 'I' if wide else 'H'))
             n_bytes,n_ends = ((new/f'{o}.bin').stat().st_size for o in ('tokens','ends'))
             if not n_bytes: raise ValueError("the source holds no text")
             meta = dict(format=2, dtype='uint32' if wide else 'uint16', documents=n_ends//8,
@@ -84,7 +84,7 @@ def _texts(source, text_col):
         for df in read_texts(source, text_col, labels=False, chunksize=1000): yield from _texts(df, text_col)
     elif hasattr(source, 'columns'):
         check_columns(source, text_col=text_col)
-        yield from texts_in(source, text_col)
+        yield from read_column(source, text_col)
     elif hasattr(source, 'column_names'): yield from (o[text_col] for o in source.select_columns([text_col]))
     else: yield from source
 
@@ -97,7 +97,7 @@ def _batches(texts, n_chars=1<<18):
         if (size := size+len(o))>=n_chars: yield batch; batch,size = [],0
     if batch: yield batch
 
-def _write(path, batches, tok, code):
+def _write_ids(path, batches, tok, code):
     "Write the documents of `batches` to `path` and yield the bytes of ids and ends"
     n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
     with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
-from ..callback.distributed import shared, wait
+from ..callback.distributed import barrier, broadcast
 from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, mark_valid, new_tests, score_new
 from ..hub import default_arch
-from ..files import check_dir, checkpoints_mark, delete_checkpoints, writes
+from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..text.readers import check_columns
@@ -27,7 +27,7 @@ from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
 from .record import Meter, Stage, begin
 from .report import Report
-from .scores import tfidf_hits
+from .scores import tfidf_scores
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
 from .stage import named_task, small_config, task_dls, task_learner, test_frames, test_rows
 
@@ -71,17 +71,17 @@ def ulmfit(
     data = dict(labelled=df[cols].values, LM_texts=texts, test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
         names = dict(text_col=text_col, label_col=label_col)
-        run = _Run(r, df, test, arch, Path(path or shared(tmp)), seeds, names, task, group_col or r.data.group_col)
+        run = _Run(r, df, test, arch, Path(path or broadcast(tmp)), seeds, names, task, group_col or r.data.group_col)
         run.check()
-        if writes(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
-        wait()
+        if is_main_process(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
+        barrier()
         run.classifiers(run.lm_stages(texts, texts if general is None else general), unlabelled)
         if (task.one_class or task.multi_label) and 'tfidf' in (r.run.compare or ()): run.tfidf()
         name = Path(arch).name if isinstance(arch, Path) else str(arch or 'from scratch')
         info = {'arch':name, 'labelled rows':len(df), 'LM texts':len(texts), 'LM texts dropped':dropped,
                 'test rows':0 if test is None else len(tested), 'seeds':seeds}
         report = run.report(path=path, info=info)
-    if path is not None and writes():
+    if path is not None and is_main_process():
         report.save()
         delete_checkpoints(run.root/'checkpoints')
     return report
@@ -158,7 +158,7 @@ class _Run:
         "Score TF-IDF with logistic regression on the same rows"
         meter,held = Meter(),self.df.is_valid
         train,valid = self.df[~held],self.df[held]
-        hits = tfidf_hits(train, pd.concat([valid, self.tested]), **self.cols, task=self.task)
+        hits = tfidf_scores(train, pd.concat([valid, self.tested]), **self.cols, task=self.task)
         (score,test),price = np.split(hits, [len(valid)]),meter.read()
         what = 'accuracy' if self.task.one_class else 'f1_samples'
         tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}

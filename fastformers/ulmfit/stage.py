@@ -30,7 +30,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..args import check_args
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.contrastive import Contrastive
-from ..callback.distributed import shared
+from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
 from ..callback.progress import Diverged, StopAtNaN, quiet, script_progress
 from ..callback.resume import Resume
@@ -39,7 +39,7 @@ from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
 from ..callback.windows import SampleWindow
 from ..data.labels import as_frame, checked, find_task, lm_rows, lm_texts, mark_valid, named, new_tests
 from ..data.labels import read_labels, score_new, split_rows, warn_leak, warn_typos, warn_untrained
-from ..files import check_dir, mark_checkpoints, writes
+from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluation, reports
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import best_temperature, check_rows # and `calibrate`
@@ -53,7 +53,7 @@ from ..models.load import load_body, load_config
 from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
 from ..text.store import TokenStore
-from ..text.encode import HFTokenizer, reads, texts_in
+from ..text.encode import HFTokenizer, reading_args, read_column
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
@@ -65,7 +65,7 @@ from ..interpret.probes import row_means
 from .record import Meter, Stage, fmt_time
 from ..tasks.core import Task, listed, task_of
 from ..text.readers import check_columns
-from .scores import measure, row_score, tfidf_hits
+from .scores import evaluate, row_score, tfidf_scores
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def _verdict(learn, stage, tfidf):
 def _check_labelled(learn, name):
     "Warn if a classifier of several labels gives many more rows no label than have none"
     with evaluation(learn): scores,y = learn.get_preds()
-    none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.chosen(scores), y))
+    none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.decide(scores), y))
     if none>true+.1:
         _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none: "
                      "train longer, or pass a lower `threshold` when you predict")
@@ -151,7 +151,7 @@ def _lost(learn, stage):
     if stage.score.mean()>=stage.score_before.mean(): return False
     if stage.losses and stage.losses[-1]>stage.losses[0]: return True # on its own training rows too
     with evaluation(learn): out,y = learn.get_preds(act=noop)
-    return shared(_unlikely(learn.model.task, out, y, stage.before['loss']))
+    return broadcast(_unlikely(learn.model.task, out, y, stage.before['loss']))
 
 def usual_epochs(learn)->float:
     "Compute the epochs that make 1.5 million tokens (1 to 10), for a classifier 150 steps, or 300 for long texts (at least 3)"
@@ -216,7 +216,7 @@ def _train(learn, c, name, seed, meter, **facts):
     title = f"{name}, seed {seed}"
     if is_lm or probe:
         began = now()
-        stage.before,stage.score_before,_ = measure(learn)
+        stage.before,stage.score_before,_ = evaluate(learn)
         took = now()-began
     few = probe and not len(base.seen) and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
     if few: stage.cross_validated = learn.cross_validate_probe().mean()
@@ -232,7 +232,7 @@ def _train(learn, c, name, seed, meter, **facts):
         except Diverged:
             if not probe: raise
     answering = Meter()
-    stage.metrics,stage.score,stage.weight = measure(learn)
+    stage.metrics,stage.score,stage.weight = evaluate(learn)
     if not is_lm: stage.answers = answering.read(1000/len(stage.score))
     if probe and _lost(learn, stage):
         learn.model.load_state_dict(weights)
@@ -242,13 +242,13 @@ def _train(learn, c, name, seed, meter, **facts):
         raise ValueError(f"{name}: the loss is {stage.metrics['loss']} after training; try a lower `lr` than {stage.lr:g}")
     if not is_lm and c.calibrate:
         _chose(stage, f"the temperature {learn.calibrate():.3g} has the lowest loss")
-        stage.metrics,stage.score,stage.weight = measure(learn)
+        stage.metrics,stage.score,stage.weight = evaluate(learn)
     return stage
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True):
     "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
     learn = stage.learner
-    if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
+    if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     if not scored: # all held-out rows were trained on before, and one stands for them
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
         stage.curve,stage.chosen = stage.curve.filter(['epoch','train_loss']),[]
@@ -315,10 +315,10 @@ def small_config(tok, **kwargs)->PretrainedConfig:
 def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
     train,_ = split_rows(df, valid_col, c.valid_pct, text_col)
-    texts,at = texts_in(df.iloc[train], text_col),None if resume is None else Path(resume.path)/'tokenizer'
-    if at is not None and at.is_dir(): return shared(load_tokenizer(at))
+    texts,at = read_column(df.iloc[train], text_col),None if resume is None else Path(resume.path)/'tokenizer'
+    if at is not None and at.is_dir(): return broadcast(load_tokenizer(at))
     if at is not None: mark_checkpoints(at.parent)
-    return shared(train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at))
+    return broadcast(train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at))
 
 @check_args
 @delegates(GeneralConfig)
@@ -419,7 +419,7 @@ def _reads_apart(c, task, df, arch, tok, text_col, label_col):
     if len(df)<10 or few and sum(n>=5 for n in Counter(y).values())<2: return False # too few rows for folds
     model = HFModel(*load_body(arch))
     if not model.loaded.loaded: return False
-    model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),texts_in(df, text_col)
+    model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),read_column(df, text_col)
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     if few:
         both = both/np.linalg.norm(both, axis=1, keepdims=True)
@@ -432,12 +432,12 @@ def _reads_apart(c, task, df, arch, tok, text_col, label_col):
 
 def _reading(df, tok, c, task, text_col):
     "Return how texts are read, the arguments of `HFTokenizer` in `c` with windows for long texts"
-    how = reads(c) | dict(pairing=c.pairing or 'together')
+    how = reading_args(c) | dict(pairing=c.pairing or 'together')
     if c.windows or c.max_len or len(listed(text_col))>1 or _start(c, task)=='random' or task.per_token: return how
     df = df[~df.is_valid]
     tok,few = HFTokenizer(tok),df.sample(min(len(df), 200), random_state=0)
     n = min(128, tok.tok.model_max_length)
-    long = any(len(o)>n for o in tok.encode_batch(texts_in(few, text_col)))
+    long = any(len(o)>n for o in tok.encode_batch(read_column(few, text_col)))
     return how | dict(max_len=n, windows=16) if long else how
 
 def task_dls(df, tok, c:TaskConfig, text_col='text', label_col='label', task=None, seed=42, group_col=None)->DataLoaders:
@@ -474,7 +474,7 @@ def _refit(stage, c, learn, path, test_dl, meter):
             _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
             learn = tried
     learn.model.task.temperature = tried.model.task.temperature
-    if test_dl is not None: stage.test,stage.test_score,_ = measure(learn, test_dl)
+    if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     stage.seconds += now()-start
     if stage.price: stage.price = meter.read()
     for o in tried.cbs: o.learn = tried # they were those of `learn` too
@@ -503,7 +503,7 @@ def _tfidf(df, text_col, label_col, task, most=5000):
     labels = read_labels(train, label_col, task)
     if task.per_token: labels,most = [n for o in labels for n in o],30_000 # a quarter of a minute
     if len(labels)>most or len({*map(str, labels)})<2: return
-    return tfidf_hits(train, valid, text_col, label_col, task)
+    return tfidf_scores(train, valid, text_col, label_col, task)
 
 def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
@@ -512,7 +512,7 @@ def first_texts(texts, most)->list:
 def _answered(df, texts, frozen, first, text_col, label_col, group_col, share=1.): # `share`: of the time that most texts take
     "Add `texts` to the training rows of `df`, with answers of `first` and of word vectors that have spread"
     rows,model = df[~df.is_valid],as_predictor(first)
-    words = TextBaseline.fit(texts_in(rows, text_col), rows[label_col], model.task, characters=True,
+    words = TextBaseline.fit(read_column(rows, text_col), rows[label_col], model.task, characters=True,
                              unlabelled=first_texts(texts, share*10_000_000)) # half a minute
     texts = first_texts(texts[:5000], share*1_000_000) # to be read twice
     labels = frozen.spread_labels(texts, Ensemble([model, words]).scores(texts))
@@ -565,7 +565,7 @@ def fine_tune_classifier(
     df = mark_valid(df, label_col, task, text_col, valid_col, c.valid_pct, group_col)
     df,scored = score_new(df, arch, text_col)
     c = with_pairing(c, task, df[~df.is_valid], arch, tok, text_col, label_col)
-    tfidf = _tfidf(df, text_col, label_col, task) if task.linear else None
+    tfidf = _tfidf(df, text_col, label_col, task) if task.has_linear else None
     labelled,first = df,None
     held = dict(score=df[df.is_valid], test_score=test)
     groups = {k:o[group_col].astype(str).tolist() for k,o in held.items() if o is not None and group_col in o}
@@ -607,7 +607,7 @@ def fine_tune_classifier(
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, scored)
     tried = scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     beside = path and Path(path).with_name(Path(path).name+'_tfidf')
-    if path is not None and writes() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
+    if path is not None and is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
     if tried and _worse(stage.score, tfidf):
         rows = labelled if c.refit else labelled[~labelled.is_valid]
         best = TextBaseline.fit(task.texts(rows, text_col), read_labels(rows, label_col, task), task)
