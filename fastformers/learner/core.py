@@ -42,7 +42,7 @@ from .optimizer import FusedAdam, NoNormDecay
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length, vocab_size
-from ..models.heads import LSTMHead, LinearHead, PoolingHead, TokenHead, as_head, build_head, heads
+from ..models.heads import LinearHead, PoolingHead, as_head, build_head, heads
 from ..models.load import load_body
 from ..models.vocab import extend_rows
 from ..objectives.core import gather_targets, objective_of
@@ -163,7 +163,7 @@ def _alike(a, b): return a|_may_differ==b|_may_differ
 def _check_head(head, task, pairing):
     "Raise if `head` has other outputs than `task` needs, or reads the two sequences of a pair as one"
     name = type(head).__name__
-    if isinstance(head, (PoolingHead,LSTMHead,TokenHead)) and isinstance(head, TokenHead)!=task.per_token:
+    if getattr(head, 'per_token', task.per_token)!=task.per_token: # a head of your own may not say it
         raise ValueError(f"the task {task.name} needs an output for each {'token' if task.per_token else 'text'}, "
             f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
     takes = inspect.signature(head.forward).parameters

@@ -100,6 +100,8 @@ def _spec(head, **args):
 @heads.add
 class PoolingHead(nn.Module):
     "Pool hidden states of width `nf`, then norm, dropout and linear layers to `n_out` (ULMFiT, section 3.3)"
+    per_token = False # outputs for each text
+    probes = False # can its last layer be a linear model of the states?
     def __init__(self,
         nf:int, # width of the hidden states
         n_out:int, # width of the prediction
@@ -151,6 +153,7 @@ class TokenLSTM(nn.LSTM):
 @heads.add
 class LSTMHead(nn.Module):
     "Run an LSTM over hidden states of width `nf`, and a `PoolingHead` over its states"
+    per_token,probes = False,False
     @delegates(PoolingHead.__init__, but=['pairing'])
     def __init__(self,
         nf:int, # width of the hidden states
@@ -175,6 +178,7 @@ class LSTMHead(nn.Module):
 @heads.add
 class TokenHead(nn.Module):
     "Predict `n_out` values for each token, with dropout `p` and a linear layer"
+    per_token,probes = True,False
     def __init__(self, nf:int, n_out:int, p:float=.1):
         super().__init__()
         self.drop,self.lin = nn.Dropout(p),nn.Linear(nf, n_out)
@@ -199,6 +203,7 @@ def window_places(
 @heads.add
 class LinearHead(PoolingHead):
     "Scale pooled states to length 1 and classify them with one linear layer"
+    probes = True
     def __init__(self, nf:int, n_out:int, pool='concat', at:str='cls', pairing=None): # as in `PoolingHead`
         super().__init__(nf, n_out, pool, at, (), (0.,), None, pairing)
         self.spec = _spec(self, nf=nf, n_out=n_out, pool=pool, at=at, **{'pair':pairing} if pairing else {})
