@@ -180,6 +180,7 @@ _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device
 # names of earlier versions -> what to write instead
 _gone = {'halvings':'a training that diverges stops, try a lower `lr`',
          'grad_windows':'leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text',
+         'pool attn':'fastformers 0.2.0 opens what was saved with it, choose `concat` or `mean` for a new head',
          'entries search':'the rules for rate and steps are no worse, use `all layers`'}
 
 def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar

@@ -34,7 +34,7 @@ from fastformers.interpret.probes import layer_probes, token_probes
 from fastformers.interpret.slices import fixed_broken, label_issues, slices
 from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
 from fastformers.models.adapters import add_adapters, add_lora, bitfit, merge_adapters, remove_adapters
-from fastformers.models.heads import LSTMHead, PoolingHead
+from fastformers.models.heads import LSTMHead
 from fastformers.objectives.core import objectives
 from fastformers.papers.ewc import EWC, fisher_diagonal
 from fastformers.papers.gpt import gpt_learner
@@ -132,7 +132,7 @@ def a_task(make, name):
     assert predictor.device.type=='cuda' and len(predictor(items))==len(items)
     learn.predict(items[0])
 for o in tables: scenario(a_task, f'task {o}', name=o)
-for k,o in dict(lstm=dict(head=LSTMHead), linear=dict(head='linear'), hf=dict(head='hf'), attention=dict(head=partial(PoolingHead, pool='attn')),
+for k,o in dict(lstm=dict(head=LSTMHead), linear=dict(head='linear'), hf=dict(head='hf'),
                 mix=dict(hidden_states='mix'), layers=dict(hidden_states=[0,-1])).items():
     scenario(lambda make, kw: fit(clas(**kw)).predict(texts[0]), f'head {k}', kw=o)
 for k in ('albert','deberta-v2','modernbert','xlnet','gpt2','t5'): scenario(lambda make, family: fit(clas(family=family)), f'family {k}', family=k)

@@ -361,8 +361,8 @@ def test_a_padding_token_may_be_added(tmp_path):
 
 # ---- what a directory must not lose, or pretend to be
 
-@pytest.mark.parametrize('kw', [dict(pool='concat'), dict(pool='concat', at='last'), dict(pool='attn'), dict(norm=None), dict(lin_ftrs=(), ps=(.1,), norm=None),
-                                dict(norm=torch.nn.BatchNorm1d)], ids=['concat','concat last','attn','no norm','no hidden layer','batch norm'])
+@pytest.mark.parametrize('kw', [dict(pool='concat'), dict(pool='concat', at='last'), dict(norm=None), dict(lin_ftrs=(), ps=(.1,), norm=None),
+                                dict(norm=torch.nn.BatchNorm1d)], ids=['concat','concat last','no norm','no hidden layer','batch norm'])
 def test_a_head_that_is_ours_is_rebuilt(tmp_path, kw):
     learn = learner('bert', head=PoolingHead(32, 3, **kw))
     assert gap(from_hf(learn.to_hf(tmp_path/'o'), device='cpu').scores(odd), wanted(learn, odd))<1e-5

@@ -87,7 +87,7 @@ def learner(family, by=4., **kwargs):
 
 def preds(learn, items): return learn.get_preds(dl=learn.dls.test_dl(items))[0]
 small = partial(LSTMHead, width=8, ps=(.1,.1))
-kinds = dict(mix=dict(hidden_states='mix'), below=dict(hidden_states=-2, pool='attn'), four=dict(hidden_states=[-4,-3,-2,-1], pool='mean'), embeddings=dict(hidden_states=0, pool='max'), lstm=dict(head=small),
+kinds = dict(mix=dict(hidden_states='mix'), below=dict(hidden_states=-2, pool='last'), four=dict(hidden_states=[-4,-3,-2,-1], pool='mean'), embeddings=dict(hidden_states=0, pool='max'), lstm=dict(head=small),
              lstm_mix=dict(head=partial(small, n_layers=2, bidirectional=False, pool='last', norm=None), hidden_states='mix'), hf=dict(head='hf'))
 
 @pytest.mark.parametrize('kind', kinds)

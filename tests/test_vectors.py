@@ -20,7 +20,7 @@ pytestmark = pytest.mark.exact
 
 both = ['text_a','text_b']
 odd = pairs[:7]+[('',''), ('a',''), ('a','b '*300), ('b '*300,'a')]
-ways = [('siamese','concat'), ('siamese','mean'), ('both_orders','concat'), ('both_orders','attn')]
+ways = [('siamese','concat'), ('siamese','mean'), ('both_orders','concat'), ('both_orders','max')]
 
 def learner(family, pairing, pool='concat', label='label', **kwargs):
     torch.manual_seed(0)

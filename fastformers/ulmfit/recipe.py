@@ -208,7 +208,7 @@ class TaskConfig(TrainConfig):
     # linear: one layer; PoolingHead: ULMFiT's; LSTMHead; hf: Hugging Face's own, which its pipeline opens;
     # blank: linear for a probe, else by the task
     head:str|None = None
-    pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max, attn or concat
+    pool:str = 'concat' # How ULMFiT's head pools the tokens: cls, last, mean, max or concat
     # Hidden states that feed the head: -1 the last layer, another index (0: embeddings), several with commas between,
     # side by side, or mix for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix'] = -1
