@@ -1,5 +1,6 @@
 "A comparison is paired, keeps within its minutes, goes on after a kill, and hands out the best as a directory"
 import os, shutil, signal
+from dataclasses import replace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
 from fastformers.compare.curve import LabelCurve, label_curve, nested_order
@@ -31,6 +32,11 @@ def spy(seen, name='spy', **kwargs):
         seen.append(rows)
         return TextBaseline.fit(rows.texts, rows.labels, rows.task)
     return Entry(name, fit, **kwargs)
+
+def quick(*names):
+    "The entries `names`, with networks that train for two epochs instead of 150 steps"
+    def short(e): return replace(e, recipe={**e.recipe, 'classifier':dict(epochs=2.) | e.recipe.get('classifier', {})})
+    return [short(entries[o]) if 'frozen probe' in entries[o].needs else o for o in names]
 
 def test_all_entries_score_the_same_rows_and_train_on_none_of_them():
     seen = []
@@ -80,7 +86,7 @@ def test_a_killed_comparison_goes_on(place, tmp_path):
 def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
     names = ['TF-IDF','frozen probe','all layers','mean','contrastive','stage 2 + all layers']
     more = [*intents(150, seed=1).text, *df.text]
-    board = leaderboard(df[:60], unlabelled=more, archs=tiny, minutes=.4, seeds=(1,2), path=tmp_path/'run', entries=names)
+    board = leaderboard(df[:60], unlabelled=more, archs=tiny, minutes=.4, seeds=(1,2), path=tmp_path/'run', entries=quick(*names))
     assert not [o for o in board.notes.values() if 'failed' in o] and {*names[:4]} <= {*board.scored}
     assert '60 that are equal to scored texts were dropped' in board.info['unlabelled texts']
     assert 'mean of' in board.words('mean') and board.price('mean')>=board.price(board.best_of("network"))
@@ -172,7 +178,7 @@ def test_several_labels_numbers_and_pairs(labels, measure, tiny):
 def test_tags_of_words_are_compared(tiny, tmp_path):
     rows = pd.DataFrame({'text':[o.split() for o in df.text[:60]]})
     rows['label'] = [['B-WH' if w in ('what','how') else 'O' for w in o] for o in rows.text]
-    tried = dict(unlabelled=['what is it'], entries=[*words,'frozen probe','all layers','mean'], archs=tiny, minutes=2, seeds=(1,2),
+    tried = dict(unlabelled=['what is it'], entries=quick(*words, 'frozen probe', 'all layers', 'mean'), archs=tiny, minutes=2, seeds=(1,2),
                  path=tmp_path/'run')
     board = leaderboard(rows, **tried)
     nothing = row_scores(board.task, torch.tensor([[[0.,1.]]]).expand(60,1,2), board.y) # no word in a span
@@ -185,7 +191,7 @@ def test_tags_of_words_are_compared(tiny, tmp_path):
 
 def test_candidates_are_compared(tiny):
     rows = pd.DataFrame(dict(question=df.text[:40], a=df.label[:40], b='another one', label=[i%2 for i in range(40)]))
-    board = leaderboard(rows, entries=['TF-IDF','frozen probe','all layers','averaged weights'], archs=tiny, minutes=2, seeds=(1,2),
+    board = leaderboard(rows, entries=quick('TF-IDF', 'frozen probe', 'all layers', 'averaged weights'), archs=tiny, minutes=2, seeds=(1,2),
                         text_col=['question','a','b'], task='choice')
     assert board.winner=='all layers' and {*board.notes}=={'TF-IDF','frozen probe','averaged weights'}
     assert 0<=board.score('all layers')<=1 and len(board.y)==40

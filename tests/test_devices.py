@@ -53,7 +53,7 @@ from pretended_gpu import DeviceError, copied, cpu, cuda, device_of, on_gpu, pre
 
 pytestmark = pytest.mark.exact
 df = tiny_df()
-some = df[:30]
+some = df[:20]
 texts = [*df.text[:5]]
 numbers = some.assign(label=some.text.map(len)*100.+90_000)
 
@@ -316,7 +316,7 @@ def a_run_goes_on(make, start, then, opt):
     at = make.root/f'{start} {then} {opt}'
     kw = dict(opt_func=opts[opt]) if opts[opt] else {}
     def run(device, *cbs):
-        learn = clas(device=device, bs=8, cbs=[Resume(at, every=1), *cbs], precision='fp32', **kw)
+        learn = clas(device=device, bs=8, cbs=[Resume(at, every=2), *cbs], precision='fp32', **kw)
         with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(2, 1e-3)
         return learn
     with pytest.raises(KeyboardInterrupt): run(start, Stop())

@@ -27,7 +27,7 @@ def bundle(path, family='bert', kind='single', head=None, **reads):
     if kind=='siamese': reads['pairing'] = 'siamese'
     task = kind if kind in ('spans','choice') else None
     dls = classifier_dls(o, tiny_tok(family), cols, labels.get(kind, 'label'), bs=16, device='cpu', task=task, **{'max_len':100, **reads})
-    learn = quiet(classifier_learner(dls, tiny_arch(family, num_hidden_layers=2), head=head))
+    learn = quiet(classifier_learner(dls, tiny_arch(family, num_hidden_layers=1), head=head))
     loud(learn.model, by=4.)
     learn.model.task.temperature = 1.5 if learn.model.task.one_class else None
     inputs = o[cols].to_dict('records') if kind in ('spans','choice') else [*o[cols].itertuples(index=False, name=None)] if isinstance(cols, list) else o[cols].tolist()

@@ -190,14 +190,14 @@ def said(caplog, df, *args, **kwargs):
 @pytest.mark.exact
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)
-    assert not said(caplog, asked, 'minilm', epochs=5)
+    assert not said(caplog, intents(120), 'minilm', epochs=2)
     few = said(caplog, asked, 'wiki-mini', start='random', epochs=40/12, lr=1e-5)
     assert 'is below that of the TF-IDF' in few and 'the loss has hardly moved' in few and '40 steps are few' in few
-    assert 'all validation rows are predicted as' in said(caplog, asked, 'wiki-mini', start='random', epochs=1, lr=1.)
-    assert 'so the probe is kept' in said(caplog, asked, 'wiki-mini', epochs=1, lr=.5)
+    assert 'all validation rows are predicted as' in said(caplog, asked[:150], 'wiki-mini', start='random', epochs=1, lr=1.)
+    assert 'so the probe is kept' in said(caplog, asked[:150], 'wiki-mini', epochs=1, lr=.5)
     with pytest.raises(ValueError, match='`lr` 1000 is out of range'): said(caplog, asked, 'wiki-mini', lr=1e3)
-    blank = asked.assign(text=asked.text.where(asked.index%3>0, ' '))
-    assert '80 of 240 texts are blank' in said(caplog, blank, 'wiki-mini', epochs=1)
+    blank = asked[:120].assign(text=asked.text.where(asked.index%3>0, ' '))
+    assert '40 of 120 texts are blank' in said(caplog, blank, 'wiki-mini', epochs=1)
 
 def test_a_tagger_is_compared_with_words(tmp_path, caplog):
     rows = pd.DataFrame({'text':[o.split() for o in intents(200).text]})
@@ -282,22 +282,22 @@ def test_several_labels_are_compared_and_may_be_missing_in_training(caplog):
         fine_tune_classifier(rows, 'wiki-mini', test=test.assign(label='new;new'), epochs=1)
 
 def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_path, caplog):
-    texts = intents(121).text.tolist()
+    texts = intents(41).text.tolist()
     pairs = pd.DataFrame(dict(a=texts[:-1], b=[o if i%2 else f'please {t}' for i,(t,o) in enumerate(zip(texts, texts[1:]))]))
-    def pairing(score, **kwargs):
-        return fine_tune_classifier(pairs.assign(label=score), 'minilm', text_col=['a','b'], max_len=32, **dict(epochs=.2)|kwargs).settings.get('pairing')
-    near = np.where(pairs.index%2, 1., 4.5)+np.random.default_rng(0).random(120)/10
-    assert pairing(near)=='siamese' and pairing(near, pairing='together')=='together'
-    assert pairing(near, epochs=0) is None # the probe alone
-    assert pairing(pairs.b.str.len()+.5) is None
-    same = np.where(pairs.index%2, 'other', 'same')
     def reads(label, **kwargs):
         rows = pairs.assign(label=label)
         return with_pairing(TaskConfig(**kwargs), find_task(rows), rows, 'minilm', 'minilm', ['a','b'], 'label').pairing
-    assert pairing(same)=='siamese' and reads(same, epochs=0)=='siamese' and reads(same, start='random') is None
+    near = np.where(pairs.index%2, 1., 4.5)+np.random.default_rng(0).random(40)/10
+    assert reads(near)=='siamese' and reads(near, pairing='together')=='together'
+    assert reads(near, epochs=0) is None # the probe alone
+    assert reads(pairs.b.str.len()+.5) is None
+    same = np.where(pairs.index%2, 'other', 'same')
+    assert reads(same)=='siamese' and reads(same, epochs=0)=='siamese' and reads(same, start='random') is None
     assert reads(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
-    assert reads(intents(121).label[:-1].tolist()) is None # the class of the first text
-    with pytest.raises(ValueError, match='only the class'): pairing(['a']*120)
+    assert reads(intents(41).label[:-1].tolist()) is None # the class of the first text
+    def fit(label): return fine_tune_classifier(pairs.assign(label=label), 'minilm', text_col=['a','b'], max_len=32, epochs=.2)
+    assert fit(same).settings['pairing']=='siamese'
+    with pytest.raises(ValueError, match='only the class'): fit(['a']*40)
     recipe = Recipe().replace(model=dict(arch='minilm'), lm=dict(objective='none'), classifier=dict(epochs=.2, max_len=32), run=dict(compare=()))
     frame = pairs.assign(label=near)
     first = ulmfit(frame, recipe=recipe, path=tmp_path/'run', text_col=['a','b'])
