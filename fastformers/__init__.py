@@ -50,7 +50,7 @@ Modules:
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
 - `fastformers.models.families`: Layer groups, causality and maximum length of any transformers model, with one table row for each exception
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
-- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, an LSTM, and one prediction for each token
+- `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, one linear layer, and one prediction for each token
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
@@ -62,6 +62,7 @@ Modules:
 - `fastformers.papers.ewc`: Keep the weights that a language model needs most near their pretrained values: `EWC`, `fisher_diagonal`
 - `fastformers.papers.gpt`: Fine-tune a causal language model as GPT does, with start, delimiter and extract tokens and the LM loss added: `gpt_tokens`, `gpt_learner`
 - `fastformers.papers.gpt_bert`: GPT-BERT: causal and masked language modelling in one network (`Hybrid`)
+- `fastformers.papers.lstm_head`: Run an LSTM over the states of a frozen network: `LSTMHead`
 - `fastformers.papers.mixout`: Take a share of the weights from the pretrained network in each forward pass of training: `Mixout`
 - `fastformers.papers.mt_dnn`: Train on several labelled sets at once, on one body with a head for each: `AuxiliaryTasks`
 - `fastformers.papers.multifit`: Train a language model of several languages, and a classifier without labels in its language: `balanced`, `zero_shot`

@@ -19,6 +19,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from uuid import uuid4
 import numpy as np
+from fastcore.basics import camel2snake
 
 # %% ../nbs/00_files.ipynb #2c3e23d5
 def processes()->tuple: # (0, 1) outside of `torchrun`
@@ -223,11 +224,16 @@ class Registry(dict):
 
     def load(self):
         "Import all pages of the rooms once, and return the registry"
-        rooms,self.rooms = self.rooms,()
-        for room in rooms:
-            for o in iter_modules(import_module(room).__path__): import_module(f'{room}.{o.name}')
+        pages,self.rooms = self._pages(),()
+        for o in pages: import_module(o)
         return self
 
+    def _pages(self):
+        return [f'{room}.{o.name}' for room in self.rooms for o in iter_modules(import_module(room).__path__)]
+
     def __missing__(self, name):
+        for o in self._pages(): # a page of this name alone: a saved `LSTMHead` needs no fastai
+            if o.endswith(f'.{camel2snake(str(name))}'): import_module(o)
+        if name in self: return self[name]
         if self.rooms: return self.load()[name]
         raise ValueError(f"`{self.what}` {name!r} is unknown{did_you_mean(name, self, self.what)}; available: {', '.join(self)}")

@@ -34,7 +34,7 @@ from fastformers.interpret.probes import layer_probes, token_probes
 from fastformers.interpret.slices import fixed_broken, label_issues, slices
 from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
 from fastformers.models.adapters import add_adapters, add_lora, bitfit, merge_adapters, remove_adapters
-from fastformers.models.heads import LSTMHead
+from fastformers.papers.lstm_head import LSTMHead
 from fastformers.objectives.core import objectives
 from fastformers.papers.ewc import EWC, fisher_diagonal
 from fastformers.papers.gpt import gpt_learner

@@ -6,7 +6,8 @@ from fastai.learner import load_learner
 from fastformers.models.adapters import add_lora
 from fastformers.inference.predictor import from_hf
 from fastformers.models.hidden_states import ScalarMix
-from fastformers.models.heads import LSTMHead, pools
+from fastformers.models.heads import pools
+from fastformers.papers.lstm_head import LSTMHead
 from fastformers.models.hidden_states import all_states
 from fastformers.learner.core import classifier_learner
 from fastformers.models.core import ModelInputs

@@ -6,7 +6,7 @@ from fastformers.callback.resume import Resume
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.models.awd_lstm import AWDLSTMConfig
-from fastformers.models.heads import LSTMHead
+from fastformers.papers.lstm_head import LSTMHead
 from fastformers.models.load import load_body
 from fastformers.objectives.core import objectives
 from fastformers.papers.elmo import BiLMConfig, join_directions

@@ -11,7 +11,8 @@ from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.tasks.spans import answer_scores
 from fastformers.tasks.core import task_of
 from fastformers.learner.core import classifier_learner
-from fastformers.models.heads import LSTMHead, PoolingHead, TokenHead
+from fastformers.models.heads import PoolingHead, TokenHead
+from fastformers.papers.lstm_head import LSTMHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
 from fastformers.data.labels import lm_texts
 from fastformers.ulmfit.scores import evaluate

@@ -12,7 +12,8 @@ from fastformers.hub import resolve_arch
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_stage
 from fastformers.learner.core import classifier_learner
-from fastformers.models.heads import LSTMHead, PoolingHead
+from fastformers.models.heads import PoolingHead
+from fastformers.papers.lstm_head import LSTMHead
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 

@@ -177,7 +177,7 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
     tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
     saved = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
     kept = saved and _alike(saved.task.to_dict(), task.to_dict())
-    if head is None and kept and saved.head['class'] in heads and saved.head.get('pool', pool)==pool:
+    if head is None and kept and saved.head['class'] in heads.load() and saved.head.get('pool', pool)==pool:
         head = lambda nf,n_out: build_head(saved.head)
     if head is None or head=='linear':
         has_cls = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # it sums up the text
@@ -214,7 +214,7 @@ def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
     arch, # Hub id, directory of a stage, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
-    # A class or function called with `(nf, n_out)`, such as `LSTMHead`, or its name; a module called with
+    # A class or function called with `(nf, n_out)`, such as `PoolingHead`, or its name; a module called with
     # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own; default: by the task
     head=None,
     pool='concat', # How the default head pools, see `PoolingHead`
