@@ -2,6 +2,7 @@
 
 `python tools/same_weights.py COMMIT` trains the same stages with an older commit and compares the weights bit for bit."""
 import json, sys, tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 import pytest, torch
@@ -9,6 +10,7 @@ from fastai.basics import Callback
 from fastai.torch_core import rank_distrib, set_seed
 from transformers import AutoModel, BertForMaskedLM
 from fastformers.callback.resume import Resume
+from fastformers.compare.entries import entries
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.predictor import from_hf
 from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
@@ -62,6 +64,8 @@ def of_board(board):
     scores = {k:board.score(k) for k in board.scored}
     return board.best.model if hasattr(board.best, 'model') else None, [], scores
 
+short = replace(entries['all layers'], recipe={**entries['all layers'].recipe, 'classifier':dict(epochs=2.)}) # instead of 150 steps
+
 runs = dict(
     single = lambda: of_stage(stage(df)),
     long = lambda: of_stage(stage(long)),
@@ -79,7 +83,7 @@ runs = dict(
         model=dict(precision='fp32'), lm=dict(epochs=1., bs=8, seq_len=32), classifier=dict(epochs=1., bs=8))).final[0]),
     leaderboard = lambda: of_board(leaderboard(
         df.drop(columns='is_valid'), archs=[start(AutoModel)], seeds=(1,2), minutes=60, log=lambda o: None,
-        entries=['largest class','TF-IDF','frozen probe','all layers'])))
+        entries=['largest class','TF-IDF','frozen probe',short])))
 
 def result(name):
     "Model, losses and metrics of the run `name`, on one thread"
