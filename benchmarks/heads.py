@@ -1,4 +1,4 @@
-"""Half of the heads of a trained classifier removed: error, size and seconds (`interpret.attention`)
+"""Half of the heads of a trained classifier removed: error, size and seconds (`lens.heads`)
 
     FASTFORMERS_DATA=... python benchmarks/heads.py [--seeds 1,2,3]
 
@@ -15,7 +15,8 @@ def shares(seed, kept=(1,.5,.25)):
     from fastai.torch_core import set_seed
     from transformers import AutoModel, EuroBertConfig
     from fastformers.inference.predictor import from_hf
-    from fastformers.interpret.attention import head_importance, prune_heads
+    from fastformers.interpret.attention import head_importance
+    from fastformers.lens.heads import prune_heads
     from fastformers.learner.core import as_predictor
     from fastformers.text.train_tokenizer import train_tokenizer
     from fastformers.ulmfit.stage import fine_tune_classifier, pretrain_lm

@@ -29,13 +29,12 @@ Modules:
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
-- `fastformers.interpret.attention`: Show the attention of each head, measure how much a classifier needs it, and remove the least important heads: `attention_maps`, `head_importance`, `prune_heads`
+- `fastformers.interpret.attention`: Show the attention of each head, and measure how much a classifier needs it: `attention_maps`, `head_importance`
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
 - `fastformers.interpret.checks`: Change texts in ways that should not matter, and count how often a classifier changes its answer: `checks`, `check`, `identity_gaps`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
-- `fastformers.interpret.embeddings`: Draw senses of a word and sets of texts as maps, and measure how far two networks differ in each layer: `word_map`, `text_map`, `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
-- `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes` for texts, `token_probes` for the tags of words, `edge_probes` for two spans of a text
+- `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
@@ -45,6 +44,8 @@ Modules:
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`
 - `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
+- `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
+- `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction

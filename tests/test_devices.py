@@ -26,13 +26,16 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.data.labels import class_weights
 from fastformers.inference.lm_predictor import lm_from_hf
 from fastformers.inference.predictor import Ensemble, from_hf
-from fastformers.interpret.attention import attention_maps, head_curve, head_importance, head_stats
+from fastformers.interpret.attention import attention_maps, head_importance, head_stats
 from fastformers.interpret.checks import checks, identity_gaps
-from fastformers.interpret.embeddings import layer_drift, text_map, word_map
+from fastformers.interpret.embeddings import layer_drift
 from fastformers.interpret.forgetting import forgetting
-from fastformers.interpret.probes import layer_probes, token_probes
+from fastformers.interpret.probes import layer_probes
 from fastformers.interpret.slices import fixed_broken, label_issues, slices
 from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.lens.heads import head_curve
+from fastformers.lens.maps import text_map, word_map
+from fastformers.lens.probes import token_probes
 from fastformers.models.adapters import add_adapters, add_lora, bitfit, merge_adapters, remove_adapters
 from fastformers.papers.lstm_head import LSTMHead
 from fastformers.objectives.core import objectives
