@@ -145,16 +145,23 @@ class HFTokenizer(Transform):
     def _sequences(self, texts):
         paired = not all(isinstance(o, str) for o in texts)
         texts = [valid_text(o) if isinstance(o, str) else tuple(map(valid_text, o)) for o in texts]
-        es = self.rust.encode_batch_fast(texts)
-        ids,typed = [e.ids for e in es],self._typed or paired
-        types,starts = [e.type_ids for e in es] if typed else [],{}
-        limit = self.max_len or len(max(ids, key=len))
-        for i,e in enumerate(es):
-            if not ids[i]: ids[i] = [self.blank]; types[i:i+1] = [[0]]*typed
-            elif len(ids[i])>limit or self.backwards:
+        typed = self._typed or paired
+        limit = self.max_len or np.inf
+        ids,types,starts = [],[],{}
+        for i,e in enumerate(self.rust.encode_batch_fast(texts)):
+            row = e.ids
+            kinds = e.type_ids if typed else None
+            if not row:
+                row = [self.blank]
+                kinds = [0]
+            elif len(row)>limit or self.backwards:
                 at = self._kept(e)
                 if len(at)>1: starts[i] = np.cumsum([*map(len, at)])[:-1]
-                for o in (ids, types)[:1+typed]: o[i] = [o[i][j] for w in at for j in w]
+                order = [*chain(*at)]
+                row = [row[j] for j in order]
+                if typed: kinds = [kinds[j] for j in order]
+            ids.append(row)
+            types.append(kinds)
         def flat(o): return torch.from_numpy(np.fromiter(chain.from_iterable(o), np.int64))
         x = TensorTokens(flat(ids), segment_ids=flat(types) if typed else None).as_subclass(Tensor)
         parts = x.split([*map(len, ids)]) # clone: a pickled view would hold the whole chunk
@@ -182,7 +189,8 @@ class HFTokenizer(Transform):
         hit = [np.isin(o, marks) for o in parts]
         depth = np.concatenate([np.minimum(o.cumsum(), o[::-1].cumsum()[::-1]) for o in hit])
         at,hit,n = np.concatenate(parts),np.concatenate(hit),np.arange(len(depth))
-        order,best = (-depth).argsort(kind='stable')[::-1],np.empty(len(e.ids), int)
+        order = (-depth).argsort(kind='stable')[::-1]
+        best = np.empty(len(e.ids), int)
         best[at[order]] = order # of the copies of a token the last one is kept: the deepest
         hit &= best[at]==n
         ids,types = (np.array(o)[at] for o in (e.ids, e.type_ids))
