@@ -96,7 +96,7 @@ def together(rows):
 @entry('windows=8 before', 'arch')
 def former(rows):
     "`fastformers classify --windows 8` with the defaults before the probe: a random head, four epochs of batches of 32 at 2e-4"
-    return as_typed(rows, windows=8, start='random', epochs=4, lr=2e-4, bs=32, anneal='one_cycle', refit=False)
+    return as_typed(rows, windows=8, head_init='random', epochs=4, lr=2e-4, bs=32, anneal='one_cycle', refit=False)
 
 @entry('as typed after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
 def after_stage2(rows):

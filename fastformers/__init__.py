@@ -37,12 +37,13 @@ Modules:
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
+- `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.evaluate`: Validate without callbacks that draw, write, track or stop: `evaluation`, `reports`, and a `lr_find` that leaves no trace
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
-- `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`
+- `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`, and `ProbeFirst`, which does so at the first fit
 - `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
 - `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text

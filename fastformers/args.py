@@ -85,6 +85,6 @@ def check_args(f):
     def checked(*args, **kwargs):
         for k in kwargs:
             if k in params or rest: continue
-            raise TypeError(f"{k!r} is no argument of `{f.__name__}`{did_you_mean(k, params)}")
+            raise TypeError(f"{k!r} is no argument of `{f.__name__}`{did_you_mean(k, params, 'argument')}")
         return f(*map(new, params, args), *args[len(params):], **{k:new(k, v) for k,v in kwargs.items()})
     return checked

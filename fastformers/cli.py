@@ -385,7 +385,7 @@ def parse_args(argv=None):
     for o in rest:
         flags = re.findall('--[a-z-]+', args.parser.format_help())
         if 'texts' in args and not o.startswith('--'): args.texts.append(o)
-        else: args.parser.error(f"{o} is not expected here{_no_device.get(o) or did_you_mean(o, flags)}")
+        else: args.parser.error(f"{o} is not expected here{_no_device.get(o) or did_you_mean(o, flags, 'argument')}")
     return args
 
 def _print_error(code, text):

@@ -182,12 +182,13 @@ _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device
 _gone = {'halvings':'a training that diverges stops, try a lower `lr`',
          'grad_windows':'leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text',
          'pool attn':'fastformers 0.2.0 opens what was saved with it, choose `concat` or `mean` for a new head',
-         'entries search':'the rules for rate and steps are no worse, use `all layers`'}
+         'entries search':'the rules for rate and steps are no worse, use `all layers`',
+         'argument start':'write `head_init`', '[classifier] start':'write `head_init`'}
 
 def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"
     def word(o): return str(o).strip('-').replace('-','_')
-    if gone := _gone.get(word(name), _gone.get(f'{what} {name}')): return f'; it has gone: {gone}'
+    if gone := _gone.get(word(name), _gone.get(f'{what} {word(name)}')): return f'; it has gone: {gone}'
     known = {word(o):str(o) for o in names if str(o)!=str(name)}
     near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
     near = near or get_close_matches(str(name), known.values(), 1, cutoff=.65) # with .6 intent is like text

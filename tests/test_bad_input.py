@@ -181,7 +181,7 @@ def test_a_setting_that_is_unknown_names_a_similar_one():
 
 def test_a_classifier_of_several_labels_that_answers_none_says_so(log):
     df = tiny_df().assign(label=[['a','b','c','d','e','f','g'][i%8:i%8+1] for i in range(60)]) # every eighth row has none
-    fine_tune_classifier(df, tiny_arch('bert'), tok=tok(), task='multi', epochs=1., start='random')
+    fine_tune_classifier(df, tiny_arch('bert'), tok=tok(), task='multi', epochs=1., head_init='random')
     assert re.search('100% of the validation rows get no label, and [1-9]+% have none', log.text)
 
 def test_dicts_are_no_labels(): refused(classifier_dls, replaced('label', 4, {'name':'a'}), ValueError, "column 'label' holds {'name': 'a'}; expected a name")

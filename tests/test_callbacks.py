@@ -121,7 +121,7 @@ def test_unlabelled_texts_and_a_language_model_take_it(name, arch, two):
 
 def test_history_of_a_stage_is_that_of_its_training(arch, two):
     logger = CSVLogger()
-    stage = fine_tune_classifier(two, arch, 'out', cbs=logger, epochs=3, bs=8, start='probe', refit=True, calibrate=True, test=two[:6])
+    stage = fine_tune_classifier(two, arch, 'out', cbs=logger, epochs=3, bs=8, head_init='probe', refit=True, calibrate=True, test=two[:6])
     log = logger.read_log()
     assert len(log)==3 and np.allclose(log.valid_loss, stage.curve.valid_loss) and np.allclose(log.accuracy, stage.curve.accuracy)
 
@@ -137,7 +137,7 @@ def test_a_refit_has_no_validation_figures(arch, two, caplog):
     Own.seen = 0
     rows = pd.concat([two, two.assign(is_valid=False)]) # each validation row is in training too
     each = [EarlyStoppingCallback('accuracy', patience=1, min_delta=99.), SaveModelCallback('accuracy'), ReduceLROnPlateau, Own('accuracy')]
-    stage = fine_tune_classifier(rows, arch, 'out', cbs=each, epochs=4, bs=8, start='random', refit=True)
+    stage = fine_tune_classifier(rows, arch, 'out', cbs=each, epochs=4, bs=8, head_init='random', refit=True)
     said = [o.message for o in caplog.records if 'no validation figures' in o.message]
     assert len(said)==1 and 'EarlyStoppingCallback, SaveModelCallback, ReduceLROnPlateau, Own' in said[0]
     assert Own.seen in (1,2) and len(stage.curve)==2 and '1 of 1 validation' not in caplog.text
@@ -152,13 +152,13 @@ class Steps(Callback):
 @pytest.mark.parametrize('each', [[], [EarlyStoppingCallback('accuracy', patience=1, min_delta=99.)]], ids=len)
 def test_a_refit_trains_for_as_many_epochs(each, arch, two):
     steps = Steps()
-    stage = fine_tune_classifier(two, arch, cbs=[*each, steps], epochs=4, bs=8, refit=True, start='random', schedule='full_tune')
+    stage = fine_tune_classifier(two, arch, cbs=[*each, steps], epochs=4, bs=8, refit=True, head_init='random', schedule='full_tune')
     first,second = steps.n.values()
     assert first==(2 if each else 4)*len(stage.learner.dls.train) and second==first # in steps, of more rows an epoch
 
 def test_trackers_do_not_see_the_contrastive_half(arch, two):
     Own.seen = 0
-    stage = fine_tune_classifier(two, arch, cbs=[Own('accuracy'), SaveModelCallback('accuracy')], epochs=4, bs=8, start='contrastive')
+    stage = fine_tune_classifier(two, arch, cbs=[Own('accuracy'), SaveModelCallback('accuracy')], epochs=4, bs=8, head_init='contrastive')
     assert stage.contrasted and Own.seen==len(stage.curve)==2
 
 # ---- what an evaluation keeps

@@ -37,7 +37,7 @@ def arch(tmp_path_factory): # a directory with a network and its tokenizer
 kinds = dict(np64=lambda v: (np.float64 if isinstance(v, float) else np.int64)(v), np32=lambda v: (np.float32 if isinstance(v, float) else np.int32)(v),
              zero_d=np.array, torch=torch.tensor, text=str)
 numbers = dict(
-    classify=(lambda a, p, **kw: fine_tune_classifier(df, cfg, tok=tok, path=p, start='random', **short|kw), dict(lr=1e-3, seed=1, max_len=32, drop_mult=.5, aux_lm=.5)),
+    classify=(lambda a, p, **kw: fine_tune_classifier(df, cfg, tok=tok, path=p, head_init='random', **short|kw), dict(lr=1e-3, seed=1, max_len=32, drop_mult=.5, aux_lm=.5)),
     language_model=(lambda a, p, **kw: fine_tune_lm(df, cfg, tok=tok, path=p, **short|kw), dict(lr=1e-3, seed=1, seq_len=32, mask_rate=.2)),
     pretrain=(lambda a, p, **kw: pretrain_lm(df, tok=tok, config=cfg, path=p, **short|kw), dict(lr=1e-3, seed=1)),
     classifier_dls=(lambda a, p, **kw: written(quiet(classifier_learner(classifier_dls(df, tok, device='cpu', **dict(max_len=64)|kw), cfg)), p), dict(max_len=32, bs=8, seed=1, windows=2)),

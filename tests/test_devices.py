@@ -248,7 +248,7 @@ def three_stages(make):
 def a_whole_run(make):
     recipe = Recipe().replace(model=dict(arch=str(make('lm'))), lm=how | dict(seq_len=32), classifier=how | dict(max_len=24, refit=False))
     ulmfit(some, test=df[30:40], recipe=recipe)
-for k,kw in dict(contrastive=dict(start='contrastive'), refit=dict(refit=True), adapters=dict(adapters='bottleneck'),
+for k,kw in dict(contrastive=dict(head_init='contrastive'), refit=dict(refit=True), adapters=dict(adapters='bottleneck'),
                  probe_alone=dict(epochs=0.), unlabelled=dict(unlabelled=[*df.text[1::2]])).items():
     def classifier_stage(make, kw): fine_tune_classifier(some, make('lm'), **dict(how, max_len=24, refit=False) | kw)
     scenario(classifier_stage, f'stage {k}', kw=kw)

@@ -88,7 +88,7 @@ def stage(name, stop=None, resume=None, path=None, minutes=None, rank=None, cbs=
     "Stage 3, with dropout off; what it trained"
     cfg = tiny_arch('bert', num_hidden_layers=1)
     cfg.hidden_dropout_prob = cfg.attention_probs_dropout_prob = 0.
-    how = dict(epochs=None if minutes else 2., minutes=minutes, lr=1e-3, bs=8, tok=tiny_tok(), schedule='gradual_unfreeze', start='random', drop_mult=0., precision='fp32', refit=False)
+    how = dict(epochs=None if minutes else 2., minutes=minutes, lr=1e-3, bs=8, tok=tiny_tok(), schedule='gradual_unfreeze', head_init='random', drop_mult=0., precision='fp32', refit=False)
     res = fine_tune_classifier(df, cfg, path=path and root/path, resume=resume and Resume(root/resume, every=3), cbs=[Stop(stop, rank)] if stop else cbs, **how)
     return dict(weights={k:p.detach().clone() for k,p in res.learner.model.named_parameters()}, metrics=res.metrics, n=len(res.losses))
 
@@ -101,7 +101,7 @@ def lm_stages(path):
 def whole_run(path):
     "A run of all stages with its report, and without a directory"
     how = dict(epochs=1., lr=1e-3, bs=8, drop_mult=0.)
-    recipe = Recipe().replace(model=dict(arch=str(root/'arch'), precision='fp32'), lm=how|dict(seq_len=32), classifier=how|dict(max_len=24, start='random'))
+    recipe = Recipe().replace(model=dict(arch=str(root/'arch'), precision='fp32'), lm=how|dict(seq_len=32), classifier=how|dict(max_len=24, head_init='random'))
     reports = [ulmfit(df, test=tiny_df()[46:], recipe=recipe, path=o) for o in (root/f'{path}_run', None)]
     return dict(metrics={f'{i} {s.name} {k}':float(v) for i,r in enumerate(reports) for s in r.stages for k,v in (s.metrics|s.test).items()},
                 weights={k:p.detach().clone() for k,p in reports[1].learner.model.named_parameters()})

@@ -26,7 +26,7 @@ def test_a_training_on_all_rows_that_diverges_writes_the_first(tmp_path, monkeyp
     monkeypatch.setattr(Learner, 'fit_schedule', second)
     torch.manual_seed(0)
     AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path/'arch'); tiny_tok('bert').save_pretrained(tmp_path/'arch')
-    stage = fine_tune_classifier(tiny_df(), tmp_path/'arch', tmp_path/'c', refit=True, epochs=1, bs=8, start='probe')
+    stage = fine_tune_classifier(tiny_df(), tmp_path/'arch', tmp_path/'c', refit=True, epochs=1, bs=8, head_init='probe')
     texts = tiny_df().text.tolist()
     assert len(fits)==2 and 'the loss is nan' in caplog.text
     assert torch.allclose(from_hf(tmp_path/'c').scores(texts), as_predictor(stage.learner).scores(texts), atol=1e-5)

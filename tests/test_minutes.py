@@ -45,7 +45,7 @@ def test_a_fit_with_a_limit_goes_faster_where_it_must(clock, after):
         assert rates[-1][-1]<1e-4
 
 @pytest.mark.parametrize('later,how', [(.1,dict()), (.1,dict(unlabelled=True, refit=True)), (.4,dict()), (.4,dict(refit=True)), (.4,dict(unlabelled=True)),
-    (.4,dict(unlabelled=True, refit=True)), (.4,dict(start='contrastive', refit=True)), (.4,dict(calibrate=True))])
+    (.4,dict(unlabelled=True, refit=True)), (.4,dict(head_init='contrastive', refit=True)), (.4,dict(calibrate=True))])
 def test_the_minutes_of_a_stage_are_those_of_all_its_trainings(how, later, tiny, clock):
     "Twelve seconds, in which the machine becomes slow"
     rows,start = intents(100),clock.seconds

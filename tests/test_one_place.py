@@ -125,7 +125,7 @@ def arch(mine, tmp_path_factory):
     return stage.path
 
 def fitted(arch, **kwargs):
-    stage = fine_tune_classifier(tiny_df(), arch, epochs=.5, bs=16, max_len=32, start='random', precision='fp32', **kwargs)
+    stage = fine_tune_classifier(tiny_df(), arch, epochs=.5, bs=16, max_len=32, head_init='random', precision='fp32', **kwargs)
     assert all(o==o for o in stage.losses)
     return stage.learner
 

@@ -191,9 +191,9 @@ def said(caplog, df, *args, **kwargs):
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)
     assert not said(caplog, intents(120), 'minilm', epochs=2)
-    few = said(caplog, asked, 'wiki-mini', start='random', epochs=40/12, lr=1e-5)
+    few = said(caplog, asked, 'wiki-mini', head_init='random', epochs=40/12, lr=1e-5)
     assert 'is below that of the TF-IDF' in few and 'the loss has hardly moved' in few and '40 steps are few' in few
-    assert 'all validation rows are predicted as' in said(caplog, asked[:150], 'wiki-mini', start='random', epochs=1, lr=1.)
+    assert 'all validation rows are predicted as' in said(caplog, asked[:150], 'wiki-mini', head_init='random', epochs=1, lr=1.)
     assert 'so the probe is kept' in said(caplog, asked[:150], 'wiki-mini', epochs=1, lr=.5)
     with pytest.raises(ValueError, match='`lr` 1000 is out of range'): said(caplog, asked, 'wiki-mini', lr=1e3)
     blank = asked[:120].assign(text=asked.text.where(asked.index%3>0, ' '))
@@ -238,11 +238,11 @@ def test_no_epochs_are_the_probe_alone(tmp_path):
     stage = fine_tune_classifier(path=tmp_path/'probe', refit=True, **rows)
     assert stage.before==stage.metrics and stage.lr==0 and not stage.losses and (stage.table()[['epochs','lr']]=='').all(None)
     assert from_hf(tmp_path/'probe')('move money to my savings')[0]['label'] in set(rows['df'].label)
-    with pytest.raises(ValueError, match='`epochs` 0 is for the probe alone'): fine_tune_classifier(start='random', **rows)
+    with pytest.raises(ValueError, match='`epochs` 0 is for the probe alone'): fine_tune_classifier(head_init='random', **rows)
 
 def test_numbers_train_again_on_all_rows_with_one_row_held_out(tmp_path):
     rows = intents(60).assign(label=lambda o: o.text.str.len()/10)
-    stage = fine_tune_classifier(rows, 'wiki-mini', tmp_path/'numbers', start='random', epochs=1, max_len=32, refit=True)
+    stage = fine_tune_classifier(rows, 'wiki-mini', tmp_path/'numbers', head_init='random', epochs=1, max_len=32, refit=True)
     assert set(stage.metrics)=={'loss','rmse','pearsonr'} and from_hf(tmp_path/'numbers')('a text')[0]['label']=='label'
 
 def test_a_classifier_trained_again_keeps_the_figures_of_its_validation_rows(tmp_path):
@@ -257,7 +257,7 @@ def test_a_classifier_trained_again_keeps_the_figures_of_its_validation_rows(tmp
 
 @pytest.mark.exact
 def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
-    stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', start='random', epochs=.2, lr=1e-5, max_len=32)
+    stage = fine_tune_classifier(intents(240), 'wiki-mini', tmp_path/'net', head_init='random', epochs=.2, lr=1e-5, max_len=32)
     better = from_hf(tmp_path/'net_tfidf')
     assert type(better).__name__=='TextBaseline' and better('move money to my savings')[0]['label'] in better.labels
     assert stage.path==tmp_path/'net' and not stage.cross_validated
@@ -266,9 +266,9 @@ def test_tfidf_is_handed_out_where_it_is_better(tmp_path):
 
 def test_a_head_of_hugging_face_starts_as_asked():
     rows = intents(60)
-    assert fine_tune_classifier(rows, 'wiki-mini', head='hf', start='probe', epochs=1, max_len=16).score_before is not None
+    assert fine_tune_classifier(rows, 'wiki-mini', head='hf', head_init='probe', epochs=1, max_len=16).score_before is not None
     with pytest.raises(ValueError, match="leave out head='hf'"):
-        fine_tune_classifier(rows, 'wiki-mini', head='hf', start='contrastive', epochs=1, max_len=16)
+        fine_tune_classifier(rows, 'wiki-mini', head='hf', head_init='contrastive', epochs=1, max_len=16)
 
 def test_several_labels_are_compared_and_may_be_missing_in_training(caplog):
     rows = intents(120)
@@ -292,7 +292,7 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
     assert reads(near, epochs=0) is None # the probe alone
     assert reads(pairs.b.str.len()+.5) is None
     same = np.where(pairs.index%2, 'other', 'same')
-    assert reads(same)=='siamese' and reads(same, epochs=0)=='siamese' and reads(same, start='random') is None
+    assert reads(same)=='siamese' and reads(same, epochs=0)=='siamese' and reads(same, head_init='random') is None
     assert reads(np.where(pairs.index<3, 'a', 'b')) is None # too few rows of a class to tell
     assert reads(intents(41).label[:-1].tolist()) is None # the class of the first text
     def fit(label): return fine_tune_classifier(pairs.assign(label=label), 'minilm', text_col=['a','b'], max_len=32, epochs=.2)

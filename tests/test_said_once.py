@@ -31,7 +31,7 @@ def few(n, kind):
 def test_with_few_labels_a_training_that_fails_hands_out_the_probe(n, kind, caplog):
     rows = few(n, kind)
     if kind=='classes': rows = rows[rows.groupby('label').text.transform('size')>1]
-    stage = fine_tune_classifier(rows, 'wiki-mini', lr=.1, epochs=5, bs=16, max_len=12, start='probe', precision='fp32')
+    stage = fine_tune_classifier(rows, 'wiki-mini', lr=.1, epochs=5, bs=16, max_len=12, head_init='probe', precision='fp32')
     assert stage.probe_kept or stage.score.mean()>=stage.score_before.mean(), (stage.score_before, stage.score)
     if stage.probe_kept:
         assert stage.metrics==stage.before and sum('so the probe is kept' in o for o in caplog.messages)==1

@@ -282,7 +282,7 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
         raise ValueError('near texts have different labels, or classes have too few rows')
     return as_predictor(stage.learner)
 
-@entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(start='contrastive'), lm=dict(objective='none'))
+@entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'), lm=dict(objective='none'))
 def contrastive(rows):
     "Train all layers, in the first half of the steps with a contrastive loss"
     return all_layers(rows)

@@ -38,7 +38,10 @@ from ..inference.predictor import Predictor
 from ..inference.stage_json import read_keys, read_stage, write_keys, write_stage
 from ..tasks.core import loss_for, task_of
 from .evaluate import evaluation # and `lr_find`
+from .choose import choose_head_init, choose_lr
 from .optimizer import FusedAdam, NoNormDecay
+from .probe import ProbeFirst # and `fit_probe`
+from ..callback.windows import SampleWindow
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length, vocab_size
@@ -172,7 +175,7 @@ def _check_head(head, task, pairing):
         raise ValueError(f"{name} reads the texts of pairing={pairing!r} as one; leave out `head`, or pass "
             f"partial(PoolingHead, pairing={pairing!r}), or a head with the argument `starts`")
 
-def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **kwargs):
+def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **kwargs):
     "Build the body of `arch` with `head`, keeping a head of the same form and labels in the directory `arch`"
     tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
     saved = read_bundle(path := resolve_arch(arch, report.revision)) if report.loaded else None
@@ -182,7 +185,8 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
     if head is None or head=='linear':
         has_cls = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # it sums up the text
         at = 'cls' if has_cls and not is_causal(body.config) else 'last'
-        linear = head=='linear' and not task.per_token
+        init = choose_head_init(task, None, report.adapters, tok.pairing, head_init)[0] if report.loaded else 'random'
+        linear = (head=='linear' or init=='probe') and not task.per_token
         join = 'products' if linear and tok.pairing=='siamese' else tok.pairing
         args = dict(pool=pool, at=at, pairing=None if join=='together' else join)
         head = partial(LinearHead, **args) if linear else task.head(**args)
@@ -215,12 +219,18 @@ def classifier_learner(
     arch, # Hub id, directory of a stage, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     # A class or function called with `(nf, n_out)`, such as `PoolingHead`, or its name; a module called with
-    # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own; default: by the task
+    # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own;
+    # default: linear if it can begin as a probe, else by the task
     head=None,
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    lr:float=None, # Default learning rate of the learner's fits; None: 2e-4, or 2e-3 if `arch` has adapters
+    # How a new output layer begins: 'probe' (a linear model of the frozen states, at the first fit) or 'random';
+    # default: probe for classes and numbers on a checkpoint, unless `head` is your own or `arch` has adapters
+    head_init:Literal['probe','random']|None=None,
+    # Default learning rate of the learner's fits; None: by the width of a network that begins with a probe (1e-4 for 384),
+    # 2e-3 if `arch` has adapters, else 2e-4
+    lr:float=None,
     # Hidden states that feed the head: -1 the last, another index (0: embeddings), several, side by side,
     # or 'mix' for a learned mean of all
     hidden_states:int|tuple[int,...]|Literal['mix']=-1,
@@ -234,7 +244,7 @@ def classifier_learner(
                          "or build the dls without `windows` and `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf':
-            return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, **opts)
+            return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
         model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
         if not model.loaded.new:
             _keep_head(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
@@ -244,7 +254,11 @@ def classifier_learner(
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
-    if lr is None and learn.model.adapters: learn.lr = 2e-3
+    model,tok = learn.model,tokenizer_of(dls)
+    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
+    if init=='probe': learn.add_cb(ProbeFirst(model))
+    if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
+    if tok.sampled and isinstance(getattr(model, 'head', None), LinearHead): learn.add_cb(SampleWindow())
     learn.dls = _new_rows(dls, learn.lineage.seen)
     return learn
 

@@ -34,6 +34,7 @@ class HFTokenizer(Transform):
     "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
     input_types = (str, Path, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
     reversible = True # May texts be read backwards? False if labels belong to words
+    sampled = False # Does a training step read one window of each text, drawn anew? True where a rule chose the windows
     @check_args
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes

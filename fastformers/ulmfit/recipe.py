@@ -191,7 +191,7 @@ class TaskConfig(TrainConfig):
     # after half of the steps, which have a contrastive loss) or random; blank: probe for classes and numbers on a
     # checkpoint, if `head` is blank or linear and there are no adapters; contrastive for up to 200 texts that a probe
     # hardly tells apart
-    start:Literal['probe','contrastive','random']|None = None
+    head_init:Literal['probe','contrastive','random']|None = None
     # single, multi (several labels per text), regression, tags, spans (the answer to a question, from a text) or
     # choice (the best of several candidates); blank: inferred from the label column, but choice must be named
     task:str|None = None
