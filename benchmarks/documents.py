@@ -24,7 +24,7 @@ def learner(df, arm, seed, arch, bs=16):
     from fastformers.data.block import classifier_dls
     from fastformers.learner.core import classifier_learner
     set_seed(seed)
-    return classifier_learner(classifier_dls(df, arch, bs=bs, seed=seed, device='cpu', **reads(arm)), arch, cbs=last_only())
+    return classifier_learner(classifier_dls(df, arch, bs=bs, seed=seed, device='cpu', **reads(arm)), arch, head_init='random', cbs=last_only())
 
 def classify(df, arm, seed, n, arch):
     if arm.startswith('trainer'): return {'validation':100-glue.trainer('accuracy', df, None, seed, lr, epochs[n], int(arm.removeprefix('trainer')))['validation']}

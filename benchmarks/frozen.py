@@ -16,7 +16,7 @@ def learner(dls, open_blocks, precision):
     from fastformers.learner.core import classifier_learner
     from fastformers.callback.compute import cpu_bf16
     torch.manual_seed(0)
-    learn = classifier_learner(dls, 'minilm', cbs=[cpu_bf16(enabled=precision=='bf16')])
+    learn = classifier_learner(dls, 'minilm', head_init='random', cbs=[cpu_bf16(enabled=precision=='bf16')])
     learn.create_opt()
     if open_blocks is not None: learn.freeze_to(-1-open_blocks)
     return learn

@@ -72,7 +72,7 @@ def stage3(d, src, say):
     from fastformers.callback.schedule import gradual_unfreeze
     set_seed(8)
     dls = classifier_dls(pd.read_csv(src/'labels.csv'), 'minilm', max_len=48, bs=16, device='cpu')
-    return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out', precision='fp32'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
+    return _train(d, say, classifier_learner(dls, src/'whole stage 2'/'out', head_init='random', precision='fp32'), schedule=gradual_unfreeze, lr=2e-3, epochs=5, discr=.8)
 
 def comparison(d, src, say):
     import pandas as pd

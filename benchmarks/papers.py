@@ -132,7 +132,7 @@ def elmo(args, table):
 def gpt(args, table):
     "Questions and pairs with the extract token of GPT, with and without the LM loss"
     from fastformers.data.block import classifier_dls
-    from fastformers.learner.probe import fine_tuning_lr
+    from fastformers.learner.choose import fine_tuning_lr
     from fastformers.papers.gpt import gpt_learner, gpt_tokens
     from fastformers.text.readers import read_texts
     from fastformers.text.tokenizer import load_tokenizer

@@ -92,7 +92,7 @@ def transformer(arch, c, df, seed, pretrained):
     from fastformers.learner.core import classifier_learner
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=16, seed=seed, max_len=c['max_len'], device='cpu')
-    return classifier_learner(dls, arch, pretrained=pretrained, pool=c['pool'], cbs=last_only())
+    return classifier_learner(dls, arch, head_init='random', pretrained=pretrained, pool=c['pool'], cbs=last_only())
 
 def classify(arch, c, df, test, n, seed, arm):
     "Validation error in %, with `test` also its; random weights learn all at once, pretrained ones the head first"

@@ -120,9 +120,9 @@ def loops(df, bs, max_len, steps, precision):
     batches = [b for _,b in zip(range(steps), dls.train)]
     tokens = [int(x.attention_mask.sum()) for x,_ in batches]
     torch.manual_seed(0)
-    state = {k:v.clone() for k,v in classifier_learner(dls, 'minilm').model.state_dict().items()}
+    state = {k:v.clone() for k,v in classifier_learner(dls, 'minilm', head_init='random').model.state_dict().items()}
     def learner():
-        learn = classifier_learner(dls, 'minilm', cbs=cpu_bf16(enabled=precision=='bf16'))
+        learn = classifier_learner(dls, 'minilm', head_init='random', cbs=cpu_bf16(enabled=precision=='bf16'))
         learn.model.load_state_dict(state)
         return learn,Clock(steps)
     def ours():
