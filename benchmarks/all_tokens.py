@@ -52,7 +52,7 @@ if __name__=='__main__':
     quiet()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    from fastformers.interpret.intervals import paired_bootstrap
+    from fastformers.stats import paired_bootstrap
     from fastformers.text.corpora import intents
     from fastformers.text.train_tokenizer import train_tokenizer
     train,dev = (o for k,o in intents().groupby('split') if k!='test')

@@ -52,7 +52,7 @@ def one(arm, train, dev, n, seed, arch):
 
 def table(rows):
     "Pool the seeds: failure rates and accuracies with their intervals"
-    from fastformers.interpret.intervals import wilson
+    from fastformers.stats import wilson
     for (name,arch,arm),g in pd.DataFrame(rows.all).groupby(['set','arch','arm'], sort=False):
         def says(k, n): return '{:.3f} ({:.3f} to {:.3f}) of {}'.format(k/n, *wilson(k, n), n)
         out = {'accuracy':says(1000*g.accuracy.sum(), 1000*len(g))}

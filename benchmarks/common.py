@@ -43,7 +43,7 @@ def read(path): return pd.read_csv(path, keep_default_na=False)
 
 def tfidf_error(train, valid):
     "Error of TF-IDF uni- and bigrams with logistic regression, in %"
-    from fastformers.ulmfit.scores import tfidf_scores
+    from fastformers.learner.evaluate import tfidf_scores
     return 100*(1-tfidf_scores(train, valid).mean())
 
 def git(*args): return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()

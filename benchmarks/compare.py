@@ -236,7 +236,7 @@ def unpack(o): return np.unpackbits(np.frombuffer(bytes.fromhex(o), np.uint8))
 
 def gain(d, a, b):
     "Difference of two arms on the draws that both have, with its 95 % interval"
-    from fastformers.interpret.intervals import paired_bootstrap
+    from fastformers.stats import paired_bootstrap
     both = [*map(dict, (d[d.arm==o].set_index('seed').hits.dropna().map(unpack) for o in (a,b)))]
     if not (seeds := sorted(both[0].keys() & both[1].keys())): return ''
     x,low,high = paired_bootstrap(*(np.stack([o[s] for s in seeds]).astype(float) for o in both))

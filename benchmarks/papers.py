@@ -136,7 +136,7 @@ def gpt(args, table):
     from fastformers.papers.gpt import gpt_learner, gpt_tokens
     from fastformers.text.readers import read_texts
     from fastformers.text.tokenizer import load_tokenizer
-    from fastformers.ulmfit.scores import evaluate
+    from fastformers.learner.evaluate import evaluate
     from fastformers.ulmfit.stage import pretrain_lm
     questions,other,_ = held('trec/train.csv', 'trec/test.csv', 500)
     pairs,cols = read(*data_files('sick/train.csv'))[['text_a','text_b','label']].sample(frac=1, random_state=0),['text_a','text_b']
@@ -190,7 +190,7 @@ def multifit(args, table):
 
 def show(rows):
     "Print the mean of each arm, and its difference to plain fine-tuning with a 95 % interval"
-    from fastformers.interpret.intervals import paired_bootstrap
+    from fastformers.stats import paired_bootstrap
     d = pd.DataFrame(rows.all)
     d['right'] = [np.unpackbits(np.frombuffer(bytes.fromhex(h), np.uint8))[:n].astype(float) for h,n in zip(d.hits, d.n_scored)]
     for (name,arm),o in d.groupby(['set','arm'], sort=False):

@@ -67,7 +67,7 @@ def main():
     args = p.parse_args()
     (df,test),rows,seeds = load(),Rows(args.work),[int(o) for o in args.seeds.split(',')]
     whole,fold = pd.concat([df.assign(is_valid=False), test.assign(is_valid=True)], ignore_index=True),fold_of(df) # nothing is chosen by the test questions
-    from fastformers.interpret.intervals import paired_bootstrap # takes seconds to load
+    from fastformers.stats import paired_bootstrap # takes seconds to load
     quiet()
     logging.getLogger('fastformers').setLevel(logging.ERROR)
     def made(part, data, arm, lr, seed, **at): return rows.get(lambda: answers(part, data, seed, arm, lr), part, arm=arm, lr=lr, seed=seed, **at, **settings[arm])

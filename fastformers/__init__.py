@@ -40,11 +40,13 @@ Modules:
 - `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
-- `fastformers.learner.evaluate`: Validate without callbacks that draw, write, track or stop: `evaluation`, `reports`, and a `lr_find` that leaves no trace
+- `fastformers.learner.evaluate`: Metrics, a score for each row and scores by class, without callbacks that draw, write, track or stop: `evaluation`, `evaluate`, `class_scores`, `score_rows`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
+- `fastformers.learner.judge`: Compare a trained classifier with a linear model of its words and with its frozen probe, on the same rows: `Learner.verdict`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`, and `ProbeFirst`, which does so at the first fit
 - `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
+- `fastformers.learner.train`: Train a learner by a `Plan`, keep the probe where training is worse, and train again on all rows: `train`, `fit_plan`, `refit`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
 - `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
@@ -90,10 +92,9 @@ Modules:
 - `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
-- `fastformers.ulmfit.record`: The record of a training stage, what it cost, and a table of several: `Stage`, `Meter`, `stage_table`
+- `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
-- `fastformers.ulmfit.scores`: Metrics of a learner, a score for each row, scores by class, and the score of a simple baseline: `evaluate`, `class_scores`, `tfidf_scores`
 - `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
 
 __version__ = "0.2.0"

@@ -42,14 +42,14 @@ from .callback.distil import Distil
 from .callback.compute import precision, TokenAccumulation
 from .callback.resume import Resume
 from .learner.core import lm_learner, classifier_learner
-from .interpret.intervals import paired_bootstrap
+from .stats import paired_bootstrap
 from .interpret.forgetting import forgetting
 from .interpret.probes import layer_probes, plot_probes
 from .interpret.attribution import top_words # and `explain`
 from .interpret.decisions import expected_calibration_error, plot_reliability
 from .interpret.slices import slices
 from .ulmfit.recipe import read_recipe
-from .ulmfit.scores import evaluate
+from .learner.evaluate import evaluate
 from .ulmfit.record import Stage
 from .ulmfit.report import Report
 from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier

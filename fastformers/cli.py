@@ -119,7 +119,7 @@ def classify(args):
     text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
                   label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled)
-    from fastformers.ulmfit.scores import class_scores
+    from fastformers.learner.evaluate import class_scores
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
     print(f"\n{stage.interval()}")

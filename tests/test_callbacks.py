@@ -20,7 +20,7 @@ from fastformers.learner.core import classifier_learner, lm_learner
 import fastformers.learner.calibration, fastformers.learner.spread
 from fastformers.learner.evaluate import reports
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.ulmfit.scores import class_scores, evaluate
+from fastformers.learner.evaluate import class_scores, evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
 class Own(TrackerCallback):

@@ -8,7 +8,7 @@ from fastformers.compare.entries import Entry, OutOfTime, entries
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
-from fastformers.interpret.slices import row_scores
+from fastformers.learner.evaluate import row_scores
 from fastformers.tasks.tags import Tags
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents

@@ -12,7 +12,7 @@ from fastformers.tasks.core import task_of
 from fastformers.interpret.decisions import expected_calibration_error
 from fastformers.learner import calibration # `calibrate`, `tune_thresholds`
 from fastformers.learner.core import classifier_learner
-from fastformers.ulmfit.scores import class_scores, evaluate
+from fastformers.learner.evaluate import class_scores, evaluate
 from test_contracts_common import *
 
 df = tiny_df()

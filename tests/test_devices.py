@@ -50,7 +50,7 @@ from fastformers.testing import tiny_arch, tiny_choice, tiny_df, tiny_pairs, tin
 from fastformers.text.tokenizer import extend_vocab
 from fastformers.ulmfit.recipe import Recipe
 from fastformers.ulmfit.run import ulmfit
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, pretrain_lm
 from pretended_gpu import DeviceError, copied, cpu, cuda, device_of, on_gpu, pretended_gpu
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from fastformers.text.core import as_tokens
 from fastformers.data.block import lm_dls
 from fastformers.learner.core import lm_learner
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.objectives.metrics import NLLPerByte, byte_lengths

@@ -6,7 +6,7 @@ from fastai.callback.fp16 import MixedPrecision
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok

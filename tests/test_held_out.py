@@ -8,13 +8,13 @@ from fastformers.data.block import HFTextBlock, classifier_dls
 from fastformers.data.labels import deal, find_task, mark_valid, split_rows
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
-from fastformers.interpret.intervals import mean_interval, paired_bootstrap
+from fastformers.stats import mean_interval, paired_bootstrap
 from fastformers.learner.core import as_predictor, classifier_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.core import text_key
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.run import ulmfit
-from fastformers.ulmfit.scores import class_scores
+from fastformers.learner.evaluate import class_scores
 from fastformers.ulmfit.stage import fine_tune_classifier
 
 rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.papers.sentence_pairs import Joint
 from fastformers.papers.xlnet import PLM
 from fastformers.papers.sentence_pairs import NSP, SOP
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from fastformers.ulmfit.stage import fine_tune_lm, pretrain_lm
 from test_contracts_common import *
 

@@ -7,7 +7,7 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.data.labels import as_frame, warn_typos
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
-from fastformers.interpret.slices import score_rows
+from fastformers.learner.evaluate import score_rows
 from fastformers.tasks.core import MultiLabel, task_of
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.readers import read_texts

@@ -31,7 +31,7 @@ def test_the_wheel_works_elsewhere(built, tmp_path):
     code = """import fastformers
 from fastformers.hub import resolve_arch
 from fastformers.text.corpora import intents
-from fastformers.ulmfit.scores import tfidf_scores
+from fastformers.learner.evaluate import tfidf_scores
 df = intents()
 print(fastformers.__file__, tfidf_scores(intents(300), df[df.split=='test']).mean(), resolve_arch('wiki-mini'))"""
     r = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], cwd=tmp_path, env={'PYTHONPATH':str(tmp_path), 'HF_HUB_OFFLINE':'1'}, capture_output=True, text=True)

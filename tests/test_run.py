@@ -13,11 +13,11 @@ from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.corpora import intents
 from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, TaskConfig, demo_recipe, read_recipe
-from fastformers.interpret.intervals import paired_bootstrap
+from fastformers.stats import paired_bootstrap
 from fastformers.data.labels import find_task, lm_texts, mark_valid
 from fastformers.ulmfit.run import ulmfit
-from fastformers.ulmfit.scores import evaluate
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, usual_epochs, with_pairing
+from fastformers.learner.evaluate import evaluate
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, with_pairing
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
 
@@ -231,7 +231,7 @@ def test_one_long_text_is_read_in_windows_and_costs_no_more_steps():
     rows.loc[3,'text'] = ' '.join(rows.text)
     stage = fine_tune_classifier(rows, 'wiki-mini', epochs=1)
     tok = tokenizer_of(stage.learner.dls)
-    assert (tok.max_len,tok.windows)==(128,16) and usual_epochs(stage.learner)==150/len(stage.learner.dls.train)
+    assert (tok.max_len,tok.windows)==(128,16) and stage.learner.plan()['epochs']==150/len(stage.learner.dls.train)
 
 def test_no_epochs_are_the_probe_alone(tmp_path):
     rows = dict(df=intents(120), arch='wiki-mini', max_len=32, epochs=0.)

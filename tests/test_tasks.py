@@ -15,7 +15,7 @@ from fastformers.models.heads import PoolingHead, TokenHead
 from fastformers.papers.lstm_head import LSTMHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
 from fastformers.data.labels import lm_texts
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 

@@ -8,7 +8,7 @@ from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.resume import Resume
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.papers.transfertransfo import Dialogue, DialogueTokenizer, dialogue_dls, reply
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from test_contracts_common import *
 
 words = tiny_df().text.str.split('.').str[0].tolist()

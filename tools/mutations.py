@@ -27,8 +27,8 @@ mutations = [
     ('token loss is a mean of rows', 'objectives/core', 'else total/n.sum().clamp(min=1)', 'else rows.mean()', 'contracts_masks contracts_lm_head'),
     ('validation loss weighs batches by rows', 'objectives/metrics', 'n = (self.weight or objective_of(learn.dls).weight)(learn.pred, *learn.yb)', 'n = len(learn.yb[0])', 'contracts_learner objectives/01_metrics'),
     ('accumulated gradients are a sum', 'callback/compute', 'scale = self.unit/self.total if self.total else 1.', 'scale = 1.', 'accumulate'),
-    ('an interval of 50 %', 'interpret/intervals', '[.025,.975]', '[.25,.75]', 'evaluation interpret/00_intervals'),
-    ('several seeds count as more rows', 'interpret/intervals', 'd = np.where(w>0, w*(a-b), 0).sum(0) ', 'w,d = w.reshape(1,-1),np.where(w>0, w*(a-b), 0).reshape(-1) ', 'evaluation interpret/00_intervals'),
+    ('an interval of 50 %', 'interpret/intervals', '[.025,.975]', '[.25,.75]', 'evaluation 03_stats'),
+    ('several seeds count as more rows', 'interpret/intervals', 'd = np.where(w>0, w*(a-b), 0).sum(0) ', 'w,d = w.reshape(1,-1),np.where(w>0, w*(a-b), 0).reshape(-1) ', 'evaluation 03_stats'),
     ('span F1 joins neighbours', 'tasks/tags', "if start is not None and (mark!='I' or name!=kind):", "if start is not None and (t=='O' or name!=kind):", 'doors tasks/01_tags'),
     # models
     ('LM head at the wrong positions', 'models/core', 'return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]', 'return predicted.int().argsort(dim=1, stable=True)[:,:k]', 'contracts_lm_head'),

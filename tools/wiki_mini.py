@@ -10,7 +10,7 @@ from fastformers.text.readers import read_texts
 from fastformers.text.tokenizer import load_tokenizer
 from fastformers.inference.stage_json import read_stage
 from fastformers.ulmfit.record import fmt_time
-from fastformers.ulmfit.scores import evaluate
+from fastformers.learner.evaluate import evaluate
 from transformers import AutoModelForMaskedLM
 
 root = Path(__file__).resolve().parent.parent

@@ -16,11 +16,11 @@ from ..callback.progress import quiet
 from ..callback.schedule import now
 from .entries import Rows, deciding, labels_in, plan, scores_of
 from ..args import check_args
-from ..interpret.slices import row_scores
+from ..learner.evaluate import row_scores
 from ..data.labels import as_frame, check_classes, find_task, lm_texts, mark_valid, score_new, warn_leak
 from ..hub import default_arch
 from ..inference.baseline import as_targets
-from ..interpret.intervals import paired_bootstrap
+from ..stats import paired_bootstrap
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 

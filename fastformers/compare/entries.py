@@ -27,7 +27,7 @@ from ..callback.schedule import now, ScheduleRunner, in_fit
 from ..data.labels import deal, read_labels, split_rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
-from ..interpret.slices import stacked
+from ..learner.evaluate import stacked
 from ..learner.core import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config

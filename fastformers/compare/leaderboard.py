@@ -29,11 +29,13 @@ from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage, versions
-from ..interpret.intervals import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
-from ..interpret.slices import row_scores, score_slices
+from ..stats import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
+from ..learner.evaluate import row_scores
+from ..interpret.slices import score_slices
 from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
-from ..ulmfit.record import Meter, begin, fmt_time, markdown_table
+from ..callback.progress import Meter, fmt_time
+from ..ulmfit.record import begin, markdown_table
 from ..ulmfit.stage import named_task
 
 _log = logging.getLogger(__name__)

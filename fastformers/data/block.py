@@ -7,7 +7,7 @@ predictions come back in the order of the rows. Files are read in `text.readers`
 
 # %% auto #0
 __all__ = ['lm_dls', 'classifier_dls', 'encode_long', 'TokenizedRow', 'ReadText', 'ReadLabel', 'item_keys', 'item_texts',
-           'reads_pairs', 'tokenizer_of', 'LazyRows', 'HFTextBlock']
+           'reads_pairs', 'tokenizer_of', 'item_labels', 'all_rows', 'LazyRows', 'HFTextBlock']
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
@@ -118,7 +118,7 @@ def classifier_dls(
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     names = [*map(task.names, labels)] if task.classes else [[]]*len(df)
     splits = split_rows(df, valid_col, valid_pct, text_col, names, group_col or task.group_col(text_col))
-    task.fit(labels if task.classes else [labels[i] for i in splits[0]])
+    _fit_task(task, labels, splits[0])
     if task.classes: check_classes(task, labels, splits)
     if task.classes and not task.per_token: warn_typos([n for o in names for n in o], len(df))
     if task.one_class: warn_conflicts(texts, labels)
@@ -136,8 +136,7 @@ def classifier_dls(
     groups = keys if group_col is None else row_keys(df, group_col)
     items = [TokenizedRow(ids=i, label=l, key=k, group=g, text=t, at=n)
              for n,(i,l,k,g,t) in enumerate(zip(ids, labels, keys, groups, texts))]
-    tfms = [[ReadText(text_col, task), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
-    return _dls(items, tfms, splits, tok, device, bs=bs, max_tokens=max_tokens, seed=seed)
+    return _labelled(items, splits, tok, task, text_col, label_col, device, bs=bs, max_tokens=max_tokens, seed=seed)
 
 # %% ../../nbs/data/04_block.ipynb #c0cb8347
 def encode_long(tok, texts, train, n=128, windows=16)->tuple: # (`tok` or one that reads windows, tokens of each text)
@@ -223,6 +222,36 @@ def _dls(items, tfms, splits, tok, device=None, after_batch=None, **kwargs):
     dsets = Datasets(items, tfms, splits=splits, dl_type=TokensDL, n_inp=1)
     return dsets.dataloaders(before_batch=PadTokens(tok), after_batch=after_batch, drop_last=False,
         device=device, **kwargs)
+
+# %% ../../nbs/data/04_block.ipynb #f93f4485
+def item_labels(ds)->list:
+    "List the labels of `ds`, of `classifier_dls` or a `DataBlock`"
+    if isinstance(first(ds.items), TokenizedRow): return [o['label'] for o in ds.items]
+    return [ds.tls[-1].decode(o) for o in ds.tls[-1]]
+
+def _fit_task(task, labels, train): task.fit(labels if task.classes else [labels[i] for i in train])
+
+def _labelled(items, splits, tok, task, text_col, label_col, device, **kwargs):
+    tfms = [[ReadText(text_col, task), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
+    return _dls(items, tfms, splits, tok, device, **kwargs)
+
+def _joined(a, b): return pd.concat([a, b]) if isinstance(a, pd.DataFrame) else L(a)+L(b)
+
+def all_rows(dls)->DataLoaders:
+    "Move the held-out rows of `dls` to training, but for the first"
+    train,valid,dl = dls.train_ds,dls.valid_ds,dls.train
+    if isinstance(first(train.items), TokenizedRow):
+        (texts,tok,*_),(labels,*_) = (tl.tfms.fs for tl in train.tls)
+        task = type(labels.task).from_dict(labels.task.to_dict())
+        items = sorted([*train.items, *valid.items], key=lambda o: o['at'])
+        held = [i for i,o in enumerate(items) if o['at']==min(v['at'] for v in valid.items)]
+        rest = [i for i in range(len(items)) if i not in held]
+        _fit_task(task, [o['label'] for o in items], rest)
+        return _labelled(items, [rest,held], tok, task, texts.cols, labels.cols, dls.device, bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
+    held = [tl._get([0]) for tl in valid.tls]
+    rest = [_joined(tl.items, v._get(list(range(1, len(v))))) for tl,v in zip(train.tls, valid.tls)]
+    sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp) for part in (rest,held))
+    return DataLoaders(*(o.new(ds) for o,ds in zip(dls.loaders, sets)), path=dls.path, device=dls.device)
 
 # %% ../../nbs/data/04_block.ipynb #d64d97f3
 class LazyRows:

@@ -20,7 +20,7 @@ from ..inference.answers import BasePredictor
 from ..learner.core import as_predictor
 from ..text.encode import is_pair
 from ..text.tokenizer import need_rust
-from .intervals import paired_bootstrap
+from ..stats import paired_bootstrap
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0008
 _alone = r'[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]' # characters of Thai, Japanese and Chinese

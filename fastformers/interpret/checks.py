@@ -19,7 +19,7 @@ from fastcore.foundation import L
 from ..data.labels import as_frame
 from ..files import Registry
 from .attribution import whole_texts
-from .intervals import wilson
+from ..stats import wilson
 from ..text.encode import read_column
 from ..text.readers import check_columns
 

@@ -21,7 +21,7 @@ from ..models.core import HFModel, LanguageModel
 from ..objectives.clm import default_objective
 from ..data.block import tokenizer_of
 from ..callback.auxiliary_lm import lm_on
-from .intervals import paired_bootstrap
+from ..stats import paired_bootstrap
 
 # %% ../../nbs/interpret/01_forgetting.ipynb #c6ef9b0e
 def _place(o):

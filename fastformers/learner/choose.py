@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 import numpy as np, pandas as pd
 from fastai.basics import Learner, no_random, patch
-from ..callback.schedule import Schedule, schedules
+from ..callback.schedule import Schedule
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
 from ..data.block import reads_pairs, tokenizer_of
@@ -134,6 +134,8 @@ def plan(self:Learner,
     res['schedule'] = choose_schedule(is_lm, model.new_head, init[0], schedule)
     windows_of = tok.max_len if any(isinstance(o, SampleWindow) for o in self.cbs) else None
     res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, is_lm, windows_of, epochs)
-    res |= dict(minutes=given(minutes), lr=choose_lr(model, lr), bs=given(bs, 16), anneal=given(anneal, 'linear_warmup'),
+    rate,why = choose_lr(model, lr)
+    if lr is None and self.lr!=rate: rate,why = self.lr,'the rate of the learner'
+    res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16), anneal=given(anneal, 'linear_warmup'),
                 discr=given(discr, 1.11), calibrate=given(calibrate, False), refit=given(refit), seed=given(seed, 42))
     return Plan(res)

@@ -14,7 +14,7 @@ import numpy as np, pandas as pd, torch
 from ..inference.predictor import Predictor
 from ..interpret.attention import gated, head_projections
 from ..interpret.attribution import whole_texts
-from ..interpret.slices import score_rows
+from ..learner.evaluate import score_rows
 from ..learner.core import as_predictor
 from ..models.core import ModelInputs
 from ..models.families import block_modules

@@ -15,7 +15,7 @@ import pandas as pd
 from fastcore.meta import delegates
 from ..hub import default_arch
 from ..ulmfit.recipe import TaskConfig
-from ..interpret.intervals import paired_bootstrap, verdict
+from ..stats import paired_bootstrap, verdict
 from ..ulmfit.stage import fine_tune_classifier
 
 # %% ../../nbs/papers/10_stilts.ipynb #19ee776b

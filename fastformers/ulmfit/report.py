@@ -15,7 +15,7 @@ import numpy as np, pandas as pd
 from matplotlib.figure import Figure
 from ..files import to_json, write_json, write_text
 from ..inference.stage_json import versions
-from ..interpret.intervals import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
+from ..stats import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
 from .record import markdown_table, mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0

@@ -25,9 +25,10 @@ from ..models.load import load_config
 from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
-from .record import Meter, Stage, begin
+from ..callback.progress import Meter
+from .record import Stage, begin
 from .report import Report
-from .scores import tfidf_scores
+from ..learner.evaluate import tfidf_scores
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
 from .stage import named_task, small_config, task_dls, task_learner, test_frames, test_rows
 

@@ -12,16 +12,16 @@ __all__ = ['small_config', 'pretrain_lm', 'fine_tune_lm', 'named_task', 'with_pa
            'test_rows', 'labelled_dl', 'first_texts', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
-import logging, math, shutil, warnings
+import logging, shutil, warnings
+from inspect import signature
 from collections import Counter
 from copy import copy
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
-from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, no_random, set_seed
+from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
 from fastcore.basics import noop
-from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
@@ -29,21 +29,21 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..args import check_args
 from ..callback.auxiliary_lm import AuxiliaryLM
-from ..callback.contrastive import Contrastive
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, StopAtNaN, quiet, script_progress
+from ..callback.progress import Diverged, Meter, fmt_time, quiet, script_progress
 from ..callback.resume import Resume
-from ..callback.schedule import discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
-from ..data.block import classifier_dls, lm_dls, reads_pairs, tokenizer_of
-from ..callback.windows import SampleWindow
+from ..callback.schedule import now
+from ..data.block import all_rows, classifier_dls, lm_dls
 from ..data.labels import as_frame, checked, find_task, lm_rows, lm_texts, mark_valid, named, new_tests
 from ..data.labels import read_labels, score_new, split_rows, warn_leak, warn_typos, warn_untrained
 from ..files import check_dir, is_main_process, mark_checkpoints
-from ..learner.evaluate import evaluation, reports
+from ..learner.evaluate import evaluate, reports, tfidf_scores
 from ..learner.core import as_predictor, classifier_learner, lm_learner
-from ..learner.calibration import best_temperature, check_rows # and `calibrate`
-from ..learner.choose import choose_contrastive, choose_epochs, choose_head_init, choose_lr, choose_schedule
+from ..learner.calibration import check_rows
+from ..learner.choose import choose_head_init, choose_lr # and `Learner.plan`
+from ..learner.judge import check_labelled, judge, trivial_score
+from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
 from ..learner import counts # `start_from_counts`
 from ..models.adapters import adapter_methods
@@ -60,12 +60,11 @@ from ..inference.baseline import TextBaseline
 from ..inference.predictor import Ensemble
 from ..inference.stage_json import read_stage
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
-from ..interpret.intervals import fmt
+from ..stats import fmt
 from ..interpret.probes import row_means
-from .record import Meter, Stage, fmt_time
+from .record import Stage
 from ..tasks.core import Task, listed, task_of
 from ..text.readers import check_columns
-from .scores import evaluate, row_score, tfidf_scores
 
 _log = logging.getLogger(__name__)
 
@@ -93,152 +92,26 @@ def _sizes(dls):
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
+def _stage(learn, c, name, seed, meter, begin=noop, **facts):
+    "Train `learn` by its plan with the settings `c`, and return the record of a stage that began with `meter`"
+    base,known,asked = learn.lineage,settings(type(c)),vars(c)
+    parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
+    plan = learn.plan(seed=seed, **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
+    for k,v in asked.items(): # what was not chosen is as asked, or the default of this stage
+        if plan.settings.get(k, (v,'default'))[1] in ('as asked','default'):
+            plan.settings[k] = v,'default' if v==known[k].default else 'as asked'
+    done = train(learn, plan, f'{name}, seed {seed}', meter, begin)
+    return Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn, plan=plan, **vars(done) | facts)
+
 def _verdict(learn, stage, tfidf):
-    "Compare a classifier with the largest class or the mean, its probe and TF-IDF, and say why it may be worse"
-    task,rivals,what,n = learn.model.task,{},stage.score_name.lstrip('-'),len(stage.score)
-    sign = -1 if what!=stage.score_name else 1 # of errors, scores are negative
-    if task.multi_label and not task.at_least_one: _check_labelled(learn, stage.name)
-    if task.one_class:
-        stage.majority = max(Counter(int(o) for o in learn.dls.valid_ds.tls[-1]).values())/n
-        rivals['largest class'] = stage.majority
-    if task.target_scale:
-        y = torch.stack([torch.as_tensor(o) for o in learn.dls.valid_ds.tls[-1]]).float()
-        rivals['mean'] = task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).mean().item()
+    "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
+    task = learn.model.task
+    if task.multi_label and not task.at_least_one: check_labelled(learn, stage.name)
+    rivals = trivial_score(learn, len(stage.score))
+    stage.majority = rivals.get('largest class', 0.)
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
-    if not rivals: return
-    best,score,loss,faults = max(rivals, key=rivals.get),stage.score.mean(),stage.losses,[]
-    poor = 'largest class' in rivals and score<=rivals['largest class']<1
-    if poor: # one class for all rows is right at most so often
-        with evaluation(learn): found = learn.get_preds(with_decoded=True)[2].unique()
-        if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
-    if (less := rivals[best]-score)>.01:
-        rows = f', by {round(less*n)} of {n} rows' if what=='accuracy' else ''
-        side = 'below' if sign>0 else 'above'
-        faults.append(f"{what} {sign*score:.2f} is {side} that of the {best}, {sign*rivals[best]:.2f}{rows}")
-    elif poor and not faults: faults.append(f"{what} {score:.2f} is that of the largest class")
-    trained = faults and stage.losses and not stage.probe_kept
-    if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
-    steps = len(loss)*(1+stage.contrasted)
-    if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
-    beside = ', '.join(f'{k} {sign*v:.2f}' for k,v in rivals.items())
-    if stage.cross_validated: beside += f", probe in five folds of all rows {stage.cross_validated:.2f}"
-    if faults: _log.warning(f"{stage.name}: {'; '.join(faults)} ({beside} on the same {n} rows)")
-    else: _log.info(f"{stage.name}: {stage.interval()}, beside {beside}")
-
-def _check_labelled(learn, name):
-    "Warn if a classifier of several labels gives many more rows no label than have none"
-    with evaluation(learn): scores,y = learn.get_preds()
-    none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.decide(scores), y))
-    if none>true+.1:
-        _log.warning(f"{name}: {none:.0%} of the validation rows get no label, and {true:.0%} have none: "
-                     "train longer, or pass a lower `threshold` when you predict")
-
-def _worse(a, b):
-    "Check whether the row scores `a` are below those of `b` by a sign test at 1 %"
-    lower,higher = int((a<b).sum()),int((a>b).sum())
-    return lower>higher and binomtest(lower, lower+higher).pvalue<.01 # 8 rows to 0
-
-def _unlikely(task, out, y, loss): # `out`: outputs; few rows are enough, if they are clear
-    "Check whether targets `y` are 100 times less likely by `out`, at the best temperature, than at the mean `loss` of a rival"
-    best = float(task.loss_func()(out, y)) if task.target_scale else best_temperature(task, out, y)[1]
-    more = math.log(best/max(loss, 1e-9))/2 if task.target_scale else best-loss # of normal errors, whose width fits
-    return y.numel()*more>math.log(100)
-
-def _lost(learn, stage):
-    "Check whether training has lost what the probe could do, by the validation rows"
-    if not math.isfinite(stage.metrics['loss']) or _worse(stage.score, stage.score_before): return True
-    if stage.score.mean()>=stage.score_before.mean(): return False
-    if stage.losses and stage.losses[-1]>stage.losses[0]: return True # on its own training rows too
-    with evaluation(learn): out,y = learn.get_preds(act=noop)
-    return broadcast(_unlikely(learn.model.task, out, y, stage.before['loss']))
-
-def _contrast(learn, c, lr, epochs, **clock):
-    "Train texts of a class to have near vectors, then fit the output layer to them"
-    with learn.no_logging(), learn.removed_cbs(learn.cbs.filter(reports)): # the output layer does not follow: no score means anything
-        learn.fit_schedule(full_tune, lr, epochs, c.discr, linear_warmup, cbs=[Contrastive(), StopAtNaN()], **clock)
-    learn.fit_probe()
-
-def _fit(learn, c, stage, title, usual, reserved, took):
-    "Train `learn` with the settings `c`, and put schedule, curve and losses into `stage`"
-    schedule,n = schedules.find(usual if c.schedule is None else c.schedule),len(learn.splitter(learn.model))
-    table = table_for(schedule, n)*discriminative_lrs(n, c.discr)
-    minutes,sampled = c.minutes,any(isinstance(o, SampleWindow) for o in learn.cbs)
-    windows_of = tokenizer_of(learn.dls).max_len if sampled else None
-    total,_ = choose_epochs(learn.dls.train, objective_of(learn.dls) is not None, windows_of, c.epochs)
-    part = .5 if stage.contrasted else 1
-    stage.schedule = table.rescale(total*part)
-    length = fmt_time(60*minutes) if minutes else f"{total:.3g} epochs"
-    if stage.contrasted: length += ', the first half with a contrastive loss'
-    if took and not minutes and not sampled:
-        # a training step costs about three forward passes, `KeepVectors` as much again
-        passes = total*(6 if any(isinstance(o, KeepVectors) for o in learn.cbs) else 3)
-        length += f", about {fmt_time(passes*took*stage.data['training tokens']/stage.data['validation tokens'])}"
-    if getattr(c, 'refit', None): length += ', then as many on all rows'
-    _log.info(f"{title}: {length}, {len(learn.dls.train)} batches an epoch, "
-              f"schedule {_name(schedule)}, {n} layer groups, lr {stage.lr:g}")
-    clock = dict(minutes=minutes and part*minutes, reserved=part*reserved)
-    if stage.contrasted: _contrast(learn, c, stage.lr, total*part, **clock)
-    learn.fit_schedule(stage.schedule, stage.lr, anneal=c.anneal, cbs=StopAtNaN(), **clock)
-    done = learn.train_iter/len(learn.dls.train)
-    if minutes or done<stage.schedule.total-1/len(learn.dls.train): stage.schedule = table.rescale(done)
-    rec = learn.recorder
-    stopped = not minutes and len(rec.values)<learn.n_epoch # by a callback
-    if stopped: stage.schedule = stage.schedule.rescale(len(rec.values))
-    names = list(rec.metric_names[1:-1]) # an epoch that a callback cut short has no figures
-    stage.curve = pd.DataFrame([[*o] for o in rec.values if len(o)==len(names)], columns=names).astype(float)
-    stage.curve.insert(0, 'epoch', np.minimum(np.arange(1, len(stage.curve)+1), stage.schedule.total))
-    stage.losses = [float(o) for o in rec.losses]
-
-def _chose(stage, says, level=logging.INFO):
-    "Log what the validation rows chose, and keep it for the table"
-    _log.log(level, f"{stage.name}, seed {stage.seed}: {says}")
-    stage.chosen.append(says)
-
-def _train(learn, c, name, seed, meter, **facts):
-    "Train and evaluate `learn` with the settings `c`, and return the record of a stage that began with `meter`"
-    base,is_lm = learn.lineage,objective_of(learn.dls) is not None
-    took = 0.
-    parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
-    stage = Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn,
-                  score_name=row_score(learn)[0], lr=learn.lr if c.lr is None else c.lr, **facts)
-    begin = 'random' if is_lm or not learn.model.new_head else _head_init(c, learn.model.task)
-    probe = begin!='random'
-    if probe:
-        learn.fit_probe()
-        weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
-    usual,_ = choose_schedule(is_lm, learn.model.new_head, begin)
-    title = f"{name}, seed {seed}"
-    if is_lm or probe:
-        began = now()
-        stage.before,stage.score_before,_ = evaluate(learn)
-        took = now()-began
-    few = probe and not len(base.seen) and learn.model.task.one_class and len(learn.dls.train_ds)<=max(200, 10*learn.model.task.n_out)
-    if few: stage.cross_validated = learn.cross_validate_probe().mean()
-    stage.contrasted = begin=='contrastive' or few and c.head_init is None and choose_contrastive(learn, begin, c.schedule)[0]
-    if is_lm and c.embeddings=='counts': learn.start_from_counts()
-    if c.epochs==0 and not probe: raise ValueError(f"{name}: `epochs` 0 is for the probe alone, and there is none")
-    if c.epochs==0: stage.lr = 0. # nothing but the probe
-    else:
-        # what is gone, validation at the end of the fit, evaluation after it, half of the rest for a training on all rows
-        reserved = now()-meter.time+2*took*(1+getattr(c, 'calibrate', False))
-        if getattr(c, 'refit', None) and c.minutes: reserved += max(60*c.minutes-reserved, 0)/2
-        try: _fit(learn, c, stage, title, usual, reserved, took)
-        except Diverged:
-            if not probe: raise
-    answering = Meter()
-    stage.metrics,stage.score,stage.weight = evaluate(learn)
-    if not is_lm: stage.answers = answering.read(1000/len(stage.score))
-    if probe and _lost(learn, stage):
-        learn.model.load_state_dict(weights)
-        stage.metrics,stage.score,stage.probe_kept = stage.before,stage.score_before,True
-        _chose(stage, f"training lowered the {stage.score_name} of the probe, so the probe is kept", logging.WARNING)
-    if not math.isfinite(stage.metrics['loss']):
-        raise ValueError(f"{name}: the loss is {stage.metrics['loss']} after training; try a lower `lr` than {stage.lr:g}")
-    if not is_lm and c.calibrate:
-        _chose(stage, f"the temperature {learn.calibrate():.3g} has the lowest loss")
-        stage.metrics,stage.score,stage.weight = evaluate(learn)
-    return stage
+    if rivals: judge(learn, stage, rivals, stage.name, stage.interval())
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True):
     "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
@@ -291,7 +164,9 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.mask_rate is None and c.objective in (None,'mlm'): objective.p = .2
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
-    return _finish(_train(learn, c, name, seed, meter), c, path, resume, meter)
+    def begin(learn):
+        if c.embeddings=='counts': learn.start_from_counts()
+    return _finish(_stage(learn, c, name, seed, meter, begin), c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
@@ -434,17 +309,12 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
 
 def _refit(stage, c, learn, path, test_dl, meter):
     "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
-    start,tried,n = now(),stage.learner,len(learn.dls.train)
-    if stage.before: learn.fit_probe()
-    def most(part=1): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
-    if stage.losses and not stage.probe_kept:
-        epochs = stage.schedule.total*len(tried.dls.train)/n
-        try:
-            if stage.contrasted: _contrast(learn, c, stage.lr, epochs, most=most(.5))
-            learn.fit_schedule(stage.schedule.rescale(epochs), stage.lr, anneal=c.anneal, cbs=StopAtNaN(), most=most())
-        except Diverged as e:
-            _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
-            learn = tried
+    start,tried = now(),stage.learner
+    def most(part=1.): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
+    try: train_again(learn, stage.plan, stage, len(tried.dls.train), most)
+    except Diverged as e:
+        _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
+        learn = tried
     learn.model.task.temperature = tried.model.task.temperature
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     stage.seconds += now()-start
@@ -501,7 +371,8 @@ def _better(second, first, texts, is_valid, n):
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without{loss}, "
             f"so the training {'with' if kept is second else 'without'} them is kept")
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
-    _chose(kept, says, logging.INFO if kept is second else logging.WARNING)
+    _log.log(logging.INFO if kept is second else logging.WARNING, f"{kept.name}, seed {kept.seed}: {says}")
+    kept.chosen.append(says)
     return kept
 
 @check_args
@@ -572,7 +443,7 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    stage = _train(learn, c, name, seed, meter, test_sets=sets, groups=groups)
+    stage = _stage(learn, c, name, seed, meter, test_sets=sets, groups=groups)
     if first is not None and scored:
         stage = _better(stage, first, labelled[L(text_col)[0]], labelled.is_valid, len(texts))
         if stage is first: df,learn = labelled,first.learner
@@ -580,17 +451,14 @@ def fine_tune_classifier(
     tried = scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     beside = path and Path(path).with_name(Path(path).name+'_tfidf')
     if path is not None and is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
-    if tried and _worse(stage.score, tfidf):
+    if tried and worse(stage.score, tfidf):
         rows = labelled if c.refit else labelled[~labelled.is_valid]
         best = TextBaseline.fit(task.texts(rows, text_col), read_labels(rows, label_col, task), task)
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(beside)}")
     if not c.refit: return stage
-    one = np.arange(len(df))==df.is_valid.argmax() # one row stays held out
     left = ', '.join(L(cbs).filter(reports).map(_name))
     if left: _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
-    with quiet('fastformers.data'): # warnings would repeat, and a table of figures on that one row would mislead
-        every = classifier_dls(df.assign(is_valid=one), tokenizer_of(dls), text_col, label_col, 'is_valid', bs=c.bs,
-                               seed=seed, task=task_of(dls))
-        kept = L(cbs).filter(reports, negate=True)
-        _refit(stage, c, task_learner(every, arch, c, cbs=kept, **how), path, test_dl, meter)
+    kept = L(cbs).filter(reports, negate=True)
+    with quiet('fastformers.data'): every = all_rows(learn.dls)
+    _refit(stage, c, task_learner(every, arch, c, cbs=kept, **how), path, test_dl, meter)
     return stage
