@@ -18,7 +18,7 @@ from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
 from ..data.block import reads_pairs, tokenizer_of
 from . import probe # `cross_validate_probe`
-from ..models.heads import LinearHead
+from ..models.heads import heads
 from ..objectives.core import objective_of
 
 # %% ../../nbs/learner/06_choose.ipynb #00f295dd
@@ -26,7 +26,7 @@ def choose_head_init(task, head=None, adapters=None, pairing='together', asked=N
     "Choose how a new output layer on a checkpoint begins"
     if asked is not None: return asked, 'as asked'
     if adapters: return 'random', 'adapters train from the start'
-    if head not in (None,'linear'): return 'random', 'a head of its own'
+    if head not in (None,'linear') and not getattr(heads.find(head), 'probes', False): return 'random', 'a head of its own'
     numbers = task.target_scale and pairing in (None,'together')
     if task.one_class or task.multi_label or numbers: return 'probe', 'one layer is fitted exactly, in seconds'
     return 'random', 'no linear model for this task or pairing'
@@ -123,12 +123,11 @@ def plan(self:Learner,
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
     res = {'max_len':(tok.max_len, long), 'windows':(tok.windows, long), 'pairing':(tok.pairing, 'as the data were built')}
+    head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm or not model.new_head: init = 'random','a language model' if is_lm else 'the head of the checkpoint is kept'
     else:
-        head = None if isinstance(getattr(model, 'head', None), LinearHead) else 'other'
         init = choose_head_init(model.task, head, model.adapters, tok.pairing, head_init)
-    head = type(getattr(model, 'head', model.hf)).__name__
-    res |= dict(head=(head, 'as the learner was made'), head_init=init)
+    res |= dict(head=(type(head).__name__, 'as the learner was made'), head_init=init)
     asked = head_init is not None or is_lm
     res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0], schedule)
     res['schedule'] = choose_schedule(is_lm, model.new_head, init[0], schedule)

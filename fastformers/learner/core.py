@@ -286,7 +286,7 @@ def classifier_learner(
     init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
     if init=='probe': learn.add_cb(ProbeFirst(model))
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
-    if tok.sampled and isinstance(getattr(model, 'head', None), LinearHead): learn.add_cb(SampleWindow())
+    if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.make = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
                                 loss_func=loss_func, head_init=head_init, lr=lr, hidden_states=hidden_states, **kwargs)
