@@ -76,12 +76,13 @@ class Lineage(Callback):
         self.seen = read_keys(path) if path and loaded else np.zeros(0, np.uint64)
     def after_create(self): self.own = [*self.learn.cbs]
     def before_fit(self):
-        if not in_fit(self): return
+        self.pending = None
+        if not in_fit(self) or self.opt is None: return # `summary` calls it too
         o,cbs = self.opt,[cb for cb in self.learn.cbs if cb not in self.own]
         self.pending = Fit(self.n_epoch, o.frozen_idx, [dict(h) for h in o.hypers], cbs)
     def after_fit(self):
         fit,self.pending = self.pending,None
-        if fit and not any(isinstance(cb, LRFinder) for cb in fit.cbs): self.history.append(fit)
+        if fit and self.train_iter and not any(isinstance(cb, LRFinder) for cb in fit.cbs): self.history.append(fit)
     def __getstate__(self): return vars(self) | dict(make=None, history=[], own=[], pending=None) # for `export`
 
 def _check_tok(tok, model, arch):

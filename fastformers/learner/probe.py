@@ -107,7 +107,7 @@ class ProbeFirst(Callback):
     order,run_valid = -500,False # before other processes take their rows, and before `lr_find` keeps the weights
     def __init__(self, model): self.weight = output_layer(model).weight.detach().clone()
     def before_fit(self):
-        if not in_fit(self): return
+        if not in_fit(self) or self.opt is None: return # `summary` calls it too
         learn,weight = self.learn,output_layer(self.learn.model).weight
         learn.remove_cb(self)
         if weight.shape!=self.weight.shape or not torch.equal(weight.cpu(), self.weight.cpu()): return
