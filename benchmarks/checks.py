@@ -24,12 +24,12 @@ def named(df):
 
 def fit(arm, df, more, seed, arch):
     "Train a classifier on the labelled rows `df`, with `more` texts without labels for `consistency`"
-    from fastformers.data.labels import mark_valid
+    from fastformers.data.rows import Rows as DataRows
     from fastformers.interpret.checks import augment
     from fastformers.learner.core import as_predictor
     from fastformers.papers.uda import Consistency
     from fastformers.ulmfit.stage import fine_tune_classifier
-    df = mark_valid(df, 'label')
+    df = DataRows(df).hold_out().frame
     if arm=='copies': df = augment(df, which=changes)
     cbs = Consistency(more, which=changes, anneal=False) if arm=='consistency' else None
     return as_predictor(fine_tune_classifier(df, arch, seed=seed, cbs=cbs).learner)

@@ -13,7 +13,7 @@ import tempfile, torch
 from classify import Rows as Table
 from common import *
 from fastformers.compare import entries as ways
-from fastformers.compare.entries import Rows, entries, entry
+from fastformers.compare.entries import EntryRows, entries, entry
 from fastformers.data.labels import find_task, read_labels
 from fastformers.text.encode import read_column
 from fastformers.ulmfit.recipe import Recipe
@@ -162,7 +162,7 @@ def labelled(name, n, seed, args):
     pair = 'text' not in train
     texts = [] if pair else train.text.sample(min(15000, len(train)), random_state=0).tolist()
     recipe = Recipe().replace(model=dict(arch=args.arch), lm=dict(epochs=args.epochs))
-    return Rows(draw(train, n, seed), task, recipe, ['text_a','text_b'] if pair else 'text', seed=seed, unlabelled=texts, work=Path(args.work)/f'{name}-{args.arch}'), test if args.final else dev
+    return EntryRows(draw(train, n, seed), task, recipe, ['text_a','text_b'] if pair else 'text', seed=seed, unlabelled=texts, work=Path(args.work)/f'{name}-{args.arch}'), test if args.final else dev
 
 def run(args, table):
     best = {}
@@ -210,6 +210,7 @@ def near(args, table):
     from fastformers.inference.baseline import TextBaseline
     from fastformers.inference.predictor import Ensemble
     from fastformers.learner.core import as_predictor
+    from fastformers.data.rows import Rows as DataRows
     from fastformers.ulmfit.stage import task_dls, task_learner
     class Kappa(logging.Handler):
         def emit(self, o): self.said = o.getMessage().split()[-1]
@@ -219,7 +220,7 @@ def near(args, table):
             rest = sets[key['set']][1]()[0].drop_duplicates('text')
             rest = rest[~rest.text.isin(rows.df.text)].sample(frac=1, random_state=0)
             texts,true,c = rest.text[:5000].tolist(),rest.label[:5000].astype(str).to_numpy(),rows.recipe.classifier
-            learn = task_learner(task_dls(rows.frame, rows.arch, c, task=rows.task), rows.arch, c)
+            learn = task_learner(task_dls(DataRows(rows.frame, task=rows.task).hold_out(), rows.arch, c), rows.arch, c)
             log,handler = logging.getLogger('fastformers.learner.spread'),Kappa()
             log.addHandler(handler)
             log.setLevel(logging.INFO)

@@ -24,7 +24,7 @@ from fastformers.text.encode import HFTokenizer
 from fastformers.text.readers import read_texts
 from fastformers.ulmfit import recipe as recipes_page
 from fastformers.ulmfit.recipe import Recipe, read_recipe
-from fastformers.ulmfit.stage import named_task
+from fastformers.data.rows import Rows
 
 package = str(Path(fastformers.__file__).parent)
 char = st.one_of(st.characters(), st.characters(categories=['Cs']), st.sampled_from('\x00\u200f\u202e\ufeff\u2028אبع한😀'))
@@ -120,7 +120,7 @@ def labels(_):
     "Read labels of every kind for training and test, and fit a linear model on them"
     def case(train, test, task):
         df,other = (pd.DataFrame(dict(text=[f'text {i} {o}' for i,o in enumerate(ls)], label=pd.Series(ls, dtype=object))) for ls in (train,test))
-        found = named_task(df, 'label', task, other)
+        found = Rows(df, task=task).add_test(other).task
         dls = classifier_dls(df, tiny_tok(), bs=8, device='cpu', task=found)
         assert len(dls.train.one_batch())==2
     return case, st.tuples(label, label, st.sampled_from([None,None,None,'single','multi','regression','tags','choice']))

@@ -5,7 +5,8 @@ from fastformers.compare.curve import label_curve
 from fastformers.compare.entries import folds
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import HFTextBlock, classifier_dls
-from fastformers.data.labels import deal, find_task, mark_valid, split_rows
+from fastformers.data.labels import deal, find_task, split_rows
+from fastformers.data.rows import Rows
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
 from fastformers.stats import mean_interval, paired_bootstrap
@@ -133,7 +134,7 @@ def test_a_directory_knows_what_it_was_trained_on(door, tiny, tmp_path):
 @pytest.fixture(scope='module')
 def trained(tiny, tmp_path_factory): return written('stage', tiny, tmp_path_factory.mktemp('trained')/'all')[0]
 
-def held(df): return {*mark_valid(df, 'label').query('is_valid').text}
+def held(df): return {*Rows(df).hold_out().frame.query('is_valid').text}
 
 def test_rows_that_a_directory_was_trained_on_are_not_scored(trained, caplog):
     keys = {*read_keys(trained).tolist()}

@@ -14,7 +14,8 @@ from fastformers.text.corpora import intents
 from fastformers.ulmfit import run as run_module
 from fastformers.ulmfit.recipe import Recipe, TaskConfig, demo_recipe, read_recipe
 from fastformers.stats import paired_bootstrap
-from fastformers.data.labels import find_task, lm_texts, mark_valid
+from fastformers.data.labels import lm_texts
+from fastformers.data.rows import Rows
 from fastformers.ulmfit.run import ulmfit
 from fastformers.learner.evaluate import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, with_pairing
@@ -285,8 +286,9 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
     texts = intents(41).text.tolist()
     pairs = pd.DataFrame(dict(a=texts[:-1], b=[o if i%2 else f'please {t}' for i,(t,o) in enumerate(zip(texts, texts[1:]))]))
     def reads(label, **kwargs):
-        rows = pairs.assign(label=label)
-        return with_pairing(TaskConfig(**kwargs), find_task(rows), rows, 'minilm', 'minilm', ['a','b'], 'label').pairing
+        rows = Rows(pairs.assign(label=label), text_col=['a','b'])
+        rows.is_valid = np.zeros(len(rows), bool)
+        return with_pairing(TaskConfig(**kwargs), rows, 'minilm', 'minilm').pairing
     near = np.where(pairs.index%2, 1., 4.5)+np.random.default_rng(0).random(40)/10
     assert reads(near)=='siamese' and reads(near, pairing='together')=='together'
     assert reads(near, epochs=0) is None # the probe alone
@@ -312,6 +314,6 @@ def test_numbers_are_compared_with_their_mean_and_tfidf(caplog):
     with caplog.at_level('INFO', 'fastformers'): stage = fine_tune_classifier(rows, 'wiki-mini', epochs=1, max_len=32)
     said = re.search(r'squared error ([\d.]+).*mean ([\d.]+), TF-IDF ([\d.]+), frozen probe ([\d.]+)', caplog.text)
     score,mean,tfidf,probe = map(float, said.groups())
-    y,held = rows.label,mark_valid(rows, 'label').is_valid
+    y,held = rows.label,Rows(rows).hold_out().is_valid
     assert abs(mean-((y[held]-y[~held].mean())**2).mean()/y[~held].var(ddof=0))<.01
     assert abs(score+stage.score.mean())<.01 and abs(probe+stage.score_before.mean())<.01 and tfidf>0

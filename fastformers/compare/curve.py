@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import Rows, deciding, labels_in, plan, scores_of
+from .entries import EntryRows, deciding, labels_in, plan, scores_of
 from ..args import check_args
 from ..learner.evaluate import row_scores
-from ..data.labels import as_frame, check_classes, find_task, lm_texts, mark_valid, score_new, warn_leak
+from ..data.labels import as_frame, check_classes, lm_texts, warn_leak
+from ..data.rows import Rows
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..stats import paired_bootstrap
-from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 
 _log = logging.getLogger(__name__)
@@ -105,31 +105,29 @@ def label_curve(
 ) -> LabelCurve:
     "Score entries by the number of labels, on the same held-out rows"
     df,text_col,label_col = as_frame(df),split_columns(df, text_col),split_columns(df, label_col)
-    check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
-    task = find_task(df, label_col, task)
-    df = mark_valid(df, label_col, task, text_col, valid_col, group_col=group_col)
-    df,scored = score_new(df, arch, text_col)
-    if not scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
-    labels,train = labels_in(df, text_col, label_col, task),df[~df.is_valid]
-    warn_leak(task.texts(df, text_col), (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
+    table = Rows(df, text_col, label_col, task, group_col).hold_out(valid_col).leave_out_seen(arch)
+    task,df = table.task,table.frame
+    if not table.scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
+    labels,train = labels_in(table),df[~df.is_valid]
+    warn_leak(table.texts, table.splits)
     task.fit(labels)
-    if task.classes: check_classes(task, labels, (np.flatnonzero(~df.is_valid), np.flatnonzero(df.is_valid)))
+    if task.classes: check_classes(task, labels, table.splits)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
         raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "
                          f"got {list(sizes)}")
-    texts,own = [],np.flatnonzero(~df.is_valid)
+    texts,own = [],table.splits[0]
     ways = plan(entries, [arch or default_arch], text_col, label_col)
     if (odd := [o.name for o in ways if o.of]):
         raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
     if unlabelled is not None: texts = lm_texts(df, own, unlabelled, None, text_col)[0]
-    y,held,rows = as_targets(task, labels)[df.is_valid],task.texts(df[df.is_valid], text_col),[]
+    y,held,rows = as_targets(task, labels)[df.is_valid],table.part(True)[0],[]
     with tempfile.TemporaryDirectory() as tmp:
         for e,n,seed in product(ways, sorted(sizes), seeds):
             few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)
             start = now()
             recipe = Recipe().replace(**e.recipe)
-            data = Rows(few, task, recipe, text_col, label_col, texts, seed, work=Path(tmp), group_col=group_col)
+            data = EntryRows(few, task, recipe, text_col, label_col, texts, seed, work=Path(tmp), group_col=group_col)
             with quiet():
                 if e.prepare: e.prepare(data)
                 scores,how = scores_of(e.fit(data), held, task)

@@ -21,8 +21,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import OutOfTime, Rows, code_hash, deciding, folds, labels_in, plan, scores_of
+from .entries import EntryRows, OutOfTime, code_hash, deciding, folds, labels_in, plan, scores_of
 from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_blank, warn_leak
+from ..data.rows import Rows
 from ..args import check_args
 from ..files import atomic_file, check_dir, content_hash, write_text
 from ..hub import default_arch
@@ -32,11 +33,9 @@ from ..inference.stage_json import read_stage, versions
 from ..stats import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
 from ..learner.evaluate import row_scores
 from ..interpret.slices import score_slices
-from ..text.readers import check_columns
 from ..ulmfit.recipe import Recipe, split_columns
 from ..callback.progress import Meter, fmt_time
 from ..ulmfit.record import begin, markdown_table
-from ..ulmfit.stage import named_task
 
 _log = logging.getLogger(__name__)
 
@@ -488,13 +487,12 @@ def leaderboard(
     start = now()
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
-    check_columns(df, text_col=text_col, label_col=label_col, group_col=group_col)
     if test is not None: test = as_frame(test)
     if path is not None: path = check_dir(path, 'compare.json')
-    task = named_task(df, label_col, task, test, text_col)
-    labels = labels_in(df, text_col, label_col, task)
+    table = Rows(df, text_col, label_col, task, group_col).add_test(test)
+    task,labels = table.task,labels_in(table)
     _check(df, task, labels, text_col, minutes)
-    warn_blank(task.texts(df, text_col))
+    warn_blank(table.texts)
     task.fit(labels)
     scored,parts = folds(df, labels, task, seeds, text_col, test, group_col)
     old = np.flatnonzero(trained_on(scored, archs, text_col))
@@ -529,7 +527,7 @@ def leaderboard(
         _load(path, board)
     with tempfile.TemporaryDirectory() as tmp:
         work = path/'work' if path else Path(tmp)
-        rows = Rows(df, task, text_col=text_col, label_col=label_col, group_col=group_col, unlabelled=texts, work=work)
+        rows = EntryRows(df, task, text_col=text_col, label_col=label_col, group_col=group_col, unlabelled=texts, work=work)
         run = _Runner(board, rows, scored, minutes, path, log, start)
         run.run()
         if board.winner:

@@ -8,7 +8,7 @@ A mean over the validation set does not say whether the difference between two m
 
 # %% auto #0
 __all__ = ['reports', 'evaluation', 'row_score', 'RowScores', 'evaluate', 'class_scores', 'stacked', 'row_scores', 'score_rows',
-           'tfidf_scores']
+           'linear_scores', 'tfidf_scores']
 
 # %% ../../nbs/learner/00_evaluate.ipynb #bc13e0c5
 import logging, math, threading
@@ -24,7 +24,8 @@ from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from torch.nn.utils.rnn import pad_sequence
 from ..callback.distributed import broadcast
-from ..data.labels import find_task, named, read_labels
+from ..data.labels import named, read_labels
+from ..data.rows import Rows
 from ..inference.baseline import TextBaseline, as_targets
 from ..objectives.core import objective_of
 from ..text.readers import check_columns
@@ -66,12 +67,16 @@ _lr_find = Learner.lr_find # fastai's own
 @patch
 @delegates(_lr_find)
 def lr_find(self:Learner, start_lr=1e-7, **kwargs):
-    "Find a learning rate as fastai does, and leave order of rows, random state and files of loggers as they were"
+    "Find a learning rate as fastai does, of all layers where the head alone is a probe, and leave the learner as it was"
     dl,random = self.dls.train,get_random_states()
+    probes = getattr(getattr(self.model, 'head', None), 'probes', False)
+    alone = probes and self.opt is not None and self.opt.frozen_idx==len(self.opt.param_lists)-1
     passes = vars(dl).get('passes') # of a `TokensDL`
     try:
+        if alone: self.unfreeze()
         with self.removed_cbs(self.cbs.filter(reports)): return _lr_find(self, start_lr, **kwargs)
     finally:
+        if alone: self.freeze()
         set_random_states(**random)
         if passes is not None: dl.seek(passes)
 
@@ -146,9 +151,15 @@ def score_rows(predictor, df, text_col='text', label_col='label')->tuple: # text
     return texts, labels, task.answers(scores, texts), row_scores(task, scores, as_targets(task, labels))
 
 # %% ../../nbs/learner/00_evaluate.ipynb #e2eea052
+def linear_scores(task, train, valid)->np.ndarray: # `(held-out rows,)`
+    "Score a `TextBaseline` of `train`, texts and labels, on those of `valid`"
+    task = copy(task)
+    if task.classes: task.labels = task.labels or sorted({n for o in (*train[1],*valid[1]) for n in task.names(o)})
+    model = TextBaseline.fit(*train, task)
+    return row_scores(model.task, model.scores(valid[0]), as_targets(model.task, valid[1]))
+
 def tfidf_scores(train, valid, text_col='text', label_col='label', task=None)->np.ndarray: # `(len(valid),)`
     "Score each row of `valid`, 1 if it is right, by a `TextBaseline` that is trained on `train`"
-    task = find_task(train, label_col, task)
-    labels,more = (read_labels(o, label_col, task) for o in (train,valid))
-    if task.classes: task.labels = task.labels or sorted({n for o in (*labels,*more) for n in task.names(o)})
-    return score_rows(TextBaseline.fit(task.texts(train, text_col), labels, task), valid, text_col, label_col)[3]
+    train = Rows(train, text_col, label_col, task)
+    valid = Rows(valid, text_col, label_col, train.task)
+    return linear_scores(train.task, (train.texts, train.labels), (valid.texts, valid.labels))

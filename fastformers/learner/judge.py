@@ -14,9 +14,8 @@ from collections import Counter
 import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, no_random, patch
 from ..data.block import item_labels, item_texts
-from ..inference.baseline import TextBaseline, as_targets
 from .choose import choose_head_init
-from .evaluate import evaluate, evaluation, row_score, row_scores
+from .evaluate import evaluate, evaluation, linear_scores, row_score
 from .train import Training
 from ..stats import mean_interval
 
@@ -66,11 +65,9 @@ def check_labelled(learn, title):
 # %% ../../nbs/learner/09_judge.ipynb #98a73963
 def _linear_scores(learn, most=5000):
     "Score a linear model of words on the held-out rows, None where the task has none or rows are more than `most`"
-    task,train,valid = learn.model.task,learn.dls.train_ds,learn.dls.valid_ds
-    labels = item_labels(train)
-    if not task.has_linear or task.per_token or len(train)>most or len({*map(str, labels)})<2: return
-    model = TextBaseline.fit(item_texts(train), labels, task)
-    return row_scores(task, model.scores(item_texts(valid)), as_targets(task, item_labels(valid)))
+    task,train,valid = learn.model.task,*((item_texts(o), item_labels(o)) for o in (learn.dls.train_ds, learn.dls.valid_ds))
+    if not task.has_linear or task.per_token or len(train[0])>most or len({*map(str, train[1])})<2: return
+    return linear_scores(task, train, valid)
 
 def _probe_scores(learn):
     "Score the frozen probe of the network that `learn` began with, None where there can be none"

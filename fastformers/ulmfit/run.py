@@ -17,7 +17,8 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.distributed import barrier, broadcast
-from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, mark_valid, new_tests, score_new
+from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, new_tests
+from ..data.rows import Rows
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
 from ..learner.core import classifier_learner
@@ -28,9 +29,9 @@ from .recipe import Recipe, as_recipe, split_columns
 from ..callback.progress import Meter
 from .record import Stage, begin
 from .report import Report
-from ..learner.evaluate import tfidf_scores
+from ..learner.evaluate import linear_scores
 from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
-from .stage import named_task, small_config, task_dls, task_learner, test_frames, test_rows
+from .stage import small_config, task_dls, task_learner, test_frames, test_rows
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
 @check_args
@@ -60,19 +61,16 @@ def ulmfit(
     if seeds is not None: r = r.replace(run=dict(seeds=seeds))
     seeds = list(r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
-    task = named_task(df, label_col, r.classifier.task, tested, text_col)
-    df = mark_valid(df, label_col, task, text_col, valid_col or r.data.valid_col, r.classifier.valid_pct,
-                    group_col or r.data.group_col)
-    df,scored = score_new(df, archs, text_col)
-    if not scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
-    train = np.flatnonzero(~df.is_valid)
-    texts,dropped = lm_texts(df, train, unlabelled, tested, text_col)
+    rows = Rows(df, text_col, label_col, r.classifier.task, group_col or r.data.group_col).add_test(tested)
+    rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
+    if not rows.scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
+    df,task = rows.frame,rows.task
+    texts,dropped = lm_texts(df, rows.splits[0], unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']
     data = dict(labelled=df[cols].values, LM_texts=texts, test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
-        names = dict(text_col=text_col, label_col=label_col)
-        run = _Run(r, df, test, arch, Path(path or broadcast(tmp)), seeds, names, task, group_col or r.data.group_col)
+        run = _Run(r, rows, test, arch, Path(path or broadcast(tmp)), seeds)
         run.check()
         if is_main_process(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         barrier()
@@ -89,15 +87,16 @@ def ulmfit(
 
 class _Run:
     "Hold the data, settings and directory of one call of `ulmfit`"
-    def __init__(self, r, df, test, arch, root, seeds, cols, task, group_col):
-        self.r,self.df,self.test,self.arch,self.root,self.seeds,self.cols = r,df,test,arch,root,seeds,cols
-        self.task,self.group_col = task,group_col
+    def __init__(self, r, rows, test, arch, root, seeds):
+        self.r,self.rows,self.test,self.arch,self.root,self.seeds = r,rows,test,arch,root,seeds
+        self.df,self.task = rows.frame,rows.task
+        self.cols = dict(text_col=rows.text_col, label_col=rows.label_col)
         self.tested,self.sets = test_rows(test)
         self.stages = []
 
     def dls(self, arch, c=None):
         "Build the data of the classifier with the settings `c`, by default the recipe's"
-        return task_dls(self.df, arch, c or self.r.classifier, task=self.task, **self.cols)
+        return task_dls(self.rows, arch, c or self.r.classifier)
 
     def check(self):
         "Build data and learner of the classifier, to find mistakes before training"
@@ -153,17 +152,19 @@ class _Run:
                 if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
                 with checked(): # by `check`
                     self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
-                               group_col=self.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
+                               group_col=self.rows.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
 
     def tfidf(self):
         "Score TF-IDF with logistic regression on the same rows"
-        meter,held = Meter(),self.df.is_valid
-        train,valid = self.df[~held],self.df[held]
-        hits = tfidf_scores(train, pd.concat([valid, self.tested]), **self.cols, task=self.task)
-        (score,test),price = np.split(hits, [len(valid)]),meter.read()
+        meter,train,valid = Meter(),self.rows.part(False),self.rows.part(True)
+        if self.test is not None:
+            more = Rows(self.tested, **self.cols, task=self.task)
+            valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
+        n = sum(self.rows.is_valid)
+        (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
         what = 'accuracy' if self.task.one_class else 'f1_samples'
         tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
-        data = {'training rows':len(train), 'validation rows':len(valid)}
+        data = {'training rows':len(train[0]), 'validation rows':int(n)}
         self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score, price=price,
                                  score_name=self.task.score_name, seconds=price['seconds'], **tested))
 
