@@ -4,6 +4,8 @@ from fastai.basics import Learner
 from fastformers.cli import main
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
+from fastformers.data.rows import Rows
+from fastformers.learner.train import unlikely
 from fastformers.ulmfit import stage as stages
 from fastformers.ulmfit.recipe import Recipe, read_data
 from fastformers.ulmfit.record import Stage
@@ -48,10 +50,10 @@ def test_a_good_training_is_rarely_undone():
             y = torch.tensor([rng.choice(k, p=o/o.sum()) for o in true.softmax(1).numpy()])
             for noise in (.1,2.):
                 rival = true+noise*torch.tensor(rng.normal(0, 1, (n,k)))
-                undone.append(stages._unlikely(task, 3*true, y, float(task.loss_func()(rival, y))))
+                undone.append(unlikely(task, 3*true, y, float(task.loss_func()(rival, y))))
     assert len(undone)==1000 and np.mean(undone)<.01
     y = torch.arange(6)%3
-    assert stages._unlikely(SingleLabel([*'abc']), torch.zeros(6,3), y, .05) and not stages._unlikely(SingleLabel([*'abc']), torch.zeros(6,3), y, .9)
+    assert unlikely(SingleLabel([*'abc']), torch.zeros(6,3), y, .05) and not unlikely(SingleLabel([*'abc']), torch.zeros(6,3), y, .9)
 
 def spread(label=None):
     "Label all texts alike, or as the rows are"
@@ -77,8 +79,9 @@ def test_a_training_with_unlabelled_texts_is_kept_if_it_scores_higher(label, ref
 @pytest.mark.parametrize('loss,kept', [(.3,'with'), (.5,'without'), (.7,'without')])
 def test_a_tie_is_broken_by_the_loss_of_the_held_out_rows(loss, kept):
     def stage(loss): return Stage('c', 1, 'a', {}, score_name='accuracy', score=np.ones(4), metrics=dict(loss=loss))
-    first,second,texts,is_valid = stage(.5),stage(loss),pd.Series([*'abcdef']),pd.Series([False]*2+[True]*4)
-    res = stages._better(second, first, texts, is_valid, 9)
+    first,second,rows = stage(.5),stage(loss),Rows(pd.DataFrame(dict(text=[*'abcdef'], label=[*'xyxyxy'])))
+    rows.is_valid = np.arange(6)>1
+    res = stages._better(second, first, rows, 9)
     assert res is (second if kept=='with' else first) and f'loss {loss:.3f}, 0.500' in res.chosen[0]
 
 def test_texts_of_classes_without_a_row_are_left_out(tiny, caplog, monkeypatch):

@@ -106,6 +106,12 @@ def classifier_dls(
     rows = Rows(df, text_col, label_col, task, group_col)
     return rows_dls(rows.hold_out(valid_col, valid_pct), tok, bs, max_tokens, seed, device, **kwargs)
 
+def _fit_task(task, labels, train): task.fit(labels if task.classes else [labels[i] for i in train])
+
+def _labelled(items, splits, tok, task, text_col, label_col, device, **kwargs):
+    tfms = [[ReadText(text_col, task), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
+    return _dls(items, tfms, splits, tok, device, **kwargs)
+
 def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwargs)->DataLoaders:
     "Build data for a classifier from `rows` with held-out rows, as `classifier_dls` does"
     asked = isinstance(tok, HFTokenizer) or any(kwargs.get(k) is not None for k in ('max_len','windows'))
@@ -126,7 +132,7 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     if task.one_class: warn_conflicts(texts, labels)
     warn_blank(texts)
     warn_leak(texts, splits)
-    if asked or rows.pair or task.per_token: ids = tok.encode_batch(texts)
+    if asked or rows.pair or task.structured: ids = tok.encode_batch(texts)
     else: tok,ids = encode_long(tok, texts, splits[0])
     # texts of a pair that are read apart are cut one by one
     longest = [len(o) if tok.windows>1 else int(o.sequence_starts.cumsum(0).bincount().max()) for o in ids]
@@ -228,12 +234,6 @@ def item_labels(ds)->list:
     "List the labels of `ds`, of `classifier_dls` or a `DataBlock`"
     if isinstance(first(ds.items), TokenizedRow): return [o['label'] for o in ds.items]
     return [ds.tls[-1].decode(o) for o in ds.tls[-1]]
-
-def _fit_task(task, labels, train): task.fit(labels if task.classes else [labels[i] for i in train])
-
-def _labelled(items, splits, tok, task, text_col, label_col, device, **kwargs):
-    tfms = [[ReadText(text_col, task), tok], [ReadLabel(task, label_col), *task.block().type_tfms]]
-    return _dls(items, tfms, splits, tok, device, **kwargs)
 
 def _joined(a, b): return pd.concat([a, b]) if isinstance(a, pd.DataFrame) else L(a)+L(b)
 
