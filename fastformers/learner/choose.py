@@ -26,7 +26,8 @@ def choose_head_init(task, head=None, adapters=None, pairing='together', asked=N
     "Choose how a new output layer on a checkpoint begins"
     if asked is not None: return asked, 'as asked'
     if adapters: return 'random', 'adapters train from the start'
-    if head not in (None,'linear') and not getattr(heads.find(head), 'probes', False): return 'random', 'a head of its own'
+    own = head=='hf' or head not in (None,'linear') and not getattr(heads.find(head), 'probes', False)
+    if own: return 'random', 'a head of its own'
     numbers = task.target_scale and pairing in (None,'together')
     if task.one_class or task.multi_label or numbers: return 'probe', 'one layer is fitted exactly, in seconds'
     return 'random', 'no linear model for this task or pairing'
