@@ -125,7 +125,8 @@ def plan(self:Learner,
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
     res = {'max_len':(tok.max_len, long), 'windows':(tok.windows, long), 'pairing':(tok.pairing, 'as the data were built')}
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
-    if is_lm or not model.new_head: init = 'random','a language model' if is_lm else 'the head of the checkpoint is kept'
+    if is_lm: init = 'random','a language model'
+    elif not model.new_head: init = 'random','the head of the checkpoint is kept' if model.loaded.loaded else 'random weights'
     else:
         init = choose_head_init(model.task, head, model.adapters, tok.pairing, head_init)
     res |= dict(head=(type(head).__name__, 'as the learner was made'), head_init=init)
