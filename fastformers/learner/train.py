@@ -208,6 +208,7 @@ def refit(self:Learner)->Learner: # it has one held-out row, since a learner nee
     history = self.lineage.history
     if not history: raise ValueError("this learner was not trained; call a fit first")
     new = self.lineage.make(all_rows(self.dls))
+    new.logger = self.logger
     known = {type(o) for o in new.cbs}
     own = [o for o in self.cbs if type(o) not in known and not isinstance(o, (Resume,ProgressCallback)) and not reports(o)]
     new.add_cbs([copy(o) for o in own])
