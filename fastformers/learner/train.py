@@ -34,7 +34,7 @@ from ..objectives.core import objective_of
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/08_train.ipynb #e2dbeec9
-@dataclass
+@dataclass(kw_only=True)
 class Training:
     "Record a training: scores of held-out rows before and after it, losses, and what the held-out rows decided"
     before:dict = field(default_factory=dict) # Metrics before training, of a language model or a probe

@@ -18,6 +18,7 @@ from ..callback.resume import differences
 from ..callback.progress import fmt_time
 from ..callback.schedule import Schedule
 from ..learner.choose import Plan
+from ..learner.train import Training
 from ..files import content_hash, to_json, write_json, write_text
 from ..stats import fmt, mean_interval
 
@@ -75,35 +76,20 @@ def stage_table(named:dict)->pd.DataFrame: # of strings
 
 # %% ../../nbs/ulmfit/02_record.ipynb #3346e4ae
 @dataclass
-class Stage:
-    "Record one stage, with `score` and `weight` of each validation row for paired tests between stages"
+class Stage(Training):
+    "Record one stage: its training, with scores of rows for paired tests between stages, its data, settings and price"
     name:str # 'general LM', 'target LM', 'classifier', ..., 'TF-IDF'
     seed:int = 42
     parent:str = '' # Checkpoint or stage that it started from
     data:dict = field(default_factory=dict) # Number of rows and tokens in training and validation
-    before:dict = field(default_factory=dict) # Validation metrics before training
-    metrics:dict = field(default_factory=dict) # Validation metrics after training
     test:dict = field(default_factory=dict) # Metrics on test rows, if there were any
-    curve:pd.DataFrame = field(default_factory=pd.DataFrame) # Epochs: epoch, train_loss, valid_loss, metrics
-    losses:list = field(default_factory=list) # Smoothed training loss of each step
-    schedule:Schedule = field(default_factory=lambda: Schedule([1.])) # The schedule that was run
-    lr:float = 0.
     seconds:float = 0.
-    score:np.ndarray|None = None # One number per validation row, higher is better
-    weight:np.ndarray|None = None # Weight of each row: 1, or its number of predicted tokens for an LM
-    score_before:np.ndarray|None = None # `score` before training
     test_score:np.ndarray|None = None # `score` on test rows
     test_sets:list = field(default_factory=list) # The set of each test row, if there are several
     groups:dict = field(default_factory=dict) # Lists of the groups of the rows of `score` and `test_score`, if they have any
-    score_name:str = '' # Name of the weighted mean of `score`: 'accuracy', '-loss', ...
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
-    contrasted:bool = False # Did the first half of the steps use a contrastive loss?
-    probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     majority:float = 0. # Share of the most frequent label in the validation rows
-    chosen:list = field(default_factory=list) # Sentences on what the validation rows chose, shown under the table
-    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, up to 200 or ten a class
     price:dict = field(default_factory=dict) # Of training, as `Meter.read` returns it
-    answers:dict = field(default_factory=dict) # The same of a thousand validation rows, for a classifier
     plan:Plan|None = None # Settings and their reasons
     path:Path|None = None # Its directory
     learner:Learner|None = None # The fastai `Learner`, trained
