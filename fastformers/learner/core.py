@@ -68,6 +68,7 @@ class Fit:
 class Lineage(Callback):
     "Record the origin of the weights: `parent`, the name of the arch, `stage`, its `stage.json`, `seen`, its `read_keys`, and each fit"
     make = None # `make(dls, **kwargs)` returns a learner as this one was made, from the same weights
+    lr = None # The rate that was asked for
     def __init__(self, arch, revision='main', loaded=True):
         self.history,self.own,self.pending = [],[],None
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
@@ -270,7 +271,7 @@ def classifier_learner(
     if head not in ('hf','linear'): head = heads.find(head)
     if head=='hf' and tokenizer_of(dls).multi_sequence and not task.structured:
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
-                         "or build the dls without `windows` and `pairing`")
+                         "or build the dls with windows=1 and without `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head!='hf':
             return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
@@ -289,6 +290,7 @@ def classifier_learner(
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
     learn.dls = _new_rows(dls, learn.lineage.seen)
+    learn.lineage.lr = lr
     learn.lineage.make = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
                                 loss_func=loss_func, head_init=head_init, lr=lr, hidden_states=hidden_states, **kwargs)
     return learn
@@ -392,7 +394,7 @@ def load_encoder(self:Learner, path)->Learner:
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
-    self.lineage.make,self.lineage.own = partial(_loaded, old.make, path),[*old.own, self.lineage]
+    self.lineage.make,self.lineage.own,self.lineage.lr = partial(_loaded, old.make, path),[*old.own, self.lineage],old.lr
     return self
 
 def _loaded(make, path, dls, **kwargs): return make(dls, **kwargs).load_encoder(path)

@@ -1,0 +1,170 @@
+"A learner made by hand: its first fit begins from the probe by whichever verb it is called, and `fit_plan` trains as a stage does"
+import json
+import pytest, torch
+from fastai.basics import Callback, ColReader, ColSplitter, DataBlock, CategoryBlock, load_learner, nn
+from fastai.callback.fp16 import MixedPrecision
+from fastai.callback.tracker import EarlyStoppingCallback, SaveModelCallback
+from fastai.torch_core import set_seed
+from transformers import AutoModel
+from fastformers.callback.resume import Resume
+from fastformers.callback.schedule import gradual_unfreeze
+from fastformers.data.block import HFTextBlock, classifier_dls
+from fastformers.learner.choose import Plan
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.probe import ProbeFirst, output_layer
+from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
+from fastformers.ulmfit.stage import fine_tune_classifier
+
+pytestmark = pytest.mark.exact
+df = tiny_df()
+
+@pytest.fixture(scope='module')
+def arch(tmp_path_factory):
+    "A tiny checkpoint"
+    d = tmp_path_factory.mktemp('arch')/'tiny'
+    set_seed(1)
+    AutoModel.from_config(tiny_arch('bert')).save_pretrained(d)
+    tiny_tok('bert').save_pretrained(d)
+    return str(d)
+
+def learner(arch, df=df, dls=None, text_col='text', label_col='label', pairing='together', **kwargs):
+    set_seed(3)
+    if dls is None: dls = classifier_dls(df, arch, text_col=text_col, label_col=label_col, pairing=pairing, bs=8, device='cpu')
+    return classifier_learner(dls, arch, **dict(precision='fp32')|kwargs)
+
+def weights(learn): return output_layer(learn.model).weight.detach().cpu().clone()
+def same(a, b): return torch.equal(weights(a) if hasattr(a, 'model') else a, weights(b) if hasattr(b, 'model') else b)
+
+def frozen_fit(learn):
+    learn.freeze()
+    learn.fit(1, 0.)
+
+def frozen_to_fit(learn):
+    learn.freeze_to(-2)
+    learn.fit_one_cycle(1, 0.)
+
+def found_fit(learn):
+    learn.lr_find(num_it=5, show_plot=False)
+    learn.fit(1, 0.)
+
+def summed_fit(learn):
+    learn.summary()
+    learn.fit(1, 0.)
+
+def half_fit(learn): learn.to_bf16().fit(1, 0.)
+
+verbs = dict(
+    fit = lambda o: o.fit(1, 0.),
+    fit_one_cycle = lambda o: o.fit_one_cycle(1, 0.),
+    fine_tune = lambda o: o.fine_tune(1, 0.),
+    fit_flat_cos = lambda o: o.fit_flat_cos(1, 0.),
+    fit_sgdr = lambda o: o.fit_sgdr(1, 1, 0.),
+    fit_schedule = lambda o: o.fit_schedule(gradual_unfreeze, 1e-30, epochs=1),
+    lr_find = found_fit, freeze = frozen_fit, freeze_to = frozen_to_fit, summary = summed_fit,
+    early_stopping = lambda o: o.fit(2, 0., cbs=EarlyStoppingCallback(patience=1)),
+    mixed_precision = half_fit)
+
+@pytest.mark.parametrize('verb', verbs)
+def test_the_first_fit_begins_from_the_probe(arch, verb, tmp_path):
+    learn,other = learner(arch, path=tmp_path),learner(arch).fit_probe()
+    before = weights(learn)
+    verbs[verb](learn)
+    assert torch.allclose(weights(learn), weights(other), atol=1e-6) and not same(learn, before)
+    assert not learn.cbs.filter(lambda o: isinstance(o, ProbeFirst)) and len(learn.lineage.history)>=1
+
+def test_the_best_epoch_is_saved_with_the_probe(arch, tmp_path):
+    learn = learner(arch, path=tmp_path)
+    learn.fit(2, 0., cbs=SaveModelCallback(monitor='valid_loss', at_end=False))
+    assert same(learn, learner(arch).fit_probe())
+
+def test_a_data_block_gives_a_learner_that_begins_from_the_probe(arch):
+    block = DataBlock((HFTextBlock(arch), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=ColSplitter())
+    make = lambda: learner(arch, dls=block.dataloaders(df, bs=8, device='cpu'))
+    learn = make()
+    learn.fit(1, 0.)
+    assert same(learn, make().fit_probe())
+
+class Stop(Callback):
+    "Interrupt a training at batch 4"
+    order = 2000
+    def after_batch(self):
+        if self.training and self.train_iter==4: raise KeyboardInterrupt
+
+@pytest.mark.parametrize('verb', ['fit_one_cycle','fine_tune'])
+def test_a_killed_fit_ends_as_one_that_was_not(arch, tmp_path, verb):
+    def run(at, cbs):
+        learn = learner(arch, cbs=[Resume(tmp_path/at, every=3), *cbs])
+        getattr(learn, verb)(2, 1e-3)
+        return learn.model.state_dict()
+    whole = run('whole', [])
+    with pytest.raises(KeyboardInterrupt): run('killed', [Stop()])
+    again = run('killed', [])
+    assert all(torch.equal(v, again[k]) for k,v in whole.items())
+
+def test_weights_that_were_loaded_stay(arch, tmp_path):
+    learn = learner(arch, path=tmp_path)
+    learn.fit(1, 1e-3)
+    trained = weights(learn)
+    learn.save('trained')
+    other = learner(arch, path=tmp_path).load('trained')
+    other.fit(1, 0.)
+    assert same(other, trained)
+    learn.export('export.pkl')
+    back = load_learner(tmp_path/'export.pkl')
+    back.dls = learn.dls
+    back.fit(1, 0.)
+    assert same(back, trained)
+
+def test_a_head_of_a_directory_is_kept(arch, tmp_path):
+    learn = learner(arch)
+    learn.fit(1, 1e-3)
+    learn.save_encoder(tmp_path/'stage')
+    again = learner(str(tmp_path/'stage'), dls=learn.dls)
+    assert same(again, learn)
+    again.fit(1, 0.)
+    assert same(again, learn)
+
+class Own(nn.Module):
+    "A head of one's own"
+    def __init__(self, nf, n_out):
+        super().__init__()
+        self.out = nn.Linear(nf, n_out)
+    def forward(self, h, mask, *args, **kwargs): return self.out(h[:,0])
+
+spans = dict(df=tiny_spans(), text_col=['question','context'], label_col=['answer_text','answer_start'])
+without = dict(random=dict(head_init='random'), own=dict(head=Own), hf=dict(head='hf'), weights=dict(pretrained=False),
+               tags=dict(df=tiny_tags()), spans=spans)
+
+@pytest.mark.parametrize('name', without)
+def test_other_learners_begin_as_they_were_made(arch, name):
+    learn = learner(arch, **without[name])
+    before = weights(learn)
+    learn.fit(1, 0.)
+    assert same(learn, before)
+
+long = df.assign(text=[' '.join([o]*20) for o in df.text])
+several = df.assign(label=df.label.map(lambda o: [o, o[:3]]))
+numbers = df.assign(label=df.text.map(len)/10)
+pair = dict(df=tiny_pairs(), text_col=['text_a','text_b'])
+data = dict(single=dict(df=df), several=dict(df=several), numbers=dict(df=numbers), long=dict(df=long), tags=dict(df=tiny_tags()), pairs=pair)
+
+@pytest.mark.parametrize('how', [{}, dict(calibrate=True)], ids=['plain','calibrate'])
+@pytest.mark.parametrize('name', data)
+def test_a_plan_trains_as_a_stage_does(arch, name, how):
+    if how and name!='single': pytest.skip('one kind of data is enough')
+    o = data[name]
+    stage = fine_tune_classifier(o['df'], arch, text_col=o.get('text_col', 'text'), epochs=2, bs=8, precision='fp32', **how)
+    pool = dict(pool='mean') if name=='pairs' else {} # the choice of a stage that reads the two texts apart
+    learn = learner(arch, pairing=stage.plan['pairing'], **o, **pool)
+    plan = learn.plan(epochs=2, bs=8, **how)
+    back = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert json.dumps(back.to_dict())==json.dumps(plan.to_dict())
+    learn.fit_plan(back)
+    a,b = (l.get_preds()[0] for l in (stage.learner, learn))
+    torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+    assert learn.model.task.temperature==stage.learner.model.task.temperature
+    if name=='single' and not how: assert plan['contrastive']
+    table = learn.verdict()
+    assert 'this learner' in table.index and table.notna().loc['this learner'].all()
+    again = learn.refit()
+    assert len(again.dls.train_ds)==len(o['df'])-1 and torch.isfinite(again.get_preds()[0]).all()
