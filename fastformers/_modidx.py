@@ -1238,8 +1238,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/learner/core.py'),
                                           'fastformers.learner.core.Lineage.__init__': ( 'learner/core.html#lineage.__init__',
                                                                                          'fastformers/learner/core.py'),
-                                          'fastformers.learner.core.Lineage.after_create': ( 'learner/core.html#lineage.after_create',
-                                                                                             'fastformers/learner/core.py'),
                                           'fastformers.learner.core.Lineage.after_fit': ( 'learner/core.html#lineage.after_fit',
                                                                                           'fastformers/learner/core.py'),
                                           'fastformers.learner.core.Lineage.before_fit': ( 'learner/core.html#lineage.before_fit',

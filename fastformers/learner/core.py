@@ -63,28 +63,26 @@ class Fit:
     epochs:int
     frozen:int # As in `freeze_to`
     hypers:list # Of each layer group, at the beginning
-    cbs:list # Callbacks of this fit alone
+    cbs:list # The learner's, and those of this fit alone
 
 class Lineage(Callback):
     "Record the origin of the weights: `parent`, the name of the arch, `stage`, its `stage.json`, `seen`, its `read_keys`, and each fit"
     make = None # `make(dls, **kwargs)` returns a learner as this one was made, from the same weights
     lr = None # The rate that was asked for
     def __init__(self, arch, revision='main', loaded=True):
-        self.history,self.own,self.pending = [],[],None
+        self.history,self.pending = [],None
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
         path = None if isinstance(arch, PretrainedConfig) else resolve_arch(arch, revision)
         self.stage = path and read_stage(path)
         self.seen = read_keys(path) if path and loaded else np.zeros(0, np.uint64)
-    def after_create(self): self.own = [*self.learn.cbs]
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
-        o,cbs = self.opt,[cb for cb in self.learn.cbs if cb not in self.own]
-        self.pending = Fit(self.n_epoch, o.frozen_idx, [dict(h) for h in o.hypers], cbs)
+        self.pending = Fit(self.n_epoch, self.opt.frozen_idx, [dict(h) for h in self.opt.hypers], [*self.learn.cbs])
     def after_fit(self):
         fit,self.pending = self.pending,None
         if fit and self.train_iter and not any(isinstance(cb, LRFinder) for cb in fit.cbs): self.history.append(fit)
-    def __getstate__(self): return vars(self) | dict(make=None, history=[], own=[], pending=None) # for `export`
+    def __getstate__(self): return vars(self) | dict(make=None, history=[], pending=None) # for `export`
 
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
@@ -394,7 +392,7 @@ def load_encoder(self:Learner, path)->Learner:
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
-    self.lineage.make,self.lineage.own,self.lineage.lr = partial(_loaded, old.make, path),[*old.own, self.lineage],old.lr
+    self.lineage.make,self.lineage.lr = partial(_loaded, old.make, path),old.lr
     return self
 
 def _loaded(make, path, dls, **kwargs): return make(dls, **kwargs).load_encoder(path)

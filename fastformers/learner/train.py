@@ -195,12 +195,12 @@ def train_again(learn, plan, first, n_batches, most=noop):
     if first.contrasted: _contrast(learn, plan, first.lr, epochs, most=most(.5))
     learn.fit_schedule(first.schedule.rescale(epochs), first.lr, anneal=plan['anneal'], cbs=StopAtNaN(), most=most(1.))
 
-def _replay(learn, fit):
-    "Call `learn.fit` as the `Fit` says"
+def _replay(learn, fit, cbs):
+    "Call `learn.fit` as the `Fit` says, with copies of the callbacks `cbs`"
     if learn.opt is None: learn.create_opt()
     learn.freeze_to(fit.frozen)
     hypers = {k:[o[k] for o in fit.hypers] for k in ('lr','wd')}
-    learn.fit(fit.epochs, **hypers, cbs=[copy(o) for o in fit.cbs if not reports(o)])
+    learn.fit(fit.epochs, **hypers, cbs=[copy(o) for o in cbs])
 
 @patch
 def refit(self:Learner)->Learner: # it has one held-out row, since a learner needs one
@@ -210,12 +210,12 @@ def refit(self:Learner)->Learner: # it has one held-out row, since a learner nee
     new = self.lineage.make(all_rows(self.dls))
     new.logger = self.logger
     known = {type(o) for o in new.cbs}
-    own = [o for o in self.cbs if type(o) not in known and not isinstance(o, (Resume,ProgressCallback)) and not reports(o)]
-    new.add_cbs([copy(o) for o in own])
+    def changes(o): return type(o) not in known and not isinstance(o, (Resume,ProgressCallback)) and not reports(o)
+    new.add_cbs([copy(o) for o in self.cbs.filter(changes)])
     for o in history:
         if isinstance(o, tuple):
             new.remove_cbs(ProbeFirst)
             train_again(new, *o, len(self.dls.train), lambda part: None)
-        else: _replay(new, o)
+        else: _replay(new, o, [cb for cb in o.cbs if cb not in self.cbs and changes(cb)])
     new.lineage.history = [*history]
     return new
