@@ -52,7 +52,7 @@ def stages(tmp_path_factory):
 
 def classifier(arch, *cbs, bs=8, family='bert', data=df, seed=0, **kwargs):
     set_seed(seed)
-    return classifier_learner(classifier_dls(data, tiny_tok(family), bs=bs), arch, cbs=list(cbs), **kwargs)
+    return classifier_learner(classifier_dls(data, tiny_tok(family), bs=bs), arch, cbs=list(cbs), **dict(head_init='random') | kwargs)
 
 def weights(learn): return {k:p.detach().clone() for k,p in learn.model.named_parameters()}
 

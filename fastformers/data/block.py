@@ -242,7 +242,8 @@ def all_rows(dls)->DataLoaders:
     train,valid,dl = dls.train_ds,dls.valid_ds,dls.train
     if isinstance(first(train.items), TokenizedRow):
         (texts,tok,*_),(labels,*_) = (tl.tfms.fs for tl in train.tls)
-        task = type(labels.task).from_dict(labels.task.to_dict())
+        task = labels.task # answers and candidates keep their tokenizer
+        if not task.structured: task = type(task).from_dict(task.to_dict())
         items = sorted([*train.items, *valid.items], key=lambda o: o['at'])
         held = [i for i,o in enumerate(items) if o['at']==min(v['at'] for v in valid.items)]
         rest = [i for i in range(len(items)) if i not in held]
