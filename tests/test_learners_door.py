@@ -168,3 +168,9 @@ def test_a_plan_trains_as_a_stage_does(arch, name, how):
     assert 'this learner' in table.index and table.notna().loc['this learner'].all()
     again = learn.refit()
     assert len(again.dls.train_ds)==len(o['df'])-1 and torch.isfinite(again.get_preds()[0]).all()
+
+def test_a_network_without_a_name_cannot_be_made_once_more():
+    dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=16, device='cpu')
+    learn = classifier_learner(dls, AutoModel.from_config(tiny_arch('bert')), precision='fp32')
+    for verb in (learn.verdict, learn.fit_plan):
+        with pytest.raises(ValueError, match='its network has no directory or name; make it by'): verb()

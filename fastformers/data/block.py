@@ -100,7 +100,9 @@ def classifier_dls(
     seed=42, # Seed of the order
     task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
-    **kwargs # Default: those of an `HFTokenizer`; other tokenizers read long texts as `encode_long` says, pairs and words up to 512 tokens
+    # Default: those of an `HFTokenizer`; other tokenizers read long texts as `encode_long` says, pairs and words up to
+    # 512 tokens
+    **kwargs
 ) -> DataLoaders:
     "Build data for a classifier or regressor: tokenize texts once, read labels by their `Task`"
     rows = Rows(df, text_col, label_col, task, group_col)
@@ -142,7 +144,8 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     _log_data(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.limit)
     items = [TokenizedRow(ids=i, label=l, key=k, group=g, text=t, at=n)
              for n,(i,l,k,g,t) in enumerate(zip(ids, labels, rows.keys, rows.groups, texts))]
-    return _labelled(items, splits, tok, task, rows.text_col, rows.label_col, device, bs=bs, max_tokens=max_tokens, seed=seed)
+    how = dict(bs=bs, max_tokens=max_tokens, seed=seed)
+    return _labelled(items, splits, tok, task, rows.text_col, rows.label_col, device, **how)
 
 # %% ../../nbs/data/04_block.ipynb #c0cb8347
 def encode_long(tok, texts, train, n=128, windows=16)->tuple: # (`tok` or one that reads windows, tokens of each text)
@@ -160,7 +163,8 @@ def encode_long(tok, texts, train, n=128, windows=16)->tuple: # (`tok` or one th
     return tok, ids
 
 # %% ../../nbs/data/04_block.ipynb #7e6c39a2
-class TokenizedRow(dict): "Hold `ids`, `label` and `text` of row number `at` of a table, and hashes of its text, `key`, and of its `group`"
+class TokenizedRow(dict):
+    "Hold `ids`, `label` and `text` of row number `at` of a table, and hashes of its text, `key`, and of its `group`"
 
 class ReadText(ItemTransform): # a pair is one item
     "Read the ids of a `TokenizedRow`, or the text or pair of texts of a raw row, checked by `task`"
@@ -245,10 +249,12 @@ def all_rows(dls)->DataLoaders:
         task = labels.task # answers and candidates keep their tokenizer
         if not task.structured: task = type(task).from_dict(task.to_dict())
         items = sorted([*train.items, *valid.items], key=lambda o: o['at'])
-        held = [i for i,o in enumerate(items) if o['at']==min(v['at'] for v in valid.items)]
-        rest = [i for i in range(len(items)) if i not in held]
+        first_held = min(o['at'] for o in valid.items)
+        held = next(i for i,o in enumerate(items) if o['at']==first_held)
+        rest = [i for i in range(len(items)) if i!=held]
         _fit_task(task, [o['label'] for o in items], rest)
-        return _labelled(items, [rest,held], tok, task, texts.cols, labels.cols, dls.device, bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
+        how = dict(bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
+        return _labelled(items, [rest,[held]], tok, task, texts.cols, labels.cols, dls.device, **how)
     held = [tl._get([0]) for tl in valid.tls]
     rest = [_joined(tl.items, v._get(list(range(1, len(v))))) for tl,v in zip(train.tls, valid.tls)]
     sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp) for part in (rest,held))

@@ -62,7 +62,9 @@ class Rows:
         return self
 
     @property
-    def splits(self): "Return the row numbers of training and of held-out rows"; return [np.flatnonzero(self.is_valid==o).tolist() for o in (False,True)]
+    def splits(self):
+        "Return the row numbers of training and of held-out rows"
+        return [np.flatnonzero(self.is_valid==o).tolist() for o in (False,True)]
     @property
     def frame(self): "Return the table with a column `is_valid`"; return self.df.assign(is_valid=self.is_valid)
     def part(self, valid):

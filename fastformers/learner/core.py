@@ -66,8 +66,9 @@ class Fit:
     cbs:list # The learner's, and those of this fit alone
 
 class Lineage(Callback):
-    "Record the origin of the weights: `parent`, the name of the arch, `stage`, its `stage.json`, `seen`, its `read_keys`, and each fit"
-    make = None # `make(dls, **kwargs)` returns a learner as this one was made, from the same weights
+    """Record the origin of the weights and each fit: `parent`, the name of the arch, `stage`, its `stage.json`, `seen`, its
+    `read_keys`, and `history`"""
+    made = None # The function that made the learner, with its arguments but for data and callbacks
     lr = None # The rate that was asked for
     def __init__(self, arch, revision='main', loaded=True):
         self.history,self.pending = [],None
@@ -75,6 +76,11 @@ class Lineage(Callback):
         path = None if isinstance(arch, PretrainedConfig) else resolve_arch(arch, revision)
         self.stage = path and read_stage(path)
         self.seen = read_keys(path) if path and loaded else np.zeros(0, np.uint64)
+    def make(self, dls, **kwargs)->Learner:
+        "Make a learner for `dls` as this one was made, from the same weights"
+        if self.made: return self.made(dls, **kwargs)
+        raise ValueError("this learner cannot be made once more: it was read from a pickle, or its network has no directory or "
+                         "name; make it by `classifier_learner` or `lm_learner` from one")
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
@@ -82,7 +88,7 @@ class Lineage(Callback):
     def after_fit(self):
         fit,self.pending = self.pending,None
         if fit and self.train_iter and not any(isinstance(cb, LRFinder) for cb in fit.cbs): self.history.append(fit)
-    def __getstate__(self): return vars(self) | dict(make=None, history=[], pending=None) # for `export`
+    def __getstate__(self): return vars(self) | dict(made=None, history=[], pending=None) # for `export`
 
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
@@ -142,8 +148,9 @@ def _learner(
 
 # %% ../../nbs/learner/07_core.ipynb #ed9bbff8
 def _maker(f, arch, cbs=None, **kwargs):
-    "Return `f` with the arguments of a learner, but for its data and callbacks, to make it once more"
-    if isinstance(arch, PreTrainedModel): arch = arch.name_or_path # its weights may train
+    "Return `f` with the arguments of a learner, but for its data and callbacks, None for a network without a name"
+    if isinstance(arch, PreTrainedModel): arch = arch.name_or_path # its own weights train
+    if arch=='': return
     if isinstance(kwargs.get('head'), nn.Module): kwargs['head'] = deepcopy(kwargs['head'])
     return partial(f, arch=arch, **kwargs)
 
@@ -173,7 +180,7 @@ def lm_learner(
     metrics = obj.metrics if metrics is None else [*map(_of_tokens, L(metrics))]
     learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder(), TrainingShare()],
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
-    learn.lineage.make = _maker(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
+    learn.lineage.made = _maker(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
         _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and should first "
                      "train alone: `fine_tune_lm` does so; in your own loop use `fit_schedule(lp_ft)`")
@@ -289,7 +296,7 @@ def classifier_learner(
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.lr = lr
-    learn.lineage.make = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
+    learn.lineage.made = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
                                 loss_func=loss_func, head_init=head_init, lr=lr, hidden_states=hidden_states, **kwargs)
     return learn
 
@@ -392,7 +399,7 @@ def load_encoder(self:Learner, path)->Learner:
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
-    self.lineage.make,self.lineage.lr = partial(_loaded, old.make, path),old.lr
+    self.lineage.made,self.lineage.lr = partial(_loaded, old.make, path),old.lr
     return self
 
 def _loaded(make, path, dls, **kwargs): return make(dls, **kwargs).load_encoder(path)

@@ -37,11 +37,11 @@ from ..data.block import all_rows, lm_dls, rows_dls
 from ..data.labels import as_frame, checked, lm_rows, lm_texts, new_tests, split_rows
 from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
-from ..learner.evaluate import evaluate, linear_scores, reports
+from ..learner.evaluate import evaluate, reports
 from ..learner.core import as_predictor, classifier_learner, lm_learner
 from ..learner.calibration import check_rows
 from ..learner.choose import choose_head_init, choose_lr # and `Learner.plan`
-from ..learner.judge import check_labelled, judge, trivial_score
+from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
 from ..learner import counts # `start_from_counts`
@@ -103,13 +103,11 @@ def _stage(learn, c, name, seed, meter, begin=noop, **facts):
 
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
-    task = learn.model.task
-    if task.multi_label and not task.at_least_one: check_labelled(learn, stage.name)
     rivals = trivial_score(learn, len(stage.score))
     stage.majority = rivals.get('largest class', 0.)
     if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
-    if rivals: judge(learn, stage, rivals, stage.name, stage.interval())
+    judge(learn, stage, rivals, stage.name, stage.interval())
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True):
     "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
@@ -277,9 +275,9 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     adapt,cbs = adapter_methods.find(c.adapters),[*L(cbs)]
     if c.aux_lm is not None: cbs.append(AuxiliaryLM(c.aux_lm))
     with script_progress():
-        learn = classifier_learner(
-            dls, arch, head='linear' if linear else c.head, head_init='probe' if linear else 'random', pool=c.pool, hidden_states=c.hidden_states,
-            drop_mult=c.drop_mult, cbs=cbs, **kwargs)
+        head,init = ('linear','probe') if linear else (c.head,'random')
+        learn = classifier_learner(dls, arch, head=head, head_init=init, pool=c.pool, hidden_states=c.hidden_states,
+                                   drop_mult=c.drop_mult, cbs=cbs, **kwargs)
     learn.lr,_ = choose_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn
@@ -316,15 +314,6 @@ def labelled_dl(dls, df)->DataLoader:
     for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
 
-def _tfidf(rows, most=5000):
-    "Score TF-IDF on the held-out rows, None with one label, or with more than `most` training rows or 30,000 words with tags"
-    task = rows.task
-    if not task.has_linear: return
-    train = rows.part(False)
-    labels = [n for o in train[1] for n in o] if task.per_token else train[1]
-    if len(labels)>(30_000 if task.per_token else most) or len({*map(str, labels)})<2: return # a quarter of a minute
-    return linear_scores(task, train, rows.part(True))
-
 def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
@@ -351,8 +340,7 @@ def _better(second, first, rows, n):
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without{loss}, "
             f"so the training {'with' if kept is second else 'without'} them is kept")
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
-    _log.log(logging.INFO if kept is second else logging.WARNING, f"{kept.name}, seed {kept.seed}: {says}")
-    kept.chosen.append(says)
+    kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
     return kept
 
 @check_args
@@ -385,7 +373,8 @@ def fine_tune_classifier(
     task,text_col = rows.task,rows.text_col
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
-    c,tfidf,labelled,first = with_pairing(c, rows, arch, tok),_tfidf(rows),rows,None
+    c,labelled,first = with_pairing(c, rows, arch, tok),rows,None
+    tfidf = linear_rival(task, rows.part(False), rows.part(True)) if task.has_linear else None
     held = dict(score=rows.df[rows.is_valid], test_score=test)
     groups = {k:o[group_col].astype(str).tolist() for k,o in held.items() if o is not None and group_col in o}
     if unlabelled is not None:
