@@ -12,7 +12,7 @@ __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule',
 from collections import Counter
 from dataclasses import dataclass
 import numpy as np, pandas as pd
-from fastai.basics import Learner, no_random, patch
+from fastai.basics import Learner, first, no_random, patch
 from ..callback.schedule import Schedule
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
@@ -66,9 +66,10 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
     "Choose whether the first half of the steps has a contrastive loss"
     n,task = len(learn.dls.train_ds),learn.model.task
     if head_init!='probe' or not task.one_class: return False, 'it is for one class a text, after a probe'
-    if n>200 or len(learn.lineage.seen): return False, f'{n:,} rows are many, or the checkpoint knows labels'
-    other = schedule is not None or any(isinstance(o, AuxiliaryLM) for o in learn.cbs)
-    if other or reads_pairs(learn.dls): return False, 'pairs, or another schedule or loss was asked for'
+    no = {'more than 200 rows':n>200, 'the checkpoint was trained on labels':len(learn.lineage.seen),
+          'texts are pairs':reads_pairs(learn.dls), 'another schedule was asked for':schedule is not None,
+          'another loss was asked for':any(isinstance(o, AuxiliaryLM) for o in learn.cbs)}
+    if any(no.values()): return False, first(k for k,v in no.items() if v)
     largest = max(Counter(int(o) for o in learn.dls.train_ds.tls[-1]).values())/n
     with no_random(): accuracy = learn.cross_validate_probe(valid=False).mean()
     found = f'the probe has {accuracy:.2f} in folds of {n} rows, the largest class {largest:.2f}'
