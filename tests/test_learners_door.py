@@ -11,7 +11,8 @@ from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import HFTextBlock, classifier_dls
 from fastformers.learner.choose import Plan
 from fastformers.learner.core import classifier_learner
-from fastformers.learner.probe import ProbeFirst, output_layer
+from fastformers.inference.output_layer import output_layer
+from fastformers.learner.probe import ProbeFirst
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
 from fastformers.ulmfit.stage import fine_tune_classifier
 

@@ -15,7 +15,8 @@ from fastai.basics import Learner, patch
 from scipy.special import softmax
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import kneighbors_graph
-from .probe import output_inputs, output_layer # and `fit_probe`
+from ..inference.output_layer import output_layer
+from .probe import output_inputs # and `fit_probe`
 
 _log = logging.getLogger(__name__)
 
