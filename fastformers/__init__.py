@@ -13,7 +13,7 @@ Modules:
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
-- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain check`
+- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain check shares`
 - `fastformers.compare.board`: Hold scores and prices of ways to make a classifier, and choose the best: `Leaderboard`
 - `fastformers.compare.entries`: Define ways to train a classifier on labelled rows, each a small function `fit(rows)`: `entry`, `EntryRows`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
@@ -31,6 +31,7 @@ Modules:
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
+- `fastformers.inference.shares`: Estimate the share of each class in many texts, corrected by labelled rows drawn at random: `shares`
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.interpret.attention`: Show the attention of each head, and measure how much a classifier needs it: `attention_maps`, `head_importance`
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`

@@ -1,4 +1,4 @@
-"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain check`
+"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain check shares`
 
 Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
@@ -8,8 +8,8 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'train', 'pretrain', 'adapt', 'classify',
-           'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'check', 'predict',
-           'make_parser', 'parse_args', 'main']
+           'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'check', 'shares',
+           'predict', 'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
 import argparse, logging, os, re, shlex, shutil, sys, warnings
@@ -225,6 +225,15 @@ def predict_file(answer, chunks, out, sep=','):
             bar.update(len(df))
     out.writelines(_gather(text)) # of the last chunks, if there are fewer than processes
 
+def _check_out(path):
+    "Raise an error unless `path` is None or the name of a csv or tsv file that can be written"
+    if path and (end := Path(path).suffix) not in ('','.csv','.tsv','.txt'):
+        raise ValueError(f"`out` is a csv or tsv file, got {end}")
+    if path: check_file(path)
+
+def _separator(path): return '\t' if '.tsv' in Path(path).suffixes else ','
+
+# %% ../nbs/10_cli.ipynb #93365468
 def _open(path, device=None):
     from fastformers.hub import model_dir
     path = model_dir(path) # an error before torch is imported
@@ -254,12 +263,24 @@ def check(args):
     print("\nTemplates with words for groups of people: the label whose score depends most on the word\n"
           f"{identity_gaps(predictor).round(3).to_string(index=False)}")
 
+def shares(args):
+    "Estimate the share of each class in the texts of a file, corrected by labelled rows drawn at random"
+    d = args.data
+    _check_out(args.out)
+    audit = read_table(args.audit, d, text_col=d.text_col, label_col=d.label_col)
+    cols,chunks = read_chunks(args.file, d)
+    predictor = _open(args.model)
+    from fastformers.text.encode import read_column
+    texts = (o for df in chunks for o in read_column(df, cols))
+    table = predictor.shares(texts, audit, split_columns(audit, d.text_col), split_columns(audit, d.label_col))
+    if args.out:
+        with atomic_file(args.out) as tmp: table.to_csv(tmp, sep=_separator(args.out))
+    print(table.round(3).to_string())
+
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
-    if args.out and (end := Path(args.out).suffix) not in ('','.csv','.tsv','.txt'):
-        raise ValueError(f"`out` is a csv or tsv file, got {end}")
-    if args.out: check_file(args.out)
+    _check_out(args.out)
     if args.csv:
         cols,chunks = read_chunks(args.csv, args.data)
         _gather() # gives each process its GPU
@@ -267,9 +288,8 @@ def predict(args):
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
-        sep = '\t' if '.tsv' in Path(args.out).suffixes else ','
         with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace', newline='') as f:
-            predict_file(answer, chunks, f, sep)
+            predict_file(answer, chunks, f, _separator(args.out))
     elif args.csv:
         if 'utf' not in (name := sys.stdout.encoding or 'utf-8').lower():
             logging.getLogger('fastformers').warning(f"the output is {name}: other characters are written as "
@@ -360,6 +380,13 @@ def make_parser():
                    help='Labels whose score a negation lowers, as good,bad (default: negation is not checked)')
     p.add_argument('--rows', type=int, default=500, help='Most rows to draw from the file (default: 500)')
     add_flags(p, 'data', 'text_col sep encoding')
+    p = command(shares, 'DIR FILE --audit FILE')
+    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
+    p.add_argument('file', metavar='FILE', help='csv, tsv or jsonl file with texts, or file with a text a line')
+    p.add_argument('--audit', metavar='FILE', required=True,
+                   help='Labelled rows, ten or more, drawn at random from the texts')
+    p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
+    add_flags(p, 'data', 'text_col label_col sep encoding')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from fastcore.foundation import L, first
 from ..files import atomic_dir
 from ..hub import push
+from .shares import shares
 from .stage_json import write_keys, write_stage
 
 # %% ../../nbs/inference/01_answers.ipynb #1db56f59
@@ -52,8 +53,7 @@ class BasePredictor:
         abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
-        it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
-        parts = iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
+        parts = self.parts(texts)
         if abstain_below is not None and not (self.task.one_class and top_k==1):
             raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
         if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
@@ -61,7 +61,14 @@ class BasePredictor:
         def answers(part): return self.task.answers(self.scores(part, bs), part, top_k, threshold)
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
-        return res if it is texts else list(res)
+        return res if isinstance(texts, Iterator) else list(res)
+
+    def parts(self, texts):
+        "Return an iterator over lists of at most `chunk` inputs"
+        it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
+        return iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
+
+    shares = shares
 
     def predict_frame(self, df,
         text_col='text', # Column of the texts, or a list of the columns of an input's parts
