@@ -16,11 +16,12 @@ import logging, re, unicodedata
 import numpy as np, pandas as pd
 import torch
 from collections import Counter
+from copy import copy
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fastcore.foundation import L, first
-from ..tasks.core import Task, is_list, listed, tasks
+from ..tasks.core import Task, is_list, listed, task_of, tasks
 from pathlib import Path
 from ..hub import resolve_arch
 from ..inference.stage_json import read_keys
@@ -323,11 +324,7 @@ def warn_conflicts(texts, labels):
         _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; see `conflicting_duplicates`")
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
-def class_weights(dls): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`
-    "Compute the inverse frequency of each class in training, with mean 1 over rows (King and Zeng 2001)"
-    ys = dls.train_ds.tls[-1]
-    if not len(ys) or ys[0].ndim or ys[0].is_floating_point():
-        raise ValueError("`class_weights` needs one class a row; for several use `pos_weight` of BCEWithLogitsLossFlat")
-    n = Counter(int(o) for o in ys)
-    # a class without training rows gets 1, which has no effect in training
-    return torch.tensor([len(ys)/(len(n)*n[i]) if n[i] else 1. for i in range(dls.c)], device=dls.device)
+def class_weights(dls, weights='balanced'): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`; or None
+    "Compute the weight of each class in the training rows, by `weights` as in `Task.weigh`"
+    w = weights and copy(task_of(dls)).weigh(weights).weights(np.array([o.numpy() for o in dls.train_ds.tls[-1]]))
+    return w if w is None else torch.tensor(w, dtype=torch.float, device=dls.device)

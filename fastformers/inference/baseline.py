@@ -23,25 +23,26 @@ from ..text.counts import count_vectors
 from ..tasks.core import tasks
 
 # %% ../../nbs/inference/02_baseline.ipynb #c9e09538
-def _logistic(x, y, C):
+def _logistic(x, y, C, weight):
     from sklearn.linear_model import LogisticRegression
-    model = LogisticRegression(C=C, max_iter=1000).fit(x, y)
+    model = LogisticRegression(C=C, max_iter=1000).fit(x, y, None if weight is None else weight[y.astype(int)])
     return model.coef_, model.intercept_
 
-def _fit_classes(x, y, n, C):
+def _fit_classes(x, y, n, C, weights):
     "Fit logistic regression for one of `n` classes, with the lowest bias for classes without rows"
-    there,(w,b) = np.unique(y),_logistic(x, y, C)
+    there,(w,b) = np.unique(y),_logistic(x, y, C, weights)
     if len(there)==2: w,b = np.concatenate([-w/2, w/2]),np.concatenate([-b/2, b/2])
     weight,bias = np.zeros((n, x.shape[1])),np.full(n, b.min()-2)
     weight[there],bias[there] = w,b
     return weight, bias
 
-def _fit_labels(x, y, C):
+def _fit_labels(x, y, C, weights):
     "Fit logistic regression for each column of `y`, or only a bias if all its targets are equal"
     share = (y.sum(0)+.5)/(len(y)+1)
     weight,bias = np.zeros((y.shape[1], x.shape[1])),np.log(share/(1-share))
     for i,o in enumerate((y>.5).T):
-        if 0<o.sum()<len(o): (weight[i],),(bias[i],) = _logistic(x, o, C)
+        if 0<o.sum()<len(o):
+            (weight[i],),(bias[i],) = _logistic(x, o, C, None if weights is None else np.array([1., weights[i]]))
     return weight, bias
 
 def _fit_numbers(x, y):
@@ -57,7 +58,8 @@ def fit_linear(
 )->tuple: # (weight `(n_out, nf)`, bias `(n_out,)`)
     "Fit a linear model that predicts the targets `y` of `task`"
     if not task.classes: return _fit_numbers(x, y)
-    return _fit_labels(x, y, C) if task.multi_label else _fit_classes(x, y, task.n_out, C)
+    weights = task.weights(y)
+    return _fit_labels(x, y, C, weights) if task.multi_label else _fit_classes(x, y, task.n_out, C, weights)
 
 # %% ../../nbs/inference/02_baseline.ipynb #1e870b83
 _kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5))) # and names of files
@@ -139,11 +141,13 @@ class TextBaseline(BasePredictor):
         C=10., # Inverse strength of the penalty of logistic regression
         max_terms=None, # Number of terms to keep, the most frequent; 0: predict the class shares; None: all
         unlabelled=(), # Texts without labels, for word vectors
-        characters=False # True: count parts of words too
+        characters=False, # True: count parts of words too
+        class_weights=None # As in `Task.weigh`; default: those of the `Task`
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
         task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
         if not task.has_linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
+        if class_weights is not None: task.weigh(class_weights)
         if task.classes and not task.per_token: # 'a;b' too
             if not task.labels: task.name_labels(labels)
             labels = [task.read_row({'label':o}, 'label') for o in labels]

@@ -34,9 +34,9 @@ def check_rows(dls, dl=None):
         raise ValueError(f"all {len(y)} validation rows have the same label, expected two or more; "
                          "see `valid_col` of the dls")
 
-def best_temperature(task, logits, y)->tuple: # temperature, log-loss
-    "Find the temperature with the lowest loss of `task` for the outputs `logits` of rows with targets `y`"
-    def loss(log_t): return float(task.loss_func()(logits/math.exp(log_t), y))
+def best_temperature(loss_func, logits, y)->tuple: # temperature, log-loss
+    "Find the temperature with the lowest loss for the outputs `logits` of rows with targets `y`"
+    def loss(log_t): return float(loss_func(logits/math.exp(log_t), y))
     best = minimize_scalar(loss, bounds=(-3,3), method='bounded')
     return math.exp(best.x), best.fun
 
@@ -52,7 +52,7 @@ def calibrate(self:Learner,
     if task.row_score(logits, y).min()==1:
         _log.warning(f"all {len(y)} rows are answered right, so no temperature fits")
         return old
-    t,_ = best_temperature(task, logits, y)
+    t,_ = best_temperature(task.loss_func(), logits, y) # weights of classes would shift the scores
     if not .05<t<20: _log.warning(f"the temperature is {old*t:.3g}, as far as `calibrate` goes: the scores say little about these rows")
     task.temperature = old*t
     return task.temperature

@@ -79,7 +79,7 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
 def _plain(v):
     "Return the name of a function or class, other values as they are"
     if isinstance(v, Schedule): return {k:o.tolist() for k,o in vars(v).items()}
-    return v if isinstance(v, (str,int,float,tuple,list,type(None))) else getattr(v, '__name__', type(v).__name__)
+    return v if isinstance(v, (str,int,float,tuple,list,dict,type(None))) else getattr(v, '__name__', type(v).__name__)
 
 @dataclass
 class Plan:

@@ -32,7 +32,7 @@ from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
 from ..data.block import item_keys, reads_pairs, tokenizer_of
-from ..data.labels import say_trained_on
+from ..data.labels import class_weights, say_trained_on
 from ..files import atomic_dir, write_text
 from ..hub import push, resolve_arch
 from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
@@ -195,7 +195,7 @@ def _keep_head(path, task, saved):
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
 
-_may_differ = dict(ps=0, threshold=0, at_least_one=0, temperature=0, target_scale=0)
+_may_differ = dict(ps=0, threshold=0, at_least_one=0, temperature=0, target_scale=0, class_weights=0)
 def _alike(a, b): return a|_may_differ==b|_may_differ
 
 def _check_head(head, task, pairing):
@@ -240,6 +240,8 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0
     return model
 
+def _weighted(task, dls): return task.loss_func(class_weights(dls, task.class_weights))
+
 def _new_rows(dls, seen):
     "Leave validation rows with keys in `seen` out of `dls`, unless there is but one, and say so"
     valid = dls.valid_ds
@@ -260,6 +262,8 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
+    # Weights of the classes in the default loss and in the probe: 'balanced' or {name: weight}; default: all alike
+    class_weights=None,
     # How a new output layer begins: 'probe' (a linear model of the frozen states, at the first fit) or 'random';
     # default: probe for classes and numbers on a checkpoint, unless `head` is your own or `arch` has adapters
     head_init:Literal['probe','random']|None=None,
@@ -273,6 +277,9 @@ def classifier_learner(
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
+    asked = loss_func # that of other rows has other weights
+    if class_weights is not None: task.weigh(class_weights)
+    if loss_func is None and task.class_weights: loss_func = _weighted(task, dls)
     if head not in ('hf','linear'): head = heads.find(head)
     if head=='hf' and tokenizer_of(dls).multi_sequence and not task.structured:
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
@@ -297,7 +304,8 @@ def classifier_learner(
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.lr = lr
     learn.lineage.made = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
-                                loss_func=loss_func, head_init=head_init, lr=lr, hidden_states=hidden_states, **kwargs)
+                                loss_func=asked, class_weights=class_weights, head_init=head_init, lr=lr,
+                                hidden_states=hidden_states, **kwargs)
     return learn
 
 # %% ../../nbs/learner/07_core.ipynb #34759e47

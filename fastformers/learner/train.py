@@ -64,9 +64,10 @@ def worse(a, b)->bool:
     lower,higher = int((a<b).sum()),int((a>b).sum())
     return lower>higher and binomtest(lower, lower+higher).pvalue<.01 # 8 rows to 0
 
-def unlikely(task, out, y, loss): # `out`: outputs; few rows are enough, if they are clear
+def unlikely(task, out, y, loss, loss_func=None): # `out`: outputs; few rows are enough, if they are clear
     "Check whether targets `y` are 100 times less likely by `out`, at the best temperature, than at the mean `loss` of a rival"
-    best = float(task.loss_func()(out, y)) if task.target_scale else best_temperature(task, out, y)[1]
+    loss_func = loss_func or task.loss_func()
+    best = float(loss_func(out, y)) if task.target_scale else best_temperature(loss_func, out, y)[1]
     more = math.log(best/max(loss, 1e-9))/2 if task.target_scale else best-loss # of normal errors, whose width fits
     return y.numel()*more>math.log(100)
 
@@ -76,7 +77,9 @@ def _lost(learn, res):
     if res.score.mean()>=res.score_before.mean(): return False
     if res.losses and res.losses[-1]>res.losses[0]: return True # on its own training rows too
     with evaluation(learn): out,y = learn.get_preds(act=noop)
-    return broadcast(unlikely(learn.model.task, out, y, res.before['loss']))
+    task,weighted = learn.model.task,None
+    if task.class_weights: weighted,out,y = learn.loss_func,out.to(learn.dls.device),y.to(learn.dls.device)
+    return broadcast(unlikely(task, out, y, res.before['loss'], weighted))
 
 # %% ../../nbs/learner/08_train.ipynb #dc168ff7
 def _contrast(learn, plan, lr, epochs, **clock):

@@ -49,6 +49,7 @@ class Task:
     score_name = 'accuracy' # name of the mean of `row_score`
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
+    class_weights = None # Weights of the classes in the loss, set by `weigh`
     classes = True # Does a label consist of class names?
     multi_label = False # May a text have several labels, or none?
     per_token = False # Are there outputs for several tokens of a row?
@@ -119,11 +120,33 @@ class Task:
         names = {n for v in values for n in self.names(self.read_row({0:v}, 0)) if n is not None and n==n}
         if len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
 
+    def weigh(self, class_weights): # 'balanced', {name: weight}, such a text: 'spam: 10, ham: 1', or None
+        "Set the weights of the classes in the loss"
+        w = class_weights
+        if w is not None and not (self.one_class or self.multi_label):
+            raise ValueError(f"`class_weights` are for one class or several labels a text, this is {self}; leave them out")
+        if isinstance(w, str) and w!='balanced':
+            *parts,rest = re.split(r':([^,:]+)(?:,|$)', w)
+            w = None if rest.strip() else dict(zip(map(str.strip, parts[::2]), parts[1::2]))
+        try: self.class_weights = w if w=='balanced' or class_weights is None else {k:float(v) for k,v in w.items()}
+        except (ValueError,TypeError,AttributeError):
+            raise ValueError(f"`class_weights` are 'balanced' or {{name: weight}}, as a text 'spam: 10, ham: 1', got {class_weights!r}") from None
+        if odd := w!='balanced' and first((k,v) for k,v in (self.class_weights or {}).items() if not 0<v<np.inf):
+            raise ValueError(f"the weight of a class is above 0, got {odd[1]:g} for {odd[0]!r}")
+        return self
+    def weights(self, y): # `y`: numbers of classes `(n,)`, or 0 and 1 `(n, n_out)`
+        "Compute the weight of each class in the loss, of several labels that of texts with the label, None where all are 1"
+        if self.class_weights in (None,'balanced'): return self.class_weights and self.balanced(np.asarray(y))
+        given = {self.same_label(k):v for k,v in self.class_weights.items()}
+        if odd := {*given}-{*self.labels}:
+            raise ValueError(f"`class_weights`: {', '.join(map(repr, odd))} is no class; the classes are {', '.join(map(repr, self.labels))}")
+        return np.array([given.get(o, 1.) for o in self.labels])
+
     def tokenizer(self, tok): "Make the `HFTokenizer` for this task from `tok`"; return tok
     def block(self):
         "Return the fastai block of the targets"
         return _fastai().TransformBlock(type_tfms=Numbers)
-    def loss_func(self): "Return the default loss"
+    def loss_func(self, weight=None): "Return the default loss, with the `weight` of each class if there are any"
     def metrics(self): "Return the default metrics"
     def prior_bias(self, dls): "Compute the initial bias `(n_out,)` of the head from the targets, None: 0"
     def collate(self, rows, ids):
@@ -163,7 +186,7 @@ class Task:
     def to_dict(self):
         "Convert the task to JSON values for `from_dict`"
         res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold,
-                   target_scale=self.target_scale, temperature=self.temperature)
+                   target_scale=self.target_scale, temperature=self.temperature, class_weights=self.class_weights)
         return to_json({k:v for k,v in res.items() if v is not None})
     def __eq__(self, o): return isinstance(o, Task) and self.to_dict()==o.to_dict()
     __hash__ = object.__hash__
@@ -171,11 +194,11 @@ class Task:
     @staticmethod
     def from_dict(d):
         "Make the task from the result `d` of `to_dict`"
-        facts = dict(target_scale=None, temperature=None) | d
-        scale,t = facts.pop('target_scale'),facts.pop('temperature')
+        facts = dict(target_scale=None, temperature=None, class_weights=None) | d
+        scale,t,weights = (facts.pop(k) for k in ('target_scale','temperature','class_weights'))
         if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         res = tasks[facts.pop('name')](**facts)
-        res.target_scale,res.temperature = scale,t
+        res.target_scale,res.temperature,res.class_weights = scale,t,weights
         return res
 
     @staticmethod
@@ -222,7 +245,10 @@ class SingleLabel(Task):
                 f"it holds names joined by {sep!r}, {first(sorted(names), lambda k: sep in k)!r:.60}, each combination read "
                 f"as a class; for several labels a text write ';' between them, df[{label_col!r}].str.replace({sep!r}, ';')")
     def block(self): return _fastai().CategoryBlock(vocab=self.labels, sort=False)
-    def loss_func(self): return _fastai().CrossEntropyLossFlat()
+    def loss_func(self, weight=None): return _fastai().CrossEntropyLossFlat(weight=weight)
+    def balanced(self, y): # as scikit-learn; a class without training rows gets 1, which has no effect
+        n = np.bincount(y, minlength=self.n_out)
+        return np.where(n>0, len(y)/((n>0).sum()*n.clip(1)), 1.)
     def metrics(self): return [self.accuracy]
     def accuracy(self, pred, y): return self.row_score(pred, y).mean()
     def scores(self, logits): return logits.float().softmax(-1)
@@ -282,7 +308,10 @@ class MultiLabel(Task):
         return super().read(df, label_col)
     def names(self, label): return label
     def block(self): return _fastai().MultiCategoryBlock(vocab=self.labels)
-    def loss_func(self): return _fastai().BCEWithLogitsLossFlat()
+    def loss_func(self, weight=None): return _fastai().BCEWithLogitsLossFlat(pos_weight=weight)
+    def balanced(self, y):
+        n = y.sum(0)
+        return np.where((n>0) & (n<len(y)), (len(y)-n)/n.clip(1), 1.)
     def metrics(self): return [self.f1_samples, self.accuracy_multi]
     def f1_samples(self, pred, y): return self.row_score(pred, y).mean() # scikit-learn's `average='samples'`
     def accuracy_multi(self, pred, y): return (self.decide(self.scores(pred))==(y>.5)).float().mean()

@@ -216,6 +216,9 @@ class TaskConfig(TrainConfig):
     adapters:str|None = None
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
+    # Weights of the classes in training: balanced (each class weighs the same in total; of several labels, texts with a
+    # label as much as those without), or by name, such as spam: 10, ham: 1; blank: each row weighs the same
+    class_weights:str|None = None
     # Train again on all rows when the figures on the held-out ones are known; blank: yes in `classify` without `minutes`
     refit:bool|None = None
     # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
@@ -243,6 +246,7 @@ def _text(v):
     if v=='\t': return r'\t'
     if isinstance(v, bool): return 'yes' if v else 'no'
     if isinstance(v, tuple): return ', '.join(map(str, v))
+    if isinstance(v, dict): return ', '.join(f'{k}: {o:g}' for k,o in v.items())
     return '' if v is None else f'{v:g}' if isinstance(v, float) else str(v)
 
 @dataclass(frozen=True)

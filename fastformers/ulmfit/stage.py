@@ -76,7 +76,7 @@ def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
     "Convert the settings `c` to a dict, with names for functions and classes"
-    return {k:v if isinstance(v, (str,int,float,tuple,type(None))) else _name(v) for k,v in vars(c).items()}
+    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,v in vars(c).items()}
 
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
@@ -370,7 +370,7 @@ def fine_tune_classifier(
     set_seed(seed)
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
-    task,text_col = rows.task,rows.text_col
+    task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights),rows.text_col
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
     c,labelled,first = with_pairing(c, rows, arch, tok),rows,None
