@@ -10,13 +10,16 @@
 Labels are classes, several labels a text (`goemotions`), a number of a pair (`stsb`, `sick`) and classes of a pair (`mrpc`, `rte`, `sick3`); the score is accuracy, F1 of a text, or Pearson's r. Labelled rows are drawn as they come, but five of each class for `intents77`, which after stage 2 took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
 Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
 import tempfile, torch
+from dataclasses import replace
 from classify import Rows as Table
 from common import *
 from fastformers.compare import entries as ways
-from fastformers.compare.entries import EntryRows, entries, entry
-from fastformers.data.labels import find_task, read_labels
+from fastformers.callback import progress
+from fastformers.compare.entries import Entry, entries, entry, entry_rows
+from fastformers.data.labels import read_labels
+from fastformers.data.rows import Rows
 from fastformers.text.encode import read_column
-from fastformers.ulmfit.recipe import Recipe
+from fastformers.ulmfit.recipe import TaskConfig
 
 def clinc(): return [read(o).rename(columns={'domain':'label'}) for o in data_files('clinc150/train.csv.gz', 'clinc150/val.csv.gz', 'clinc150/test.csv.gz')]
 
@@ -72,10 +75,10 @@ def setfit(rows):
     from setfit import SetFitModel, Trainer, TrainingArguments
     from fastformers.hub import resolve_arch
     builtins.MonthDayNano = pyarrow.MonthDayNano # where `datasets` looks for it when it hashes a function
-    model = SetFitModel.from_pretrained(resolve_arch(rows.arch), labels=rows.task.labels)
+    model = SetFitModel.from_pretrained(resolve_arch(rows.plan['arch']), labels=rows.task.labels)
     data = Dataset.from_dict({'text':rows.texts, 'label':[rows.task.labels.index(o) for o in rows.labels]})
     with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_iterations=20, seed=rows.seed, report_to='none', save_strategy='no', show_progress_bar=False)
+        args = TrainingArguments(tmp, num_iterations=20, seed=rows.plan['seed'], report_to='none', save_strategy='no', show_progress_bar=False)
         Trainer(model, args, train_dataset=data).train()
     return Peer(lambda texts: model.predict_proba(list(texts)))
 
@@ -85,7 +88,7 @@ def as_typed(rows, arch=None, unlabelled=None, **kwargs):
     from fastformers.inference.predictor import from_hf
     from fastformers.ulmfit.stage import fine_tune_classifier
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows.df, arch or rows.arch, f'{tmp}/classifier', text_col=rows.text_col, seed=rows.seed, unlabelled=unlabelled, **dict(refit=True) | kwargs)
+        fine_tune_classifier(rows.df, arch or rows.plan['arch'], f'{tmp}/classifier', text_col=rows.text_col, seed=rows.plan['seed'], unlabelled=unlabelled, **dict(refit=True) | kwargs)
         return from_hf(f'{tmp}/classifier')
 
 @entry('together', 'arch')
@@ -113,15 +116,15 @@ def trainer(rows, lr):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.callback.compute import bf16_speedup
     from fastformers.hub import resolve_arch
-    path = resolve_arch(rows.arch)
-    set_seed(rows.seed)
+    path = resolve_arch(rows.plan['arch'])
+    set_seed(rows.plan['seed'])
     tok,model = AutoTokenizer.from_pretrained(path),AutoModelForSequenceClassification.from_pretrained(path, num_labels=rows.task.n_out)
     def data(texts, labels=None):
         res = tok(list(texts), truncation=True, max_length=512)['input_ids']
         return [{'input_ids':o, **({} if labels is None else {'labels':rows.task.labels.index(labels[i])})} for i,o in enumerate(res)]
     with tempfile.TemporaryDirectory() as tmp:
         args = TrainingArguments(tmp, num_train_epochs=max(3, 150*16/len(rows.df)), per_device_train_batch_size=16, per_device_eval_batch_size=32,
-                                 learning_rate=lr, warmup_steps=.1, seed=rows.seed, use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_speedup()>=1.1,
+                                 learning_rate=lr, warmup_steps=.1, seed=rows.plan['seed'], use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_speedup()>=1.1,
                                  report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
         t = Trainer(model, args, train_dataset=data(rows.texts, rows.labels), data_collator=DataCollatorWithPadding(tok))
         t.train()
@@ -130,7 +133,7 @@ def trainer(rows, lr):
 def measured(fit, rows, at):
     "Fit, and score the rows `at`"
     start,cpu = time.time(),time.process_time()
-    with ways.quiet(): predictor = fit(rows)
+    with progress.quiet(): predictor = fit(rows)
     took = dict(seconds=round(time.time()-start), cpu=round(time.process_time()-cpu))
     return took | scored(predictor, rows, at)
 
@@ -157,12 +160,17 @@ def labelled(name, n, seed, args):
     "Draw the training rows, and return them with the rows that are scored"
     train,dev,test = sets[name][1]()
     if not pd.api.types.is_float_dtype(train.label): train,dev,test = (o.assign(label=o.label.astype(str)) for o in (train,dev,test))
-    task = find_task(train)
-    task.fit(read_labels(train, 'label', task))
     pair = 'text' not in train
-    texts = [] if pair else train.text.sample(min(15000, len(train)), random_state=0).tolist()
-    recipe = Recipe().replace(model=dict(arch=args.arch), lm=dict(epochs=args.epochs))
-    return EntryRows(draw(train, n, seed), task, recipe, ['text_a','text_b'] if pair else 'text', seed=seed, unlabelled=texts, work=Path(args.work)/f'{name}-{args.arch}'), test if args.final else dev
+    rows = Rows(train, ['text_a','text_b'] if pair else 'text')
+    rows.task.fit(rows.labels)
+    rows.unlabelled = [] if pair else train.text.sample(min(15000, len(train)), random_state=0).tolist()
+    rows.work = Path(args.work)/f'{name}-{args.arch}'
+    return rows.like(draw(train, n, seed)), test if args.final else dev
+
+def planned_for(name, rows, seed, args):
+    "The rows for the entry `name`, with its plan"
+    e = entries.get(name) or Entry(name)
+    return entry_rows(replace(e, recipe=e.recipe | dict(model=dict(arch=args.arch), lm=dict(epochs=args.epochs))), rows, seed)
 
 def run(args, table):
     best = {}
@@ -174,11 +182,11 @@ def run(args, table):
             if arm=='Trainer' and grid is None: continue
             def make():
                 rows,at = labelled(key['set'], key['n'], key['seed'], args)
+                rows = planned_for(arm, rows, key['seed'], args)
                 if arm=='Trainer': return measured(lambda o: trainer(o, max(grid, key=grid.get)), rows, at)
                 e = entries[arm]
-                rows.recipe = rows.recipe.replace(classifier=e.recipe.get('classifier', {}))
                 if e.prepare:
-                    with ways.quiet(): e.prepare(rows)
+                    with progress.quiet(): e.prepare(rows)
                 return measured(e.fit, rows, at)
             table.get(make, 'commit', part='run', arch=args.arch, arm=arm, **key)
 
@@ -188,7 +196,7 @@ def rate(args, table):
         for lr in rates:
             def make():
                 rows,at = labelled(name, sets[name][0][-1], 0, args)
-                return measured(lambda o: trainer(o, lr), rows, at[:400])
+                return measured(lambda o: trainer(o, lr), planned_for('Trainer', rows, 0, args), at[:400])
             table.get(make, 'accuracy', part='rates', arch=args.arch, arm='Trainer', lr=lr, set=name)
 
 def choose(args, table):
@@ -210,7 +218,6 @@ def near(args, table):
     from fastformers.inference.baseline import TextBaseline
     from fastformers.inference.predictor import Ensemble
     from fastformers.learner.core import as_predictor
-    from fastformers.data.rows import Rows as DataRows
     from fastformers.ulmfit.stage import task_dls, task_learner
     class Kappa(logging.Handler):
         def emit(self, o): self.said = o.getMessage().split()[-1]
@@ -219,8 +226,8 @@ def near(args, table):
             rows,_ = labelled(key['set'], key['n'], key['seed'], args)
             rest = sets[key['set']][1]()[0].drop_duplicates('text')
             rest = rest[~rest.text.isin(rows.df.text)].sample(frac=1, random_state=0)
-            texts,true,c = rest.text[:5000].tolist(),rest.label[:5000].astype(str).to_numpy(),rows.recipe.classifier
-            learn = task_learner(task_dls(DataRows(rows.frame, task=rows.task).hold_out(), rows.arch, c), rows.arch, c)
+            texts,true,c = rest.text[:5000].tolist(),rest.label[:5000].astype(str).to_numpy(),TaskConfig()
+            learn = task_learner(task_dls(rows.like(ways._frame(rows)).hold_out(), args.arch, c), args.arch, c)
             log,handler = logging.getLogger('fastformers.learner.spread'),Kappa()
             log.addHandler(handler)
             log.setLevel(logging.INFO)
@@ -229,7 +236,7 @@ def near(args, table):
             def right(labels): return round(float(np.mean(np.array(labels)==true)), 4)
             before = right([rows.task.labels[i] for i in both.scores(texts).argmax(1)])
             after = right(learn.spread_labels(texts, both.scores(texts)))
-            with ways.quiet(): full = entries['all layers'].fit(rows)
+            with progress.quiet(): full = entries['all layers'].fit(planned_for('all layers', rows, key['seed'], args))
             return dict(kappa=float(handler.said), agree=agree, before=before, after=after, all_layers=right([o['label'] for o in full(texts)]), commit=commit)
         table.get(make, 'after', part='near', arch=args.arch, arm='labels of near texts', **key)
 

@@ -37,13 +37,14 @@ def draw(df, n, seed):
 def ways(df):
     "Each way to hold out rows of `df`: a list of (training rows, held-out rows)"
     from fastformers.compare.entries import folds
-    from fastformers.data.labels import _draw, deal, find_task, row_keys, split_rows
+    from fastformers.data.labels import _draw, deal, row_keys, split_rows
+    from fastformers.data.rows import Rows
     names,at = [[o] for o in df.label],row_keys(df, 'text')
     def parts(part): return [(np.flatnonzero(part!=i), np.flatnonzero(part==i)) for i in np.unique(part)]
     def fifth(v): return [(np.flatnonzero(~v), np.flatnonzero(v))]
     yield 'split', [tuple(map(np.array, split_rows(df, names=names)))]
     yield 'probe', parts(deal(at, names, 5))
-    yield 'compare', folds(df, df.label.tolist(), find_task(df, task='single'), (1,2,3))[1]
+    yield 'compare', folds(Rows(df, task='single'), (1,2,3))[1]
     yield 'quotas', fifth(_draw(at, names, .2))
     yield 'chance', fifth(_draw(at, [[None]]*len(df), .2))
 

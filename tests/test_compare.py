@@ -163,7 +163,7 @@ def test_errors_are_shown_without_a_minus():
     assert 'squared error 0' in board.sentences()[0] and '-' not in board.sentences()[0].replace('TF-IDF','')
 
 def test_hopeless_checkpoints_are_dropped():
-    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'good' in str(rows.arch) else 0)
+    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'good' in rows.plan['arch'] else 0)
     names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
     board = leaderboard(df, archs=['bad','good'], entries=names, minutes=1)
     assert 'dropped' in board.notes['tuned (bad)'] and board.done('tuned (good)')
@@ -215,7 +215,7 @@ def test_a_curve_is_made_of_nested_samples_on_the_same_held_out_rows():
     curve = label_curve(df, sizes=(20,40), seeds=(1,2), entries=(spy(seen),'TF-IDF'))
     assert len(curve.rows)==2*2*2 and len({len(o) for o in curve.rows.hits})==1
     for seed in (1,2):
-        small,large = ({*o.texts} for o in seen if o.seed==seed)
+        small,large = ({*o.texts} for o in seen if o.plan['seed']==seed)
         assert len(small)==20 and small<large
     assert np.allclose(curve.gains().gain, 0)
 

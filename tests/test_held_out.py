@@ -5,7 +5,7 @@ from fastformers.compare.curve import label_curve
 from fastformers.compare.entries import folds
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import HFTextBlock, classifier_dls
-from fastformers.data.labels import deal, find_task, split_rows
+from fastformers.data.labels import deal, split_rows
 from fastformers.data.rows import Rows
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
@@ -22,7 +22,7 @@ rng = np.random.default_rng(0)
 centres = rng.normal(0, 1, (150,12))
 
 def by_split(df, x, n): return [split_rows(df, names=[[o] for o in df.label])]
-def by_folds(df, x, n): return folds(df, df.label.tolist(), find_task(df), (1,2,3))[1]
+def by_folds(df, x, n): return folds(Rows(df), (1,2,3))[1]
 def by_probe(df, x, n):
     part = deal(np.array([*map(text_key, df.text)]), [[o] for o in df.label], 5) # as `cross_validate_probe`
     return [(np.flatnonzero(part!=i), np.flatnonzero(part==i)) for i in range(5)]
@@ -67,7 +67,7 @@ def test_parts_keep_groups_and_equal_texts_and_are_never_empty():
     for who in (df.text.str[-6:], df.index//36, pd.Series(np.r_[np.zeros(176), 1, 2, 3, 4])):
         d = df.assign(who=[*map(str, who)])
         for group_col in ('who', None):
-            parts = folds(d, d.label.tolist(), find_task(d), (1,2,3), group_col=group_col)[1]
+            parts = folds(Rows(d, group_col=group_col), (1,2,3))[1]
             assert sorted(np.concatenate([b for _,b in parts]))==[*range(180)] and all(len(b) for _,b in parts)
             for a,b in parts: assert not {*d[group_col or 'text'].iloc[a]} & {*d[group_col or 'text'].iloc[b]}
 

@@ -64,7 +64,7 @@ def test_a_comparison_keeps_its_minutes_where_the_machine_becomes_busy(busy, tin
 
 def costs(clock, seconds, name, **kwargs):
     def fit(rows):
-        if rows.minutes is not None and 60*rows.minutes<seconds: raise OutOfTime(seconds)
+        if (limit := rows.plan["limit"]) is not None and 60*limit<seconds: raise OutOfTime(seconds)
         clock.skip(seconds)
         return TextBaseline.fit(rows.texts, rows.labels, rows.task)
     return Entry(name, fit, **kwargs)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import EntryRows, deciding, labels_in, plan, scores_of
+from .entries import deciding, entry_rows, labels_in, list_entries, scores_of
 from ..args import check_args
 from ..learner.evaluate import row_scores
 from ..data.labels import as_frame, check_classes, lm_texts, warn_leak
@@ -22,7 +22,7 @@ from ..data.rows import Rows
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..stats import paired_bootstrap
-from ..ulmfit.recipe import Recipe, split_columns
+from ..ulmfit.recipe import split_columns
 
 _log = logging.getLogger(__name__)
 
@@ -108,26 +108,25 @@ def label_curve(
     table = Rows(df, text_col, label_col, task, group_col).hold_out(valid_col).leave_out_seen(arch)
     task,df = table.task,table.frame
     if not table.scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
-    labels,train = labels_in(table),df[~df.is_valid]
+    labels,own = labels_in(table),np.array(table.splits[0])
     warn_leak(table.texts, table.splits)
     task.fit(labels)
     if task.classes: check_classes(task, labels, table.splits)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
-    if not len({*names})<=min(sizes)<=max(sizes)<=len(train):
-        raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(train):,}, the training rows; "
+    if not len({*names})<=min(sizes)<=max(sizes)<=len(own):
+        raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(own):,}, the training rows; "
                          f"got {list(sizes)}")
-    texts,own = [],table.splits[0]
-    ways = plan(entries, [arch or default_arch], text_col, label_col)
+    texts = []
+    ways = list_entries(entries, [arch or default_arch], text_col, label_col)
     if (odd := [o.name for o in ways if o.of]):
         raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
-    if unlabelled is not None: texts = lm_texts(df, own, unlabelled, None, text_col)[0]
+    if unlabelled is not None: texts = lm_texts(df, own.tolist(), unlabelled, None, text_col)[0]
     y,held,rows = as_targets(task, labels)[df.is_valid],table.part(True)[0],[]
     with tempfile.TemporaryDirectory() as tmp:
+        table.unlabelled,table.work = texts,Path(tmp)
         for e,n,seed in product(ways, sorted(sizes), seeds):
-            few = train.iloc[nested_order(names, seed)[:n]].reset_index(drop=True)
             start = now()
-            recipe = Recipe().replace(**e.recipe)
-            data = EntryRows(few, task, recipe, text_col, label_col, texts, seed, work=Path(tmp), group_col=group_col)
+            data = entry_rows(e, table, seed, at=own[nested_order(names, seed)[:n]])
             with quiet():
                 if e.prepare: e.prepare(data)
                 scores,how = scores_of(e.fit(data), held, task)

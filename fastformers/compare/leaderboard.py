@@ -17,7 +17,7 @@ from fastcore.foundation import L
 from ..args import check_args
 from ..callback.schedule import now
 from .board import Leaderboard
-from .entries import EntryRows, folds, labels_in, plan
+from .entries import folds, labels_in, list_entries
 from .runner import Runner, load_fits
 from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_blank, warn_leak
 from ..data.rows import Rows
@@ -44,7 +44,7 @@ def _check(rows, minutes):
 
 def _held_out(rows, seeds, test, archs):
     "Choose the scored rows, and for each seed the numbers of its training and scored rows"
-    scored,parts = folds(rows.df, rows.labels, rows.task, seeds, rows.text_col, test, rows.group_col)
+    scored,parts = folds(rows, seeds, test)
     old = np.flatnonzero(trained_on(scored, archs, rows.text_col))
     parts = [(train, np.setdiff1d(at, old)) for train,at in parts]
     if not all(len(at) for _,at in parts): raise ValueError("a checkpoint was trained on all rows to be scored; pass others as `test`")
@@ -118,14 +118,13 @@ def leaderboard(
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}'}
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
-    board = Leaderboard(plan(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups, known)
+    board = Leaderboard(list_entries(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups, known)
     cols = [*L(text_col), *L(label_col)]
     if path: _continue(path, board, resume, archs, rows=df[cols].values, unlabelled=texts,
                        test=None if test is None else test[cols].values)
     with tempfile.TemporaryDirectory() as tmp:
-        work = path/'work' if path else Path(tmp)
-        given = EntryRows(df, task, text_col=text_col, label_col=label_col, group_col=group_col, unlabelled=texts, work=work)
-        run = Runner(board, given, scored, minutes, path, log, start)
+        rows.unlabelled,rows.work = texts,path/'work' if path else Path(tmp)
+        run = Runner(board, rows, scored, minutes, path, log, start)
         run.run()
         if board.winner: board.best,board.slices = run.best(),_slices(board, rows, scored)
     if path:

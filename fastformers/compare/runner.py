@@ -11,8 +11,6 @@ __all__ = ['metered', 'load_fits', 'Runner']
 # %% ../../nbs/compare/03_runner.ipynb #70811e71
 import json, logging, re, tempfile
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from fastcore.basics import patch
 from safetensors import safe_open
@@ -20,11 +18,10 @@ from safetensors.torch import save_file
 from ..callback.progress import Meter, fmt_time, quiet
 from ..callback.schedule import now
 from . import page # `Leaderboard.shown`
-from .entries import OutOfTime, code_hash, scores_of
+from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage
-from ..ulmfit.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +66,7 @@ class Runner:
     "Run the entries of a `Leaderboard` within the minutes"
     def __init__(self,
         board, # A `Leaderboard`
-        rows, # All labelled rows
+        rows, # All labelled rows, a `Rows`
         scored, # Rows that are scored, by the numbers in `board.folds`
         minutes, # Of all fits together, with the training of the winner on all rows
         path=None, # Directory of the results
@@ -112,19 +109,18 @@ class Runner:
 def fit_one(self:Runner, e, seed, i, minutes):
     "Train the entry `e` without the rows that the seed number `i` holds out, score these, and write the scores"
     b,(train,at),facts = self.board,self.board.folds[i],{}
-    df = self.all.df.iloc[train].reset_index(drop=True)
-    rows = replace(self.all, df=df, task=deepcopy(b.task), recipe=Recipe().replace(**e.recipe), seed=seed, minutes=minutes)
+    rows = entry_rows(e, self.all, seed, minutes, train)
     with quiet(), metered(facts):
         if e.prepare:
-            e.prepare(longer := replace(rows, minutes=3*minutes))
-            rows.n_stopped = longer.n_stopped
+            e.prepare(longer := planned(rows, limit=3*minutes))
+            rows = planned(rows, n_stopped=longer.plan['n_stopped'])
     facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds')}
     with quiet(), metered(facts): predictor = e.fit(rows)
     texts = b.task.texts(self.scored.iloc[at], rows.text_col)
     meter = Meter()
     with quiet(): scores,decides = scores_of(predictor, texts, b.task)
     took = meter.read(1000/max(len(texts), 1))
-    facts |= dict(cut=rows.n_stopped, decides=decides, code=code_hash(e), answers_cpu_seconds=took['cpu_seconds'],
+    facts |= dict(cut=rows.plan['n_stopped'], decides=decides, code=code_hash(e), answers_cpu_seconds=took['cpu_seconds'],
                   texts_a_second=1000/max(took['seconds'], 1e-3), size_mb=None if i else _size_mb(predictor))
     b.fits[e.name,seed] = scores.float().contiguous(),facts
     if self.path:
@@ -181,9 +177,9 @@ def fit_all(self:Runner, name):
     "Train the entry `name` on all rows, in the time that is left"
     b,e = self.board,self.board.plan[name]
     minutes = max(self.end-now(), b.price(name), 1)/60 if 'arch' in e.needs else None
-    rows = replace(self.all, recipe=Recipe().replace(**e.recipe), seed=b.seeds[0], minutes=minutes)
+    rows = entry_rows(e, self.all, b.seeds[0], minutes)
     res = e.fit(rows)
-    if rows.n_stopped: b.notes[name] = 'on all rows by the clock, fewer steps than usual'
+    if rows.plan['n_stopped']: b.notes[name] = 'on all rows by the clock, fewer steps than usual'
     return res
 
 @patch

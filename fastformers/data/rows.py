@@ -32,6 +32,7 @@ class Rows:
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
         self.task = find_task(self.df, label_col, task)
         self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?
+        self.unlabelled,self.work,self.plan = [],None,None # for an entry of `compare`: texts, a directory, a `Plan`
 
     def __len__(self): return len(self.df)
     @cached_property
@@ -53,6 +54,11 @@ class Rows:
         return self.keys if self.group_col is None else row_keys(self.df, self.group_col)
     @property
     def pair(self): return len(listed(self.text_col))==2
+    def like(self, df):
+        "Read the table `df` as these rows: with their columns, their task, and what they hold beside the table"
+        new = Rows(df, self.text_col, self.label_col, self.task, self.group_col)
+        new.unlabelled,new.work,new.plan = self.unlabelled,self.work,self.plan
+        return new
 
     def hold_out(self, valid_col=None, pct=.2):
         "Hold out rows by `valid_col`, default 'is_valid' if there is one, or the share `pct` of them (see `hold_out`)"

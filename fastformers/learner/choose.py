@@ -87,6 +87,9 @@ class Plan:
     settings:dict # name -> (value, why)
 
     def __getitem__(self, k): return self.settings[k][0]
+    def replace(self, **settings):
+        "Return a plan with other `settings`, as asked"
+        return Plan(self.settings | {k:(v,'as asked') for k,v in settings.items()})
     def table(self)->pd.DataFrame:
         "Tabulate the settings that were asked for or chosen, with the reasons"
         rows = [(k, _plain(v), why) for k,(v,why) in self.settings.items() if why!='default']
