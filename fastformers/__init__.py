@@ -28,7 +28,10 @@ Modules:
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
 - `fastformers.inference.baseline`: Train and use a linear model on TF-IDF of words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
+- `fastformers.inference.classes`: Add, remove, rename or merge classes of a trained classifier, in seconds: `add_class`
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
+- `fastformers.inference.names`: Classify by what the classes are called, without a labelled text: `from_names`
+- `fastformers.inference.novelty`: Tell texts that are unlike those of training: `novelty`, `unknown=` and `drift`
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.shares`: Estimate the share of each class in many texts, corrected by labelled rows drawn at random: `shares`

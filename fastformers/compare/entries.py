@@ -34,8 +34,9 @@ from ..learner.core import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
 from ..text.core import normal, text_key
+from ..text.encode import first_texts
 from ..ulmfit.recipe import Recipe, TaskConfig, settings
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, first_texts, task_dls, task_learner, with_pairing
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner, with_pairing
 
 # %% ../../nbs/compare/00_entries.ipynb #66373d73
 def labels_in(rows:Rows)->list:

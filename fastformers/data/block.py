@@ -7,7 +7,8 @@ predictions come back in the order of the rows. Files are read in `text.readers`
 
 # %% auto #0
 __all__ = ['lm_dls', 'classifier_dls', 'rows_dls', 'encode_long', 'TokenizedRow', 'ReadText', 'ReadLabel', 'item_keys',
-           'item_texts', 'reads_pairs', 'tokenizer_of', 'item_labels', 'all_rows', 'LazyRows', 'HFTextBlock']
+           'item_texts', 'reads_pairs', 'tokenizer_of', 'item_labels', 'with_rows', 'all_rows', 'LazyRows',
+           'HFTextBlock']
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
@@ -238,6 +239,19 @@ def item_labels(ds)->list:
     "List the labels of `ds`, of `classifier_dls` or a `DataBlock`"
     if isinstance(first(ds.items), TokenizedRow): return [o['label'] for o in ds.items]
     return [ds.tls[-1].decode(o) for o in ds.tls[-1]]
+
+def with_rows(dls, texts, labels)->DataLoaders:
+    "Add training rows with `texts` and `labels` to `dls` of `classifier_dls`"
+    train,valid,dl = dls.train_ds,dls.valid_ds,dls.train
+    (read,tok,*_),(label,*_) = (tl.tfms.fs for tl in train.tls)
+    items,n = [*train.items, *valid.items],len(train)
+    at = 1+max(o['at'] for o in items)
+    keys = [text_key(o) for o in texts]
+    items += [TokenizedRow(ids=i, label=l, key=k, group=k, text=t, at=at+j)
+              for j,(i,l,k,t) in enumerate(zip(tok.encode_batch(texts), labels, keys, texts))]
+    splits = [*range(n), *range(n+len(valid), len(items))],[*range(n, n+len(valid))]
+    how = dict(bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
+    return _labelled(items, splits, tok, label.task, read.cols, label.cols, dls.device, **how)
 
 def _joined(a, b): return pd.concat([a, b]) if isinstance(a, pd.DataFrame) else L(a)+L(b)
 

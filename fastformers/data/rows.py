@@ -13,10 +13,13 @@ from functools import cached_property
 import numpy as np
 from .labels import as_frame, divide, find_task, named, read_labels, row_keys, say_trained_on
 from .labels import trained_keys, warn_leak, warn_typos, warn_untrained
+from ..inference.names import read_names
 from ..tasks.core import Task, listed
 from ..text.readers import check_columns
 
 # %% ../../nbs/data/00_rows.ipynb #75216829
+def _order(o): return isinstance(o, str), o # numbers before text
+
 class Rows:
     "Hold a labelled table with its task, columns and split, and read texts, labels and hashes once"
     def __init__(self,
@@ -85,6 +88,16 @@ class Rows:
         self.is_valid,self.scored = np.isin(np.arange(len(self)), new if len(new) else held[:1]),len(new)>0
         return self
 
+    def name_classes(self, names): # {label: text}, or what was given where nothing is named
+        "Read what classes are called, and add those of `names` that these rows lack"
+        if names is None or not len(names): return names
+        task = self.task
+        if not task.one_class or task.structured: raise ValueError(f"`names` are for one class a text, not for {task}")
+        known = task.labels or sorted({n for o in self.names for n in o}, key=_order)
+        names = read_names(names, known)
+        if new := {*names}-{*known}: task.labels = sorted({*known}|new, key=_order)
+        return names
+
     def add_test(self, df):
         "Add the classes of the test rows `df` that these rows lack, and warn of texts in both"
         if df is None: return self
@@ -103,5 +116,5 @@ class Rows:
         if found and not known&found:
             raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them alike in both")
         warn_untrained(task, known, asked, 'test')
-        if not odd<={*task.labels}: task.labels = sorted(known|odd, key=lambda o: (isinstance(o, str), o))
+        if not odd<={*task.labels}: task.labels = sorted(known|odd, key=_order)
         return self

@@ -8,6 +8,7 @@ A predictor takes a text, a list, a column or an iterator, and returns a dict of
 __all__ = ['as_texts', 'answer_rows', 'BasePredictor']
 
 # %% ../../nbs/inference/01_answers.ipynb #8b912712
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -42,6 +43,8 @@ class BasePredictor:
     "Convert texts to answers, with `task`, `pairs` and `scores` of a subclass"
     chunk = 4096 # number of texts that are sorted and held in memory at a time
     trained_on = () # hashes of the labelled texts that it was trained on, see `write_keys`
+    kept = None # vectors of its texts, see `inference.novelty`
+    changes,stage = (),None # of its classes after training, the `stage.json` of before
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
@@ -50,15 +53,22 @@ class BasePredictor:
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
         threshold:float|None=None, # Choose labels with a higher score, or of two classes the second; default: the task's
-        abstain_below:float|None=None # One class a text: an answer with a lower score has the label None
+        abstain_below:float|None=None, # One class a text: an answer with a lower score has the label None
+        # One class a text: the label of texts of no class is None, with the class that is `nearest`, at this share of false alarms
+        unknown:float|None=None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
         parts = self.parts(texts)
         if abstain_below is not None and not (self.task.one_class and top_k==1):
             raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
+        if unknown is not None: self._check_unknown(unknown, top_k)
         if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
             raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
-        def answers(part): return self.task.answers(self.scores(part, bs), part, top_k, threshold)
+        def answers(part):
+            if unknown is None: return self.task.answers(self.scores(part, bs), part, top_k, threshold)
+            scores,new = self.scores_and_novelty(part, bs)
+            def known(o, v): return {'label':o['label'] if v<1-unknown else None, 'score':o['score'], 'nearest':o['label'], 'novelty':float(v)}
+            return [*map(known, self.task.answers(scores, part, threshold=threshold), new)]
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
         return res if isinstance(texts, Iterator) else list(res)
@@ -69,6 +79,26 @@ class BasePredictor:
         return iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
 
     shares = shares
+
+    def _check_unknown(self, unknown, top_k):
+        "Raise unless the share of false alarms `unknown` can be kept"
+        if not (self.task.one_class and top_k==1):
+            raise ValueError(f"`unknown` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
+        if not 0<unknown<1: raise ValueError(f"`unknown` is a share of false alarms such as .05, got {unknown}")
+        if self.kept is not None and (n := len(self.kept.distances))<1/unknown-1:
+            raise ValueError(f"unknown={unknown:g} needs {math.ceil(1/unknown-1)} texts that were new to the network, this classifier has "
+                             f"{n}: train it with more held-out rows or with unlabelled texts, or pass a larger share")
+
+    def scores_and_novelty(self, texts, bs=64)->tuple: # scores `(n, n_out)`, novelty `(n,)`
+        "Compute `scores` and `novelty` of `texts` in one pass"
+        raise ValueError(f"novelty is for a network that puts single texts into classes; this is a {type(self).__name__}")
+
+    def novelty(self,
+        texts, # A text or a list of texts
+        bs:int=64 # Most texts in a batch
+    ): # array `(n,)`: for each text the share of known texts that are nearer to those of training
+        "Compute how unlike each of the `texts` is to those that the classifier knows"
+        return self.scores_and_novelty(self.as_list(texts), bs)[1]
 
     def predict_frame(self, df,
         text_col='text', # Column of the texts, or a list of the columns of an input's parts
@@ -105,7 +135,8 @@ class BasePredictor:
         with atomic_dir(path) as tmp:
             self.write(tmp)
             write_keys(tmp, self.trained_on)
-            write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | facts)
+            own = dict(changes=self.changes, parent=self.stage) if self.changes else {}
+            write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)], **own) | facts)
         return Path(path)
 
     def push_to_hub(self,

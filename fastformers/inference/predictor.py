@@ -16,8 +16,11 @@ from torch.nn.functional import normalize
 from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
-from .stage_json import read_keys
+from .novelty import Kept, known_scores # and `drift`
+from .output_layer import output_layer
+from .stage_json import read_keys, read_stage
 from ..files import Registry, write_json
+from . import classes # `add_class`
 from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
@@ -89,9 +92,27 @@ class Predictor(BasePredictor):
         def mean(x): return normalize(mean_pool(self.model.states(x), x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
+    def layers(self, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
+        "Compute outputs, inputs of the output layer and mean vectors of length 1 of `texts` in one pass"
+        head,seen = self.model.head,[]
+        hooks = [output_layer(self.model).register_forward_pre_hook(lambda m,args: seen.append(args[0])),
+                 head.register_forward_pre_hook(lambda m,args: seen.append(normalize(mean_pool(*args[:2]))))]
+        def every(x):
+            seen.clear()
+            o = self.model(x)
+            return torch.cat([o, seen[1], seen[0]], 1)
+        rows = self.tok.encode_batch(texts or [''])
+        try: res = torch.stack(self._each(every, rows, bs))[:len(texts)]
+        finally: [o.remove() for o in hooks]
+        n,nf = self.task.n_out,seen[0].shape[1]
+        return res.split([n, res.shape[1]-n-nf, nf], 1)
+
+    def scores_and_novelty(self, texts, bs=64): return known_scores(self, texts, bs)
+
     def write(self, path):
         if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
         else: write_bundle(path, self.model, self.tok, self.pairs)
+        if self.kept: self.kept.save(path)
 
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):
@@ -146,6 +167,7 @@ def _open(path, device, head, revision, backend):
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
     predictor.opened,predictor.trained_on = (path,device,head,revision,backend),read_keys(path)
+    predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
     return predictor
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca

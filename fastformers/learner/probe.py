@@ -48,13 +48,15 @@ def output_inputs(learn:Learner, dl)->tuple: # arrays: inputs `(n, nf)`, targets
 
 # %% ../../nbs/learner/01_probe.ipynb #ccd46196
 @patch
-def fit_probe(self:Learner)->Learner:
+def fit_probe(self:Learner,
+    dl=None # Rows to fit it to; default: those of training
+)->Learner:
     "Fit the output layer as a linear model on the states of the training rows, and nothing else"
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
     task.temperature = None
-    set_output_layer(self.model, *fit_output_layer(self.model, *output_inputs(self, self.dls.train)))
+    set_output_layer(self.model, *fit_output_layer(self.model, *output_inputs(self, dl or self.dls.train)))
     return self
 
 @patch
@@ -79,11 +81,12 @@ def cross_validate_probe(self:Learner,
 class ProbeFirst(Callback):
     "Fit the output layer of `model` as a probe at the beginning of the first fit, unless its weights have changed"
     order,run_valid = -500,False # before other processes take their rows, and before `lr_find` keeps the weights
-    def __init__(self, model): self.weight = output_layer(model).weight.detach().clone()
+    def __init__(self, model, named): # `named(learn)`: the data whose training rows it is fitted to
+        self.weight,self.named = output_layer(model).weight.detach().clone(),named
     def before_fit(self):
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
         learn,weight = self.learn,output_layer(self.learn.model).weight
         learn.remove_cb(self)
         if learn.model.adapters or weight.shape!=self.weight.shape or not torch.equal(weight.cpu(), self.weight.cpu()): return
         _log.info("the output layer begins as a linear model of the frozen network's states; head_init='random' leaves it random")
-        learn.fit_probe()
+        learn.fit_probe(self.named(learn).train)

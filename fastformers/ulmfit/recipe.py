@@ -30,7 +30,7 @@ from ..files import Registry, find_path
 # lowest and highest value of a setting
 _ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
                discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
-               windows=(1,inf), vocab_sz=(1,inf), size=(1,inf), width=(1,inf), positions=(4,inf))
+               windows=(1,inf), vocab_sz=(1,inf), keep=(0,inf), size=(1,inf), width=(1,inf), positions=(4,inf))
 
 def _convert(self):
     "Convert the values of a section to the types of its fields, and check their ranges"
@@ -223,6 +223,7 @@ class TaskConfig(TrainConfig):
     refit:bool|None = None
     # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
     calibrate:bool = False
+    keep:int = 5000 # Texts whose vectors the directory keeps, for `novelty`, `unknown` and `add_class`; 0: none
     valid_pct:float = .2 # Share of rows held out
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #d180964c

@@ -9,7 +9,7 @@ function is called again. `ulmfit.run` calls all three; `learner.core` has the l
 
 # %% auto #0
 __all__ = ['small_config', 'pretrain_lm', 'fine_tune_lm', 'with_pairing', 'task_dls', 'task_learner', 'test_frames', 'test_rows',
-           'labelled_dl', 'first_texts', 'fine_tune_classifier']
+           'labelled_dl', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, shutil, warnings
@@ -38,7 +38,7 @@ from ..data.labels import as_frame, checked, lm_rows, lm_texts, new_tests, split
 from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
-from ..learner.core import as_predictor, classifier_learner, lm_learner
+from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
 from ..learner.choose import choose_head_init, choose_lr # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
@@ -52,7 +52,7 @@ from ..models.load import load_body, load_config
 from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
 from ..text.store import TokenStore
-from ..text.encode import HFTokenizer, reading_args, read_column
+from ..text.encode import HFTokenizer, first_texts, reading_args, read_column
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
@@ -90,11 +90,11 @@ def _sizes(dls):
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
-def _stage(learn, c, name, seed, meter, begin=noop, **facts):
+def _stage(learn, c, name, seed, meter, begin=noop, names=None, **facts):
     "Train `learn` by its plan with the settings `c`, and return the record of a stage that began with `meter`"
     base,known,asked = learn.lineage,settings(type(c)),vars(c)
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
-    plan = learn.plan(seed=seed, **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
+    plan = learn.plan(names=names, seed=seed, **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
     for k,v in asked.items(): # what was not chosen is as asked, or the default of this stage
         if plan.settings.get(k, (v,'default'))[1] in ('as asked','default'):
             plan.settings[k] = v,'default' if v==known[k].default else 'as asked'
@@ -109,7 +109,7 @@ def _verdict(learn, stage, tfidf):
     if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
     judge(learn, stage, rivals, stage.name, stage.interval())
 
-def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True):
+def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
     "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
     learn = stage.learner
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
@@ -120,17 +120,17 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier: stage.price = price # else only the time of what came before is known
-    if path is not None: _write(stage, path, c, learn)
+    if path is not None: _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
     _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} "
               f"in {fmt_time(stage.seconds)}")
     return stage
 
-def _write(stage, path, c, learn):
-    "Write the directory of `stage` with the model of `learn`"
+def _write(stage, path, c, learn, kept):
+    "Write the directory of `stage` with the model of `learn`, and what is `kept` of its texts"
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {**_plain(c), 'schedule':vars(stage.schedule)}
-    stage.path = learn.save_encoder(path, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
+    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
     stage.save(stage.path/'record.json')
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
@@ -282,7 +282,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn
 
-def _refit(stage, c, learn, path, test_dl, meter):
+def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
     start,tried = now(),stage.learner
     def most(part=1.): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
@@ -296,7 +296,10 @@ def _refit(stage, c, learn, path, test_dl, meter):
     if stage.price: stage.price = meter.read()
     for o in tried.cbs: o.learn = tried # they were those of `learn` too
     if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
-    if path is not None: _write(stage, path, c, learn)
+    if path is None: return
+    kept = kept_texts(tried, c.keep, unlabelled) # its held-out rows are new to it
+    if kept and learn is not tried: kept = kept_texts(learn, c.keep, unlabelled, kept.distances)
+    _write(stage, path, c, learn, kept)
 
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
@@ -313,10 +316,6 @@ def labelled_dl(dls, df)->DataLoader:
     dl = dls.test_dl(df, with_labels=True)
     for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
-
-def first_texts(texts, most)->list:
-    "Return the first of `texts`, with at most `most` characters together"
-    return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
 
 def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the time that most texts take
     "Add `texts` to the training rows, with answers of `first` and of word vectors that have spread"
@@ -357,6 +356,9 @@ def fine_tune_classifier(
     valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
+    # What the classes are called: a list in the order of the labels, of all classes, or {label: description}; default: their
+    # own names, if they are words; an empty list: none
+    names=None,
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
@@ -372,8 +374,9 @@ def fine_tune_classifier(
     rows = Rows(df, text_col, label_col, c.task, group_col)
     task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights),rows.text_col
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
+    names = rows.name_classes(names)
     rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
-    c,labelled,first = with_pairing(c, rows, arch, tok),rows,None
+    c,labelled,first,texts = with_pairing(c, rows, arch, tok),rows,None,[]
     tfidf = linear_rival(task, rows.part(False), rows.part(True)) if task.has_linear else None
     held = dict(score=rows.df[rows.is_valid], test_score=test)
     groups = {k:o[group_col].astype(str).tolist() for k,o in held.items() if o is not None and group_col in o}
@@ -395,7 +398,7 @@ def fine_tune_classifier(
             if resume: mark_checkpoints(resume.path)
             with checked(): first = fine_tune_classifier(
                 rows.frame, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
-                group_col=group_col, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
+                group_col=group_col, names=names, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
                 **kwargs | how | dict(task=task, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3)))
             share = min((c.minutes or 5)/5, 1)
             rows = _answered(rows, texts, frozen, first.learner, share)
@@ -408,11 +411,11 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, test_sets=sets, groups=groups)
+    stage = _stage(learn, c, name, seed, meter, names=names, test_sets=sets, groups=groups)
     if first is not None and labelled.scored:
         stage = _better(stage, first, labelled, len(texts))
         if stage is first: learn = first.learner
-    _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored)
+    _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
     tried = labelled.scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     beside = path and Path(path).with_name(Path(path).name+'_tfidf')
     if path is not None and is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
@@ -424,5 +427,5 @@ def fine_tune_classifier(
     if left: _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
     kept = L(cbs).filter(reports, negate=True)
     with quiet('fastformers.data'): every = all_rows(learn.dls)
-    _refit(stage, c, task_learner(every, arch, c, cbs=kept, **how), path, test_dl, meter)
+    _refit(stage, c, task_learner(every, arch, c, cbs=kept, **how), path, test_dl, meter, texts)
     return stage

@@ -1,0 +1,169 @@
+"What a class is: its name, texts of no class, and classes that come and go"
+import json, logging
+import numpy as np, pandas as pd, pytest, torch
+from fastformers.data.block import classifier_dls
+from fastformers.inference.baseline import TextBaseline
+from fastformers.inference.names import from_names, read_names
+from fastformers.inference.novelty import Kept
+from fastformers.inference.predictor import Ensemble, from_hf
+from fastformers.learner.choose import choose_names
+from fastformers.learner.core import classifier_learner
+from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
+from fastformers.text.corpora import intents
+from fastformers.ulmfit.stage import fine_tune_classifier
+
+@pytest.fixture(scope='module')
+def rows():
+    df = intents(None)
+    return df[df.label.isin(['banking','travel','kitchen_and_dining','work'])].sample(360, random_state=0).reset_index(drop=True)[['text','label']]
+
+@pytest.fixture(scope='module')
+def probe(rows, tmp_path_factory):
+    "The directory of a probe of three classes of MiniLM, the rows of the fourth, and of none"
+    df = rows[rows.label!='work'].assign(is_valid=lambda o: np.arange(len(o))%3==0)
+    learn = classifier_learner(classifier_dls(df, 'minilm', bs=16), 'minilm', pool='mean', precision='fp32').fit_probe()
+    return learn.to_hf(tmp_path_factory.mktemp('probe')/'clf')
+
+@pytest.fixture
+def clf(probe): return from_hf(probe)
+
+def test_what_is_kept(probe, rows):
+    kept = Kept.load(probe)
+    n = (rows.label!='work').sum()
+    assert len(kept.inputs)==len(kept.classes)==len(kept.vectors) and abs(len(kept.inputs)-n*2/3)<3 and abs(len(kept.distances)-n/3)<3
+    assert (probe/'kept.safetensors').stat().st_size<300_000 and not any(t.encode() in (probe/'kept.safetensors').read_bytes() for t in rows.text[:50])
+
+def test_novelty_is_high_for_texts_of_no_class(clf, rows):
+    known = clf.novelty(intents(None).query("label in ['banking','travel','kitchen_and_dining']").text.tolist()[-300:])
+    other = clf.novelty(['the mitochondria is the powerhouse of the cell', 'prove that the square root of two is irrational',
+                         'the cat sat on the mat and looked at the moon', 'colourless green ideas sleep furiously'])
+    assert (known>.95).mean()<.12 and (other>.9).all() and ((known>0) | (known==0)).all() and other.max()<1
+
+def test_unknown_answers_none_and_names_the_nearest_class(clf, tmp_path):
+    known,none = clf(['transfer money to my savings account', 'prove that the square root of two is irrational'], unknown=.1)
+    assert known['label']==known['nearest']=='banking' and none['label'] is None and none['nearest'] in clf.labels
+    frame = clf.predict_frame(pd.DataFrame({'text':['transfer money to my savings account']}), unknown=.1)
+    assert list(frame)==['text','label','score','nearest','novelty']
+    plain = clf(['transfer money to my savings account'])[0]
+    assert abs(plain['score']-known['score'])<1e-6
+    copy = from_hf(clf.save(tmp_path/'copy'))
+    np.testing.assert_allclose(copy.novelty(['what is this']), clf.novelty(['what is this']), atol=.02)
+
+@pytest.mark.parametrize('unknown,says', [(0, 'share of false alarms'), (1.5, 'share of false alarms'), (.001, '999 texts')])
+def test_a_share_that_cannot_be_kept(clf, unknown, says):
+    with pytest.raises(ValueError, match=says): clf(['x'], unknown=unknown)
+
+def test_who_has_no_novelty(clf, probe, rows, tmp_path):
+    bare = classifier_learner(classifier_dls(tiny_df(), tiny_tok('bert')), tiny_arch('bert'))
+    with pytest.raises(ValueError, match='keep=0'): from_hf(bare.to_hf(tmp_path/'bare', keep=0))(['a'], unknown=.1)
+    tags = classifier_learner(classifier_dls(tiny_tags(), tiny_tok('bert')), tiny_arch('bert')).to_hf(tmp_path/'tags')
+    with pytest.raises(ValueError, match='one class a text'): from_hf(tags)(['a'], unknown=.1)
+    with pytest.raises(ValueError, match='tags'): from_hf(tags).novelty(['a'])
+    pairs = tiny_df().assign(other=lambda o: o.text)
+    pairs = classifier_learner(classifier_dls(pairs, tiny_tok('bert'), ['text','other']), tiny_arch('bert')).to_hf(tmp_path/'pairs')
+    with pytest.raises(ValueError, match='pairs'): from_hf(pairs).novelty([('a','b')])
+    words = TextBaseline.fit(rows.text, rows.label)
+    for o in (words, Ensemble([words, words])):
+        with pytest.raises(ValueError, match='network'): o.novelty(['a'])
+        with pytest.raises(ValueError, match='keeps nothing|network|pooling'): o.add_class('x', ['a'])
+    with pytest.raises(ValueError, match='top_k=1'): clf(['a'], unknown=.1, top_k=2)
+
+def test_drift(clf):
+    known = intents(None).query("label=='banking'").text.tolist()[:100]
+    new = clf.drift(known+['crypto wallet seed phrase stolen on the blockchain', 'my crypto wallet on the blockchain', 'the blockchain of my crypto wallet']*4)
+    assert new.loc['all texts','texts']==112 and new.loc['all texts','novel']>clf.drift(known).loc['all texts','novel']
+    assert {'crypto','blockchain'}<={*new.loc['all texts','new words']} and new.loc['banking','from']<=new.loc['banking','novel']<=new.loc['banking','to']
+    with pytest.raises(ValueError, match='got none'): clf.drift([])
+
+def test_add_class(clf, rows, tmp_path, caplog):
+    work = rows[rows.label=='work'].text.tolist()
+    old = rows[rows.label!='work']
+    def right(p, df): return (pd.DataFrame(p(df.text.tolist())).label==df.label.values).mean()
+    before = right(clf, old)
+    with caplog.at_level(logging.INFO, 'fastformers'): assert clf.add_class('work', work[:40]) is clf
+    assert "'work' from 40 texts" in caplog.text
+    assert right(clf, old)>before-.05 and right(clf, rows[rows.label=='work'][40:])>.7
+    again = from_hf(clf.save(tmp_path/'more'))
+    assert again.labels==['banking','kitchen_and_dining','travel','work'] and again(work[50])==clf(work[50])
+    stage = json.loads((tmp_path/'more'/'stage.json').read_text())
+    assert stage['changes']==['added work'] and stage['parent']['stage']=='classifier'
+    again.add_class('sport', ['who won the match', 'when does the game start', 'score of the final']) # from a directory that was changed
+    assert again.n_out==5 if hasattr(again, 'n_out') else len(again.labels)==5
+
+def test_remove_rename_merge(clf, rows):
+    text = 'transfer money to my savings account'
+    scores = {o['label']:o['score'] for o in clf([text], top_k=None)[0]}
+    clf.remove_class('travel')
+    left = {o['label']:o['score'] for o in clf([text], top_k=None)[0]}
+    assert abs(left['banking']/left['kitchen_and_dining']-scores['banking']/scores['kitchen_and_dining'])<1e-2*scores['banking']/scores['kitchen_and_dining']
+    assert clf.rename_class('banking', 'money')([text])[0]['label']=='money' and 'money' in clf.labels
+    with pytest.raises(ValueError, match='two classes'): clf.remove_class('money')
+    with pytest.raises(ValueError, match='two classes'): clf.merge_classes(['money','kitchen_and_dining'], 'all')
+    clf.add_class('work', rows[rows.label=='work'].text.tolist()[:20]).merge_classes(['money','work'], 'office')
+    assert clf.labels==['office','kitchen_and_dining'] and clf([text])[0]['label']=='office'
+
+@pytest.mark.parametrize('call,says', [
+    (lambda o: o.add_class('banking', ['a']), 'already'), (lambda o: o.add_class(' ', ['a']), 'blank'), (lambda o: o.add_class('new', []), 'got none'),
+    (lambda o: o.remove_class('bankin'), 'did you mean banking'), (lambda o: o.rename_class('banking', 'travel'), 'already'),
+    (lambda o: o.merge_classes(['banking'], 'x'), 'two classes'), (lambda o: o.merge_classes('banking', 'x'), 'two classes|no class'),
+    (lambda o: o.merge_classes(['banking','travel'], 'kitchen_and_dining'), 'already')])
+def test_changes_that_cannot_be(clf, call, says):
+    with pytest.raises(ValueError, match=says): call(clf)
+    assert clf.labels==['banking','kitchen_and_dining','travel'] and clf(['a visa for japan'])[0]['label']=='travel'
+
+def test_texts_of_an_old_class_are_named(clf, rows, caplog):
+    with caplog.at_level(logging.WARNING, 'fastformers'): clf.add_class('money', rows[rows.label=='banking'].text.tolist()[:8])
+    assert "most often 'banking'" in caplog.text
+
+def test_from_names(rows, tmp_path):
+    names = ['banking', 'travel', 'kitchen_and_dining', 'work']
+    clf = from_hf(from_names(names).save(tmp_path/'names'))
+    right = (pd.DataFrame(clf(rows.text.tolist())).label==rows.label.values).mean()
+    assert clf.labels==names and right>.55
+    clf.add_class('sport', ['who won the match', 'when does the game start'])
+    assert clf(['who won the game'])[0]['label']=='sport'
+    assert from_names([f'class {i}' for i in range(500)]).task.n_out==500
+
+@pytest.mark.parametrize('names,says', [(['a','a'], 'twice'), (['a',''], 'blank'), ({'a':'  ', 'b':'b'}, 'blank'), (['a'], 'two classes')])
+def test_names_that_cannot_be(names, says):
+    with pytest.raises(ValueError, match=says): from_names(names)
+
+def test_names_are_rows_where_they_are_words(rows, caplog):
+    few = pd.concat([o[:4] for _,o in rows.groupby('label')]).reset_index(drop=True)
+    few['is_valid'] = few.index%4==3
+    def learner(df): return classifier_learner(classifier_dls(df, 'minilm', bs=16), 'minilm', precision='fp32')
+    learn = learner(few)
+    names,why = choose_names(learn, 'probe')
+    assert names['kitchen_and_dining']=='kitchen and dining' and 'kappa' in why
+    codes = few.assign(label=few.label.map({k:f'x{i}' for i,k in enumerate(sorted(few.label.unique()))}))
+    assert choose_names(learner(codes), 'probe')[0] is None
+    assert choose_names(learner(codes), 'probe', {'x0':'money in a bank'})[0]['x0']=='money in a bank'
+    assert choose_names(learn, 'random')[0] is None and choose_names(learn, 'probe', [])==(None, 'as asked')
+    many = pd.concat([o[:20] for _,o in rows.groupby('label')]).assign(is_valid=lambda o: np.arange(len(o))%4==0)
+    assert choose_names(learner(many), 'probe')==(None, 'each class has ten rows, or its name')
+
+def test_both_doors_read_names(rows):
+    few = pd.concat([o[:6] for _,o in rows.groupby('label')]).reset_index(drop=True)
+    few['is_valid'] = few.index%3==2
+    how = dict(epochs=1, seed=3)
+    stage = fine_tune_classifier(few, 'minilm', **how)
+    learn = classifier_learner(classifier_dls(few, 'minilm'), 'minilm')
+    learn.fit_plan(learn.plan(**how))
+    assert len(stage.plan['names'])==4 and len(learn.dls.train_ds)==len(few[~few.is_valid])+4
+    a,b = (o.get_preds()[0] for o in (stage.learner, learn))
+    torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+    first = classifier_learner(classifier_dls(few, 'minilm', bs=16), 'minilm', precision='fp32')
+    plain = classifier_learner(classifier_dls(few, 'minilm', bs=16), 'minilm', precision='fp32').fit_probe()
+    with first.no_logging(): first.fit(1, 0.)
+    assert not torch.equal(first.model.head.layers[-1].weight, plain.model.head.layers[-1].weight) # the probe of the first fit has them too
+
+def test_a_class_without_a_row(tmp_path):
+    names = ['book_flight','current_location','flip_coin','recipe','tire_pressure']
+    rows = intents(None).query('intent in @names')[['text','intent']]
+    df = rows.query("intent!='tire_pressure'").groupby('intent').head(12)
+    fine_tune_classifier(df, 'minilm', tmp_path/'clf', label_col='intent', names=names, epochs=0)
+    clf = from_hf(tmp_path/'clf')
+    assert clf.labels==names
+    found = pd.DataFrame(clf(rows.query("intent=='tire_pressure'").text.tolist()[:50])).label
+    assert (found=='tire_pressure').mean()>.3 # nothing but its name
+    with pytest.raises(ValueError, match='one class a text'): fine_tune_classifier(df.assign(intent=1.5*np.arange(len(df))), 'minilm', label_col='intent', names=['a'])
