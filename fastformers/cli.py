@@ -1,4 +1,4 @@
-"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain check shares`
+"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes`
 
 Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
@@ -9,7 +9,8 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'train', 'pretrain', 'adapt', 'classify',
            'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'check', 'shares',
-           'predict', 'make_parser', 'parse_args', 'main']
+           'drift', 'add_class', 'remove_class', 'rename_class', 'merge_classes', 'predict', 'make_parser',
+           'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
 import argparse, logging, os, re, shlex, shutil, sys, warnings
@@ -112,13 +113,33 @@ def adapt(args):
     train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm')
     print(f"\nNext: fastformers classify LABELLED --arch {shlex.quote(args.output)} --output DIR")
 
+def _classify_by_names(args):
+    "Write a classifier that knows nothing but what its classes are called, and score it on --test"
+    d,path = args.data,check_dir(args.output)
+    if (path/'stage.json').exists() and not args.force:
+        raise FileExistsError(f"{args.output} is finished; choose another --output, or add --force")
+    test = d.test and read_table(d.test, d, text_col=d.text_col, label_col=d.label_col)
+    from fastformers.hub import default_arch
+    from fastformers.inference.names import from_names
+    predictor = from_names(args.labels, changes(args).get('model', {}).get('arch') or default_arch)
+    print(repr(predictor))
+    if test is not None:
+        from fastformers.learner.evaluate import score_rows
+        from fastformers.stats import mean_interval
+        score = score_rows(predictor, test, d.text_col, d.label_col)[-1]
+        print('accuracy {:.3f} (95 % interval {:.3f} to {:.3f}'.format(*mean_interval(score)), f'on {len(score):,} test rows)')
+    predictor.save(path)
+    print(f"\nNext: fastformers predict {shlex.quote(args.output)} 'A text of this kind.'")
+
 def classify(args):
-    "Train a classifier on your labels"
+    "Train a classifier on your labels, or make one of the names of classes alone"
     d = args.data
+    if d.source is None and args.labels: return _classify_by_names(args)
+    if d.source is None: raise ValueError("expected LABELLED, or --labels with the names of classes for a classifier without labelled texts")
     df,unlabelled,_,test = read_data(Recipe(data=d))
     text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
-                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled)
+                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled, names=args.labels)
     from fastformers.learner.evaluate import class_scores
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
@@ -277,6 +298,44 @@ def shares(args):
         with atomic_file(args.out) as tmp: table.to_csv(tmp, sep=_separator(args.out))
     print(table.round(3).to_string())
 
+def drift(args):
+    "Count the texts of a file that are unlike those of training, and show the most novel ones and new words"
+    cols,chunks = read_chunks(args.file, args.data)
+    predictor = _open(args.model)
+    from fastformers.text.encode import read_column
+    table = predictor.drift([o for df in chunks for o in read_column(df, cols)])
+    print(table.drop(columns=['most novel','new words']).round(3).to_string())
+    top = table.iloc[0]
+    print('\nMost novel:', *top['most novel'] or ['none'], sep='\n  ')
+    print(f"\nNew words: {', '.join(top['new words']) or 'none'}")
+
+def _change(args, change):
+    "Open the classifier in a directory, call `change` with it, and write the directory anew"
+    if not Path(args.model).is_dir(): raise FileNotFoundError(f"{args.model} is no directory; classes change in a directory on this disk")
+    check_dir(args.model)
+    predictor = _open(args.model)
+    change(predictor).save(args.model)
+    print(f"{args.model}: {', '.join(map(str, predictor.labels))}")
+
+def add_class(args):
+    "Add a class to a trained classifier from a file of its texts, in seconds"
+    cols,chunks = read_chunks(args.file, args.data)
+    from fastformers.text.encode import read_column
+    texts = [o for df in chunks for o in read_column(df, cols)]
+    _change(args, lambda o: o.add_class(args.name, texts))
+
+def remove_class(args):
+    "Remove a class from a trained classifier"
+    _change(args, lambda o: o.remove_class(args.name))
+
+def rename_class(args):
+    "Give a class of a trained classifier another name"
+    _change(args, lambda o: o.rename_class(args.name, args.new))
+
+def merge_classes(args):
+    "Make one class of several"
+    _change(args, lambda o: o.merge_classes(args.names, args.into))
+
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
@@ -285,7 +344,7 @@ def predict(args):
         cols,chunks = read_chunks(args.csv, args.data)
         _gather() # gives each process its GPU
     predictor = _open(args.model, args.device)
-    how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below') if k in args}
+    how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below','unknown') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
         with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace', newline='') as f:
@@ -320,8 +379,9 @@ def make_parser():
     top.add_argument('--version', action='version', version=f'fastformers {__version__}')
     commands = top.add_subparsers(title='commands', required=True, metavar='COMMAND')
     def command(f, says=''):
-        usage = f'fastformers {f.__name__} {says} [flags]'
-        p = commands.add_parser(f.__name__, help=f.__doc__, description=f.__doc__, usage=usage)
+        name = f.__name__.replace('_','-')
+        usage = f'fastformers {name} {says} [flags]'
+        p = commands.add_parser(name, help=f.__doc__, description=f.__doc__, usage=usage)
         p.set_defaults(command=f, parser=p)
         p.add_argument('--debug', action='store_true', help='Show where in the code an error arose')
         return p
@@ -349,9 +409,11 @@ def make_parser():
         p.add_argument('texts', metavar='TEXTS', nargs='+',
                        help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
         data(p, section, 'text_col')
-    p = command(classify, 'LABELLED --output DIR')
+    p = command(classify, '(LABELLED | --labels NAMES) --output DIR')
     labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
-    p.add_argument('data.source', metavar='LABELLED', help=labelled)
+    p.add_argument('data.source', metavar='LABELLED', help=labelled, nargs='?', default=argparse.SUPPRESS)
+    p.add_argument('--labels', type=_typed(tuple[str,...]), metavar='NAMES',
+                   help='Names of the classes, separated by commas: also of those without a labelled text, or without LABELLED')
     data(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
     p = command(compare, 'LABELLED --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=labelled)
@@ -387,6 +449,22 @@ def make_parser():
                    help='Labelled rows, ten or more, drawn at random from the texts')
     p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
     add_flags(p, 'data', 'text_col label_col sep encoding')
+    def changes_classes(f, says, **names):
+        p = command(f, f'DIR {says}')
+        p.add_argument('model', metavar='DIR', help='Directory of a classifier, which is written anew')
+        for k,v in names.items(): p.add_argument(k, metavar=k.upper(), help=v)
+        return p
+    file = 'csv, tsv or jsonl file with texts, or file with a text a line'
+    p = changes_classes(add_class, 'NAME FILE', name='Of the new class', file=file)
+    add_flags(p, 'data', 'text_col sep encoding')
+    changes_classes(remove_class, 'NAME', name='Of the class')
+    changes_classes(rename_class, 'NAME NEW', name='Of the class', new='Its new name')
+    p = changes_classes(merge_classes, 'INTO NAME NAME ...', into='Name of the class that they become')
+    p.add_argument('names', metavar='NAME', nargs='+', help='The classes that become one')
+    p = command(drift, 'DIR FILE')
+    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
+    p.add_argument('file', metavar='FILE', help=file)
+    add_flags(p, 'data', 'text_col sep encoding')
     p = command(predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
@@ -398,7 +476,8 @@ def make_parser():
     for name,kind,says in (('bs', int, 'Largest number of texts in a batch'),
                            ('top-k', int, 'Labels for each text, best first'),
                            ('threshold', float, 'Multi-label: give the labels with a higher score'),
-                           ('abstain-below', float, 'One label a text: give none where the score is lower')):
+                           ('abstain-below', float, 'One label a text: give none where the score is lower'),
+                           ('unknown', float, 'One label a text: give none to texts of no class, at this share of false alarms, as .05')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
     add_flags(p, 'data', 'text_col sep encoding')
     return top
