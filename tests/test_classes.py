@@ -1,13 +1,15 @@
 "What a class is: its name, texts of no class, and classes that come and go"
-import json, logging
+import json, logging, shutil
 import numpy as np, pandas as pd, pytest, torch
+from fastformers.cli import main
 from fastformers.data.block import classifier_dls
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.names import from_names, read_names
 from fastformers.inference.novelty import Kept
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.learner.choose import choose_names
-from fastformers.learner.core import classifier_learner
+from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.tasks.core import SingleLabel
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 from fastformers.text.corpora import intents
 from fastformers.ulmfit.stage import fine_tune_classifier
@@ -167,3 +169,42 @@ def test_a_class_without_a_row(tmp_path):
     found = pd.DataFrame(clf(rows.query("intent=='tire_pressure'").text.tolist()[:50])).label
     assert (found=='tire_pressure').mean()>.3 # nothing but its name
     with pytest.raises(ValueError, match='one class a text'): fine_tune_classifier(df.assign(intent=1.5*np.arange(len(df))), 'minilm', label_col='intent', names=['a'])
+
+def test_training_on_with_more_classes_keeps_what_is_known(probe, rows):
+    more = rows[rows.label=='work'][:60].assign(is_valid=lambda o: np.arange(len(o))%4==0)
+    few = pd.concat([more, rows[rows.label=='travel'][:8].assign(is_valid=False)])
+    learn = classifier_learner(classifier_dls(few, str(probe), task=SingleLabel(['banking','kitchen_and_dining','travel','work']), bs=16), str(probe),
+                               pool='mean', precision='fp32').fit_probe()
+    found = pd.DataFrame(as_predictor(learn)(rows.text.tolist())).label
+    right = (found==rows.label.values).groupby(rows.label.values).mean()
+    assert right.min()>.6 and right[['banking','kitchen_and_dining']].min()>.85 # of which there was no row
+
+def test_the_commands(rows, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows.to_csv('test.csv', index=False)
+    rows[rows.label=='work'][:30][['text']].to_csv('work.csv', index=False)
+    def run(*args):
+        code = main([*args])
+        return code, capsys.readouterr()
+    code,said = run('classify', '--labels', 'banking,travel,kitchen_and_dining,work', '--test', 'test.csv', '--output', 'names')
+    assert code==0 and '95 % interval' in said.out and 'Next: fastformers predict names' in said.out
+    assert run('classify', '--labels', 'a,b', '--output', 'names')[0]==2 and run('classify', '--output', 'other')[0]==2
+    code,said = run('remove-class', 'names', 'work')
+    assert code==0 and said.out.strip().endswith('names: banking, travel, kitchen_and_dining')
+    assert run('add-class', 'names', 'job', 'work.csv')[0]==run('rename-class', 'names', 'job', 'work')[0]==run('merge-classes', 'names', 'home', 'work', 'kitchen_and_dining')[0]==0
+    assert from_hf('names').labels==['banking','travel','home']
+    assert run('add-class', 'nothing', 'x', 'work.csv')[0]==2 and run('add-class', 'names', 'x', 'wrk.csv')[0]==2
+    code,said = run('predict', 'names', 'a visa for japan', '--unknown', '.05')
+    assert code==2 and '19 texts' in said.err # nothing was held out
+
+@pytest.mark.parametrize('backend', ['onnx'])
+def test_a_graph_has_novelty_too(probe, backend, tmp_path):
+    pytest.importorskip('onnxruntime')
+    from fastformers.inference.onnx import to_onnx
+    path = shutil.copytree(probe, tmp_path/'clf')
+    to_onnx(path)
+    graph,plain = from_hf(path, backend=backend),from_hf(path)
+    texts = ['a visa for japan', 'the square root of two']
+    np.testing.assert_allclose(graph.novelty(texts), plain.novelty(texts), atol=.02)
+    assert [o['label'] for o in graph(texts, unknown=.1)]==[o['label'] for o in plain(texts, unknown=.1)]
+    with pytest.raises(ValueError, match='graph'): graph.add_class('x', ['a'])

@@ -8,8 +8,8 @@ To add an entry, use the decorator `entry` on a function."""
 # %% auto #0
 __all__ = ['entries', 'labels_in', 'folds', 'Entry', 'list_entries', 'entry_rows', 'planned', 'scores_of', 'deciding',
            'code_hash', 'entry', 'largest_class', 'tfidf', 'characters', 'word_vectors', 'OutOfTime', 'TimeLimit',
-           'check_pass', 'frozen_probe', 'adapted', 'all_layers', 'contrastive', 'label_spreading', 'stage2',
-           'adapters', 'averaged_weights', 'random_weights']
+           'check_pass', 'frozen_probe', 'class_names', 'adapted', 'all_layers', 'contrastive', 'label_spreading',
+           'stage2', 'adapters', 'averaged_weights', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 from copy import copy
@@ -28,11 +28,13 @@ from ..data.labels import deal, split_rows
 from ..data.rows import Rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
-from ..learner.choose import Plan
+from ..inference.names import from_names, name_text
+from ..learner.choose import Plan, named_dls
 from ..learner.evaluate import stacked
 from ..learner.core import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
+from ..tasks.core import is_list
 from ..text.core import normal, text_key
 from ..text.encode import first_texts
 from ..ulmfit.recipe import Recipe, TaskConfig, settings
@@ -259,7 +261,13 @@ def frozen_probe(rows):
     set_seed(seed)
     learn = task_learner(task_dls(table, arch, c, seed), arch, c)
     check_pass(learn, rows.plan['limit'])
-    return as_predictor(learn.fit_probe())
+    return as_predictor(learn.fit_probe(named_dls(learn).train))
+
+@entry('class names', ('arch','one class','texts'))
+def class_names(rows):
+    "Answer the class whose name is nearest, without a labelled text"
+    if is_list(rows.text_col): raise ValueError('names are for single texts')
+    return from_names({o:name_text(o) for o in rows.task.labels}, rows.plan['arch'])
 
 def adapted(rows):
     "Train the language model of the checkpoint on the unlabelled texts once for all fits, and return its directory"

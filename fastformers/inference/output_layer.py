@@ -9,7 +9,6 @@ __all__ = ['output_layer', 'fit_output_layer', 'set_output_layer']
 
 # %% ../../nbs/inference/02_output_layer.ipynb #33984b50
 import numpy as np, torch
-from sklearn.preprocessing import StandardScaler
 from torch import nn
 from .baseline import fit_linear
 from ..models.heads import LinearHead
@@ -29,6 +28,7 @@ def fit_output_layer(
 )->tuple: # (weight `(n_out, nf)`, bias `(n_out,)`)
     "Fit a linear model to the inputs of the output layer of `model`"
     if not np.isfinite(x).all(): raise ValueError("the network's states are not finite, so no probe can be fitted; try a lower `lr`")
+    from sklearn.preprocessing import StandardScaler # loads pandas
     unit = isinstance(getattr(model, 'head', None), LinearHead) # vectors of length 1
     scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # inverse penalties of logistic regression
     if scaler: x = scaler.transform(x)

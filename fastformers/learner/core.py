@@ -39,7 +39,7 @@ from ..inference.bundle import hf_classifier, model_card, read_bundle, save_toke
 from ..inference.novelty import Kept, cannot_keep
 from ..inference.predictor import Predictor
 from ..inference.stage_json import read_keys, read_stage, write_keys, write_stage
-from ..tasks.core import loss_for, task_of
+from ..tasks.core import as_text, loss_for, task_of
 from .evaluate import evaluation # and `lr_find`
 from .choose import choose_head_init, choose_lr, named_dls
 from .optimizer import FusedAdam, NoNormDecay
@@ -211,6 +211,15 @@ def _check_head(head, task, pairing):
         raise ValueError(f"{name} reads the texts of pairing={pairing!r} as one; leave out `head`, or pass "
             f"partial(PoolingHead, pairing={pairing!r}), or a head with the argument `starts`")
 
+def _form(spec): return {k:v for k,v in (spec or {}).items() if k!='n_out'}
+
+def _known_rows(path, saved, model): # None if there are none
+    "Read the inputs of the output layer that the directory `path` keeps, with their classes in `model`"
+    kept,at = Kept.load(path),{as_text(o):i for i,o in enumerate(model.task.labels)}
+    if kept is None or not (saved.task.one_class and model.task.one_class) or _form(saved.head)!=_form(model.head_spec()): return
+    y = np.array([at.get(as_text(saved.task.labels[i]), -1) for i in kept.classes])
+    if (y>=0).any(): return kept.inputs[y>=0], y[y>=0]
+
 def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **kwargs):
     "Build the body of `arch` with `head`, keeping a head of the same form and labels in the directory `arch`"
     tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
@@ -234,8 +243,10 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
         model.load_head(path)
         _keep_head(arch, task, saved)
         return model
-    if saved:
-        _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
+    if saved and (known := _known_rows(path, saved, model)):
+        model.known = known
+        _log.info(f"{arch} knows {len(np.unique(known[1]))} of {task.n_out} classes: what it keeps of their texts is read by the probe too")
+    elif saved: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
     y = task.prior_bias(dls)
     if y is not None and hasattr(model.head, 'init_bias'):
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0

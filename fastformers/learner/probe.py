@@ -55,8 +55,10 @@ def fit_probe(self:Learner,
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
-    task.temperature = None
-    set_output_layer(self.model, *fit_output_layer(self.model, *output_inputs(self, dl or self.dls.train)))
+    task.temperature,known = None,getattr(self.model, 'known', None)
+    x,y = output_inputs(self, dl or self.dls.train)
+    if known: x,y = np.concatenate([x, known[0]]),np.concatenate([y, known[1]])
+    set_output_layer(self.model, *fit_output_layer(self.model, x, y))
     return self
 
 @patch

@@ -281,6 +281,7 @@ class LanguageModel(HFModel):
 # %% ../../nbs/models/07_core.ipynb #f04b5026
 class TextClassifier(HFModel):
     "Run a head on a body: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at the predicted positions"
+    known = None # or arrays: inputs `(n, nf)` of the output layer that the checkpoint keeps, and their classes `(n,)`
     def __init__(self,
         body, # A Hugging Face base model from `load_body`
         report, # Its `LoadReport`
