@@ -3,8 +3,8 @@ import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sys
 from pathlib import Path
 import pytest
 
-rooms = 'files args hub stats text models objectives tasks inference data callback learner interpret ulmfit compare cli all papers lens'.split()
-light = 'files args hub stats text models tasks inference testing'.split()        # rooms that never import fastai
+rooms = 'files args hub stats document text models objectives tasks inference data callback learner interpret ulmfit compare cli all papers lens'.split()
+light = 'files args hub stats document text models tasks inference testing'.split()        # rooms that never import fastai
 
 def notebooks(root): return sorted(o for o in (root/'nbs').rglob('*.ipynb') if not any(p[0] in '._' for p in o.relative_to(root/'nbs').parts))
 def read(nb): return json.loads(nb.read_text('utf-8'))

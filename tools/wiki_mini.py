@@ -9,7 +9,7 @@ from fastformers.models.load import load_hf, quiet_hf
 from fastformers.text.readers import read_texts
 from fastformers.text.tokenizer import load_tokenizer
 from fastformers.inference.stage_json import read_stage
-from fastformers.ulmfit.record import fmt_time
+from fastformers.stats import fmt_time
 from fastformers.learner.evaluate import evaluate
 from transformers import AutoModelForMaskedLM
 

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from fastcore.foundation import first
 from .entries import deciding
 from ..learner.evaluate import row_scores
-from ..stats import fmt, mean_interval, paired_bootstrap, verdict
+from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
 from ..ulmfit.recipe import Recipe
 
 # %% ../../nbs/compare/01_board.ipynb #08757a52
@@ -98,8 +98,7 @@ def against(self:Leaderboard, a, b): # '' if there is nothing to compare
     "Describe the difference of the entry `a` to `b` in words, with its interval"
     if a==b or b not in self.plan or np.isnan(self.rows(a)-self.rows(b)).all(): return ''
     d,low,high = self.gain(a, b)
-    ends = sorted(map(abs, (low,high))) if low>0 or high<0 else []
-    return verdict(d, low, high) + (f" ({' to '.join(map(fmt, ends))})" if ends else '')
+    return verdict(d, low, high) + ('' if low<=0<=high else f' ({fmt_range(low, high, -1 if high<0 else 1)})')
 
 # %% ../../nbs/compare/01_board.ipynb #3e2c730b
 @patch(as_prop=True)

@@ -9,25 +9,17 @@ The same sentences, table and picture are the page that `leaderboard` writes to 
 __all__ = []
 
 # %% ../../nbs/compare/02_page.ipynb #846c9110
-import base64, html, io
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.basics import patch
 from matplotlib.figure import Figure
-from ..callback.progress import fmt_time
 from .board import Leaderboard
+from ..document import Picture, to_html, to_markdown
 from ..files import write_text
 from ..inference.stage_json import versions
-from ..stats import fmt, mcnemar
-from ..ulmfit.record import markdown_table
+from ..stats import fmt, fmt_range, fmt_time, mcnemar, split_sign
 
 # %% ../../nbs/compare/02_page.ipynb #f408c514
-@patch(as_prop=True)
-def score_sign(self:Leaderboard):
-    "Return 1 and the name of the score, or -1 and the name of the error that is its negative"
-    name = self.task.score_name
-    return (-1, name[1:]) if name[0]=='-' else (1, name)
-
 def _time(s): return 'less than a second' if s<1 else fmt_time(s)
 def _cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
 
@@ -38,11 +30,10 @@ _units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', mem
 def shown(self:Leaderboard)->pd.DataFrame: # of strings
     "Format the table as text"
     t = self.table
-    words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),self.score_sign
+    words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),split_sign(self.task.score_name)
     def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
-    ends = t[['low','high'][::sign]].mul(sign).values
     res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
-        '95 % interval':[f'{fmt(a)} to {fmt(b)}' if a==a else '' for a,b in ends],
+        '95 % interval':[fmt_range(a, b, sign) if a==a else '' for a,b in t[['low','high']].values],
         'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
         'time':(60*t.minutes).map(took)})
     res = res.assign(**{v:t[k].map(_cell) for k,v in _units.items()}, note=words.note)
@@ -56,12 +47,11 @@ def words(self:Leaderboard, name):
 
 def _use_it(board, name):
     "Say to use the entry `name`, with its score"
-    sign,measure = board.score_sign
-    score,low,high = (fmt(sign*o) for o in board.gain(name))
+    (sign,measure),(score,*ends) = split_sign(board.task.score_name),board.gain(name)
     n = int((~np.isnan(board.rows(name))).any(0).sum())
     known = f'of which {board.known:,} have a text that it was trained on' if board.known else 'that it was not trained on'
     said = board.against(name, 'TF-IDF')
-    return (f"Use {board.words(name)}: {measure} {score} (95 % interval {' to '.join((low,high)[::sign])}) on {n:,} rows {known}"
+    return (f"Use {board.words(name)}: {measure} {fmt(sign*score)} (95 % interval {fmt_range(*ends, sign)}) on {n:,} rows {known}"
             + (f"; against TF-IDF {said}" if said else '')+'.')
 
 def _price_of(board, name):
@@ -71,7 +61,7 @@ def _price_of(board, name):
     d,low,_ = board.gain(name, rival)
     more = (board.price(name)-board.price(rival))/(100*d) if low>0 else 0
     worth = f"so each hundredth of it costs {_time(more)}" if low>0 else 'no measurable difference: it will do as well'
-    less = f'scores {fmt(d)} less' if board.score_sign[0]>0 else f'has {fmt(d)} more'
+    less = f'scores {fmt(d)} less' if split_sign(board.task.score_name)[0]>0 else f'has {fmt(d)} more'
     return f"{says}; {board.words(rival)} takes {_time(board.price(rival))} and {less}, {worth}."
 
 @patch
@@ -100,7 +90,7 @@ def failures(self:Leaderboard):
     if self.slices is None: return ['Too few rows to say.']
     bad = self.slices[self.slices.below]
     rows = bad if len(bad) else self.slices.nsmallest(3, 'score')
-    sign,_ = self.score_sign
+    sign,_ = split_sign(self.task.score_name)
     says = [f"{o.slice}: {fmt(sign*o.score)} on {o.rows} rows, elsewhere {fmt(sign*(o.score-o.difference))}"
             for o in rows.itertuples()]
     return says if len(bad) else ['Nowhere measurably more often than elsewhere. The lowest scores:', *says]
@@ -112,7 +102,7 @@ _marks = {1e-3:'1 ms', .01:'10 ms', .1:'0.1 s', 1:'1 s', 10:'10 s', 60:'1 min', 
 def plot(self:Leaderboard, ax=None):
     "Plot error, or the score of numbers, against training time, with a line through the entries that nothing cheaper beats"
     if ax is None: ax = Figure(figsize=(8,4.2), dpi=70, layout='constrained').subplots()
-    t,(sign,measure) = self.table,self.score_sign
+    t,(sign,measure) = self.table,split_sign(self.task.score_name)
     t = t[t.fits==len(self.seeds)]
     x,y = 60*t.minutes,-t.score if sign<0 else 1-t.score
     by = y[x.sort_values(kind='stable').index]
@@ -136,47 +126,31 @@ def plot(self:Leaderboard, ax=None):
 _title = 'Which way is best on these rows'
 _use = """```python
 from fastformers.inference.predictor import from_hf
-from_hf('{dir}')(['a new text'])   # label and score; without fastai
+from_hf('best')(['a new text'])   # label and score; without fastai
 ```"""
-_care = """- The score is of classifiers that were trained without the scored rows. `best` was trained on all rows and is scored by none.
-- The winner was chosen by these scores, so its own score is a little too good. Rows that chose nothing are the way to know: keep some aside.
-- Minutes are those of the slowest fit of an entry. Intervals cover the choice of rows."""
+_care = [
+    'The score is of classifiers that were trained without the scored rows. `best` was trained on all rows and is scored by none.',
+    'The winner was chosen by these scores, so its own score is a little too good. Rows that chose nothing are the way to know: '
+    'keep some aside.', 'Minutes are those of the slowest fit of an entry. Intervals cover the choice of rows.']
+
+def _page(board):
+    "Return the parts of the page of `board`"
+    picture = Picture(lambda: board.plot().figure, 'Error against minutes')
+    return {'':[*board.sentences(), picture, board.shown()], 'What was compared':[board.info], 'Where it fails':[board.failures()],
+            'Use the best':[_use], 'Read with care':[_care], 'Versions':[versions()]}
 
 @patch
 def to_markdown(self:Leaderboard, picture=None): # `picture`: path relative to the Markdown file
     "Write the comparison as Markdown"
-    parts = [f'# {_title}', '\n\n'.join(self.sentences())]
-    if picture: parts.append(f'![Error against minutes]({picture})')
-    parts += [markdown_table(self.shown()), '## What was compared', '\n'.join(f'- {k}: {v}' for k,v in self.info.items())]
-    parts += ['## Where it fails', '\n'.join(f'- {o}' for o in self.failures())]
-    parts += ['## Use the best', _use.format(dir='best'), '## Read with care', _care]
-    return '\n\n'.join([*parts, '## Versions', ', '.join(f'{k} {v}' for k,v in versions().items() if v)])+'\n'
+    return to_markdown(_title, _page(self), picture)
 
-@patch
-def _repr_markdown_(self:Leaderboard): return self.to_markdown()
-
-# %% ../../nbs/compare/02_page.ipynb #872c9767
 @patch
 def to_html(self:Leaderboard):
     "Write the comparison as one HTML file with its picture inside"
-    png = io.BytesIO()
-    self.plot().figure.savefig(png, format='png', dpi=110)
-    why,*rest = map(html.escape, self.sentences())
-    facts = ''.join(f'<li>{html.escape(f"{k}: {v}")}</li>' for k,v in self.info.items())
-    care = ''.join(f'<li>{html.escape(o[2:])}</li>' for o in _care.split('\n'))
-    fails = ''.join(f'<li>{html.escape(o)}</li>' for o in self.failures())
-    picture = f'data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}'
-    use = html.escape(_use[10:-4].format(dir='best'))
-    style = ('body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}'
-             'td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #ccc}'
-             'table{border-collapse:collapse;font-size:90%}')
-    return '\n'.join([
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_title}</title><style>{style}</style>',
-        f'<h1>{_title}</h1><p><b>{why}</b></p>', *(f'<p>{o}</p>' for o in rest),
-        f'<img alt="Error against minutes" src="{picture}">', self.shown().to_html(border=0),
-        f'<details><summary>Where it fails</summary><ul>{fails}</ul></details>',
-        f'<h2>Use the best</h2><pre>{use}</pre>', f'<h2>What was compared</h2><ul>{facts}</ul>',
-        f'<h2>Read with care</h2><ul>{care}</ul></html>', ''])
+    return to_html(_title, _page(self))
+
+@patch
+def _repr_markdown_(self:Leaderboard): return self.to_markdown()
 
 @patch
 def save(self:Leaderboard, path):

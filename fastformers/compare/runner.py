@@ -15,13 +15,14 @@ from pathlib import Path
 from fastcore.basics import patch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from ..callback.progress import Meter, fmt_time, quiet
+from ..callback.progress import Meter, quiet
 from ..callback.schedule import now
 from . import page # `Leaderboard.shown`
 from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage
+from ..stats import fmt_time
 
 _log = logging.getLogger(__name__)
 

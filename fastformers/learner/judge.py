@@ -17,7 +17,7 @@ from ..data.block import item_labels, item_texts
 from .choose import choose_head_init
 from .evaluate import evaluate, evaluation, linear_scores, row_score
 from .train import Training
-from ..stats import mean_interval
+from ..stats import mean_interval, split_sign
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,7 @@ def judge(learn, res:Training, rivals, title, interval=None):
     task = learn.model.task
     if task.multi_label and not task.at_least_one: _check_labelled(learn, title)
     if not rivals: return
-    what,n,score,loss = res.score_name.lstrip('-'),len(res.score),res.score.mean(),res.losses
-    sign = -1 if what!=res.score_name else 1 # of errors, scores are negative
+    (sign,what),n,score,loss = split_sign(res.score_name),len(res.score),res.score.mean(),res.losses
     best,faults = max(rivals, key=rivals.get),[]
     poor = 'largest class' in rivals and score<=rivals['largest class']<1
     if poor: # one class for all rows is right at most so often
@@ -95,7 +94,7 @@ def verdict(self:Learner)->pd.DataFrame: # a row for the learner and for each ri
     trivial = trivial_score(self, len(score))
     rivals = trivial | {k:v.mean() for k,v in arms.items() if v is not score}
     judge(self, res, rivals, 'verdict')
-    sign = -1 if name[0]=='-' else 1
+    sign,what = split_sign(name)
     rows = {k:sorted(sign*o for o in mean_interval(v)[1:]) for k,v in arms.items()}
     table = {k:[sign*arms[k].mean(), *ends] for k,ends in rows.items()} | {k:[sign*v, np.nan, np.nan] for k,v in trivial.items()}
-    return pd.DataFrame(table.values(), [*table], [name.lstrip('-'), 'from', 'to'])
+    return pd.DataFrame(table.values(), [*table], [what, 'from', 'to'])

@@ -20,7 +20,7 @@ from scipy.stats import binomtest
 from ..callback.contrastive import Contrastive
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, Meter, StopAtNaN, fmt_time
+from ..callback.progress import Diverged, Meter, StopAtNaN
 from ..callback.resume import Resume
 from ..callback.schedule import Schedule, discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..callback.windows import SampleWindow
@@ -30,6 +30,7 @@ from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
 from .probe import ProbeFirst # and `fit_probe`
 from ..objectives.core import objective_of
+from ..stats import fmt_time
 
 _log = logging.getLogger(__name__)
 

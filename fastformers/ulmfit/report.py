@@ -12,17 +12,15 @@ __all__ = ['Report']
 # %% ../../nbs/ulmfit/03_report.ipynb #4da980d7
 from pathlib import Path
 import numpy as np, pandas as pd
+from fastcore.basics import patch
 from matplotlib.figure import Figure
+from ..document import Picture, markdown_list, markdown_table, to_markdown
 from ..files import to_json, write_json, write_text
 from ..inference.stage_json import versions
-from ..stats import fmt, mcnemar, mean_interval, paired_bootstrap, verdict
-from .record import markdown_table, mean_std, stage_table
+from ..stats import fmt, fmt_range, mcnemar, mean_interval, paired_bootstrap, split_sign, verdict
+from .record import mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
-def _sign(measure):
-    "Split the score '-loss' of a loss into `(-1, 'loss')`"
-    return (-1,measure[1:]) if measure.startswith('-') else (1,measure)
-
 def _mended(before, after):
     "Say how many rows one classifier mends and breaks, '' for several seeds or scores that are not right or wrong"
     if len(after)>1 or not np.isin([before, after], (0,1)).all(): return ''
@@ -36,11 +34,10 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
     weights = weights or {s:np.ones_like(scores[s]) for s in seeds}
     a,b,w = (np.stack([d[s] for s in seeds]) for d in (scores, before, weights))
     diff,low,high = paired_bootstrap(a, b, w, groups=groups)
-    sign,measure = _sign(measure)
+    sign,measure = split_sign(measure)
     after,before = (sign*np.average(np.where(w>0, o, 0), weights=w).item() for o in (a,b))
-    ends = ' to '.join(map(fmt, (-high,-low) if high<0 else (low,high)))
     seeds = f" with {len(a)} seeds"*(len(a)>1)
-    says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval {ends}): "
+    says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval {fmt_range(low, high, -1 if high<0 else 1)}): "
             f"{words[0]} {fmt(before)}, {words[1]} {fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low, high=high,
                rows=a.shape[1], seeds=len(a), says=says)
@@ -59,7 +56,7 @@ def _plot_losses(stages, ax):
 
 def _plot_scores(r, ax):
     "Plot the score of each classifier and of TF-IDF with its interval, and the gains as the title"
-    (sign,measure),arms = _sign(r.final[0].score_name),r.arms()
+    (sign,measure),arms = split_sign(r.final[0].score_name),r.arms()
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
@@ -82,21 +79,6 @@ _final,_tfidf = 'classifier','TF-IDF'
 _starts = 'from random weights','from the general LM','after stage 2'
 _lms,_more = ('general LM','target LM'),' and unlabelled texts'
 _parts = ('validation','score'),('test','test_score')
-_title = 'Three stages, and what each stage gained'
-_use = """The directory `{dir}` holds the classifier.
-
-```python
-from fastformers.inference.predictor import from_hf
-from_hf('{dir}')(['a new text'])   # label and score; without fastai
-
-from fastformers.all import *
-learn = classifier_learner(dls, '{dir}')   # to train further; dls = classifier_dls(df, '{dir}')
-```"""
-_care = """- The validation score is too optimistic if settings were chosen on validation rows. Keep some rows aside as `test` and score them once.
-- Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, standard deviation).
-- The losses of a language model before and after are on the same tokens of its own validation rows."""
-
-def _bullets(o): return '\n'.join(f'- {v}' for v in o)
 
 class Report:
     "Report the results of the stages of a run, and what each stage gained"
@@ -139,14 +121,14 @@ class Report:
 
     def means(self):
         "Tabulate the mean score of each classifier on validation and on test rows"
-        sign,measure = _sign(self.final[0].score_name)
+        sign,measure = split_sign(self.final[0].score_name)
         def mean(o): return sign*np.mean([*o.values()])
         rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,what in self.arms().items()}
         return pd.DataFrame(rows).T.rename_axis(measure)
 
     def test_sets(self):
         "Tabulate the mean score (± standard deviation over seeds) of each classifier on each test set"
-        sign,_ = _sign(self.final[0].score_name)
+        sign,_ = split_sign(self.final[0].score_name)
         def values(name, k):
             rows = [sign*o.test_score[np.array(o.test_sets)==k] for o in self.named[name]]
             return ' ± '.join(filter(None, map(fmt, mean_std([{k:v.mean()} for v in rows], k))))
@@ -154,88 +136,121 @@ class Report:
         return pd.DataFrame({what:[values(name, k) for k in names] for name,what in self.arms().items()},
                             index=pd.Index(names, name='test set'))
 
-    def _compare(self):
-        arms = self.arms()
-        lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
-        pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
-        pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
-        pairs += [(arms[k], k.removesuffix(_more), k) for k in arms if k.endswith(_more)]
-        by = self.final[0].groups
-        for on,attr in _parts:
-            for what,a,b in pairs:
-                before,after = self.scores(a, attr),self.scores(b, attr)
-                if a==_tfidf: before = {seed:v for seed in after for v in before.values()} # it has no seed
-                yield from _gain(what, on, self.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)), by.get(attr))
-        for name,(s,*_) in self.named.items():
-            scores = (self.scores(name, o) for o in ('score','score_before','weight'))
-            if s.score_name=='-loss':
-                yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
-            elif name==_final and s.lr: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'), by.get('score'))
+# %% ../../nbs/ulmfit/03_report.ipynb #a34ded46
+def _compare(report):
+    arms = report.arms()
+    lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
+    pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
+    pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
+    pairs += [(arms[k], k.removesuffix(_more), k) for k in arms if k.endswith(_more)]
+    by = report.final[0].groups
+    for on,attr in _parts:
+        for what,a,b in pairs:
+            before,after = report.scores(a, attr),report.scores(b, attr)
+            if a==_tfidf: before = {seed:v for seed in after for v in before.values()} # it has no seed
+            yield from _gain(what, on, report.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)), by.get(attr))
+    for name,(s,*_) in report.named.items():
+        scores = (report.scores(name, o) for o in ('score','score_before','weight'))
+        if s.score_name=='-loss':
+            yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
+        elif name==_final and s.lr: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'), by.get('score'))
 
-    def gains(self):
-        "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"
-        if self._gains is None: self._gains = [*self._compare()]
-        return pd.DataFrame(self._gains, columns='what on measure before after better_by low high rows seeds says'.split())
+@patch
+def gains(self:Report):
+    "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"
+    if self._gains is None: self._gains = [*_compare(self)]
+    return pd.DataFrame(self._gains, columns='what on measure before after better_by low high rows seeds says'.split())
 
-    def shown_gains(self):
-        "Tabulate the comparisons, without those on validation rows that are also on test rows"
-        return self.gains().drop_duplicates(['what','measure'], keep='last')
+@patch
+def shown_gains(self:Report):
+    "Tabulate the comparisons, without those on validation rows that are also on test rows"
+    return self.gains().drop_duplicates(['what','measure'], keep='last')
 
-    def _scores_sentence(self):
-        means,arms = self.means(),self.arms()
-        def each(valid, *test): return ' '.join([valid, *(f'({o})' for o in test)])
-        where = each(*(f'{len(getattr(self.final[0], attr)):,} {on} rows' for on,attr in _parts if on in means))
-        if len(self.final)>1: where += f', means of {len(self.final)} seeds'
-        scores = {k:each(*map(fmt, means.loc[v].dropna())) for k,v in arms.items()}
-        tfidf = f'; {arms[_tfidf]}: {scores.pop(_tfidf)}' if _tfidf in arms else ''
-        says = ', '.join(f'{v} {arms[k]}' for k,v in scores.items())
-        return f"{means.index.name.capitalize()} on {where}: {says}{tfidf}."
+# %% ../../nbs/ulmfit/03_report.ipynb #c5498ec7
+_title = 'Three stages, and what each stage gained'
 
-    def sentences(self):
-        "List a sentence about the scores of all classifiers, and one about each gain"
-        n = len({*self.arms()}-{_tfidf})
-        alone = ['There is one classifier only: what the LM stages gained was not measured.']*(n==1)
-        chosen = [f'{s.name}, seed {s.seed}: {o}.' for s in self.stages for o in s.sentences()]
-        return [*([self._scores_sentence()] if n else []), *alone, *self.shown_gains().says, *chosen]
+def _scores_sentence(report):
+    means,arms = report.means(),report.arms()
+    def each(valid, *test): return ' '.join([valid, *(f'({o})' for o in test)])
+    where = each(*(f'{len(getattr(report.final[0], attr)):,} {on} rows' for on,attr in _parts if on in means))
+    if len(report.final)>1: where += f', means of {len(report.final)} seeds'
+    scores = {k:each(*map(fmt, means.loc[v].dropna())) for k,v in arms.items()}
+    tfidf = f'; {arms[_tfidf]}: {scores.pop(_tfidf)}' if _tfidf in arms else ''
+    says = ', '.join(f'{v} {arms[k]}' for k,v in scores.items())
+    return f"{means.index.name.capitalize()} on {where}: {says}{tfidf}."
 
-    def summary(self):
-        "Summarize the table and the gain of each stage as Markdown"
-        return f"{markdown_table(self.table())}\n\n{_bullets(self.sentences())}"
-    def __repr__(self): return f'{_title}\n\n{self.summary()}'
+@patch
+def sentences(self:Report):
+    "List a sentence about the scores of all classifiers, and one about each gain"
+    n = len({*self.arms()}-{_tfidf})
+    alone = ['There is one classifier only: what the LM stages gained was not measured.']*(n==1)
+    chosen = [f'{s.name}, seed {s.seed}: {o}.' for s in self.stages for o in s.sentences()]
+    return [*([_scores_sentence(self)] if n else []), *alone, *self.shown_gains().says, *chosen]
 
-    def to_markdown(self, picture=None): # `picture`: path relative to the Markdown file
-        "Write the whole report as Markdown"
-        parts = [f"# {_title}", _bullets(self.sentences())]
-        if picture: parts.append(f"![Losses and scores]({picture})")
-        if self.info: parts += ["## What was run", _bullets(f'{k}: {v}' for k,v in self.info.items())]
-        parts += ["## The stages", "Metrics are on validation rows, before → after training. "
-                  "Rows and tokens are training + validation. Prices are CPU seconds.", markdown_table(self.table())]
-        if self.final[0].test_sets: parts += ["## Each test set", markdown_table(self.test_sets())]
-        if d := self.final[0].path: parts += ["## Use the classifier", _use.format(dir=Path(d).name)]
-        parts += ["## Read with care", _care, "## Versions", ', '.join(f'{k} {v}' for k,v in versions().items() if v)]
-        return '\n\n'.join(parts)+'\n'
-    _repr_markdown_ = to_markdown
+@patch
+def summary(self:Report):
+    "Summarize the table and the gain of each stage as Markdown"
+    return f"{markdown_table(self.table())}\n\n{markdown_list(self.sentences())}"
 
-    def to_dict(self):
-        "Convert the report to a dict for JSON"
-        stages,gains = [o.to_dict() for o in self.stages],self.gains().to_dict('records')
-        return to_json(dict(format=1, title=_title, info=self.info, metrics=self.metrics, gains=gains,
-                            stages=stages, versions=versions()))
+@patch
+def __repr__(self:Report): return f'{_title}\n\n{self.summary()}'
 
-    def plot(self)->Figure:
-        "Plot losses of the LM stages and the last classifier, and below the scores of all classifiers"
-        shown = [o for k,o in self.named.items() if k in _lms or o is self.final]
-        fig = Figure(figsize=(4.2*max(len(shown),2), 7.2), layout='constrained')
-        above,below = fig.subfigures(2, height_ratios=(3,4))
-        for o,ax in zip(shown, above.subplots(1, len(shown), squeeze=False)[0]): _plot_losses(o, ax)
-        _plot_scores(self, below.subplots())
-        return fig
+# %% ../../nbs/ulmfit/03_report.ipynb #93485ea9
+_use = """The directory `{dir}` holds the classifier.
 
-    def save(self, path=None)->Path:
-        "Write report.md, report.png and report.json to the directory `path`, by default that of the run"
-        path = Path(path or self.path)
-        path.mkdir(parents=True, exist_ok=True)
-        self.plot().savefig(path/'report.png', dpi=100)
-        write_text(path/'report.md', self.to_markdown('report.png'))
-        write_json(path/'report.json', self.to_dict())
-        return path
+```python
+from fastformers.inference.predictor import from_hf
+from_hf('{dir}')(['a new text'])   # label and score; without fastai
+
+from fastformers.all import *
+learn = classifier_learner(dls, '{dir}')   # to train further; dls = classifier_dls(df, '{dir}')
+```"""
+_care = [
+    'The validation score is too optimistic if settings were chosen on validation rows. Keep some rows aside as `test` and score them once.',
+    'Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, standard deviation).',
+    'The losses of a language model before and after are on the same tokens of its own validation rows.']
+_units = 'Metrics are on validation rows, before → after training. Rows and tokens are training + validation. Prices are CPU seconds.'
+
+def _page(report):
+    "Return the parts of the page of `report`"
+    page = {'':[report.sentences(), Picture(report.plot, 'Losses and scores')]}
+    if report.info: page['What was run'] = [report.info]
+    page['The stages'] = [_units, report.table()]
+    if report.final[0].test_sets: page['Each test set'] = [report.test_sets()]
+    if d := report.final[0].path: page['Use the classifier'] = _use.format(dir=Path(d).name).split('\n\n', 1)
+    return page | {'Read with care':[_care], 'Versions':[versions()]}
+
+@patch
+def to_markdown(self:Report, picture=None): # `picture`: path relative to the Markdown file
+    "Write the whole report as Markdown"
+    return to_markdown(_title, _page(self), picture)
+
+@patch
+def _repr_markdown_(self:Report): return self.to_markdown()
+
+@patch
+def to_dict(self:Report):
+    "Convert the report to a dict for JSON"
+    stages,gains = [o.to_dict() for o in self.stages],self.gains().to_dict('records')
+    return to_json(dict(format=1, title=_title, info=self.info, metrics=self.metrics, gains=gains,
+                        stages=stages, versions=versions()))
+
+@patch
+def plot(self:Report)->Figure:
+    "Plot losses of the LM stages and the last classifier, and below the scores of all classifiers"
+    shown = [o for k,o in self.named.items() if k in _lms or o is self.final]
+    fig = Figure(figsize=(4.2*max(len(shown),2), 7.2), layout='constrained')
+    above,below = fig.subfigures(2, height_ratios=(3,4))
+    for o,ax in zip(shown, above.subplots(1, len(shown), squeeze=False)[0]): _plot_losses(o, ax)
+    _plot_scores(self, below.subplots())
+    return fig
+
+@patch
+def save(self:Report, path=None)->Path:
+    "Write report.md, report.png and report.json to the directory `path`, by default that of the run"
+    path = Path(path or self.path)
+    path.mkdir(parents=True, exist_ok=True)
+    self.plot().savefig(path/'report.png', dpi=100)
+    write_text(path/'report.md', self.to_markdown('report.png'))
+    write_json(path/'report.json', self.to_dict())
+    return path

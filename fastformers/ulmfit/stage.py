@@ -30,7 +30,7 @@ from ..args import check_args
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
-from ..callback.progress import Diverged, Meter, fmt_time, quiet, script_progress
+from ..callback.progress import Diverged, Meter, quiet, script_progress
 from ..callback.resume import Resume
 from ..callback.schedule import now
 from ..data.block import all_rows, lm_dls, rows_dls
@@ -59,7 +59,7 @@ from ..inference.baseline import TextBaseline
 from ..inference.predictor import Ensemble
 from ..inference.stage_json import read_stage
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
-from ..stats import fmt
+from ..stats import fmt, fmt_time
 from ..interpret.probes import row_means
 from .record import Stage
 from ..tasks.core import task_of
