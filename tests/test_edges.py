@@ -63,7 +63,7 @@ def test_a_graph_is_saved_and_opened_again(tmp_path):
     again = from_hf(p.save(tmp_path/'again'), 'cpu', backend='onnx')
     assert torch.equal(p.scores(['a fine film']), again.scores(['a fine film'])) and from_hf(tmp_path/'again', 'cpu')('a fine film')
 
-@pytest.mark.parametrize('family,kw', [('xlnet',{}), ('fnet',dict(head='hf')), ('t5',{})], ids=str)
+@pytest.mark.parametrize('family,kw', [pytest.param('xlnet',{}, marks=pytest.mark.slow), ('fnet',dict(head='hf')), pytest.param('t5',{}, marks=pytest.mark.slow)], ids=str)
 def test_a_graph_is_written_or_refused_in_a_sentence(family, kw, tmp_path):
     pytest.importorskip('onnxruntime')
     from fastformers.inference.onnx import to_onnx

@@ -44,8 +44,8 @@ def test_a_fit_with_a_limit_goes_faster_where_it_must(clock, after):
         else: assert len(rates)<6*len(learn.dls.train) and 9<took<11, took
         assert rates[-1][-1]<1e-4
 
-@pytest.mark.parametrize('later,how', [(.1,dict()), (.1,dict(unlabelled=True, refit=True)), (.4,dict()), (.4,dict(refit=True)), (.4,dict(unlabelled=True)),
-    (.4,dict(unlabelled=True, refit=True)), (.4,dict(head_init='contrastive', refit=True)), (.4,dict(calibrate=True))])
+@pytest.mark.parametrize('later,how', [(.1,dict(unlabelled=True, refit=True)), (.4,dict(head_init='contrastive', refit=True)), (.4,dict(calibrate=True)),
+    *(pytest.param(*o, marks=pytest.mark.slow) for o in [(.1,dict()), (.4,dict()), (.4,dict(refit=True)), (.4,dict(unlabelled=True)), (.4,dict(unlabelled=True, refit=True))])])
 def test_the_minutes_of_a_stage_are_those_of_all_its_trainings(how, later, tiny, clock):
     "Twelve seconds, in which the machine becomes slow"
     rows,start = intents(100),clock.seconds

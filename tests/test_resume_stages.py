@@ -69,7 +69,7 @@ def start(tmp_path_factory):
     AutoModel.from_config(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(d); tiny_tok('bert').save_pretrained(d)
     return d
 
-@pytest.mark.parametrize('which', ['first','second'])
+@pytest.mark.parametrize('which', [pytest.param('first', marks=pytest.mark.slow), 'second'])
 def test_a_training_with_unlabelled_texts_that_stopped_ends_as_the_whole_one(start, tmp_path, which):
     class Accident(Callback):
         order,outside = 2000,True

@@ -60,8 +60,7 @@ def spread(label=None):
     known = {**dict(zip(intents(500, seed=1).text, intents(500, seed=1).label)), **dict(zip(df.text, df.label))}
     return lambda self, texts, scores=None: [label or known[o] for o in texts]
 
-@pytest.mark.parametrize('refit', [False,True])
-@pytest.mark.parametrize('label', ['banking',None])
+@pytest.mark.parametrize('label,refit', [('banking',False), (None,True), pytest.param('banking', True, marks=pytest.mark.slow), pytest.param(None, False, marks=pytest.mark.slow)])
 def test_a_training_with_unlabelled_texts_is_kept_if_it_scores_higher(label, refit, tiny, tmp_path, monkeypatch, caplog, capsys):
     caplog.set_level('INFO', 'fastformers')
     monkeypatch.setattr(Learner, 'spread_labels', spread(label))
