@@ -235,3 +235,19 @@ def test_blank_texts_hold_no_part_of_a_language_model():
     dls = lm_dls(['',' \n']*20+['a good film about the sea', 'a dull film about the sea'], tiny_tok(), bs=8, device='cpu')
     assert (dls.train.n, dls.valid.n)==(1,1)
     with pytest.raises(ValueError, match='all 3 texts are blank; is this the column'): lm_dls(['','  ','\n'], tiny_tok())
+
+@pytest.mark.exact
+def test_names_of_two_levels_give_answers_at_both(tmp_path):
+    df = tiny_df()
+    df['label'] = [f"{l[:3]} > {'long' if len(t)>50 else 'short'}" for l,t in zip(df.label, df.text)]
+    stage = fine_tune_classifier(df, tiny_arch('bert'), tmp_path/'c', tok=tiny_tok('bert'), sep_level='>', epochs=1, bs=16, head_init='random')
+    assert stage.metrics['upper_level_accuracy']>=stage.metrics['accuracy']==pytest.approx(stage.score.mean())
+    p = from_hf(tmp_path/'c', device='cpu')
+    scores = p.scores(df.text.tolist())
+    for o,r in zip(p(df.text), scores):
+        sums = {u:sum(s for l,s in zip(p.labels, r.tolist()) if l.startswith(u)) for u in ('neg','neu','pos')}
+        assert o['upper']==max(sums, key=sums.get) and abs(o['upper_score']-sums[o['upper']])<1e-5 and abs(o['score']-float(r.max()))<1e-6
+    assert [*p.predict_frame(df[['text']])]==['text','label','score','upper','upper_score']
+    assert all(a['label'].startswith(a['upper']) for o in p(df.text[:5], top_k=3) for a in o)
+    for how,words in ((dict(sep_level='/'), "'/' is in no name of a class, such as 'neg > long'"), (dict(sep_level='>', task='multi'), 'one class a text')):
+        with pytest.raises(ValueError, match=words): fine_tune_classifier(df.assign(label=df.label.map(lambda o: [o])) if 'task' in how else df, tiny_arch('bert'), tok=tiny_tok('bert'), epochs=1, **how)

@@ -50,6 +50,7 @@ class Task:
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     class_weights = None # Weights of the classes in the loss, set by `weigh`
+    sep_level = None # What separates two levels in the names of the classes, set by `split_levels`
     classes = True # Does a label consist of class names?
     multi_label = False # May a text have several labels, or none?
     per_token = False # Are there outputs for several tokens of a row?
@@ -134,6 +135,11 @@ class Task:
         if odd := w!='balanced' and first((k,v) for k,v in (self.class_weights or {}).items() if not 0<v<np.inf):
             raise ValueError(f"the weight of a class is above 0, got {odd[1]:g} for {odd[0]!r}")
         return self
+    def split_levels(self, sep_level): # such as '>', or None
+        "Read the names of the classes as two levels, as in 'travel > flights'"
+        if sep_level and not self.one_class: raise ValueError(f"`sep_level` is for one class a text, this is {self}; leave it out")
+        self.sep_level = sep_level or self.sep_level
+        return self
     def weights(self, y): # `y`: numbers of classes `(n,)`, or 0 and 1 `(n, n_out)`
         "Compute the weight of each class in the loss, of several labels that of texts with the label, None where all are 1"
         if self.class_weights in (None,'balanced'): return self.class_weights and self.balanced(np.asarray(y))
@@ -186,7 +192,8 @@ class Task:
     def to_dict(self):
         "Convert the task to JSON values for `from_dict`"
         res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold,
-                   target_scale=self.target_scale, temperature=self.temperature, class_weights=self.class_weights)
+                   target_scale=self.target_scale, temperature=self.temperature, class_weights=self.class_weights,
+                   sep_level=self.sep_level)
         return to_json({k:v for k,v in res.items() if v is not None})
     def __eq__(self, o): return isinstance(o, Task) and self.to_dict()==o.to_dict()
     __hash__ = object.__hash__
@@ -194,11 +201,11 @@ class Task:
     @staticmethod
     def from_dict(d):
         "Make the task from the result `d` of `to_dict`"
-        facts = dict(target_scale=None, temperature=None, class_weights=None) | d
-        scale,t,weights = (facts.pop(k) for k in ('target_scale','temperature','class_weights'))
+        facts = dict(target_scale=None, temperature=None, class_weights=None, sep_level=None) | d
+        scale,t,weights,sep = (facts.pop(k) for k in ('target_scale','temperature','class_weights','sep_level'))
         if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         res = tasks[facts.pop('name')](**facts)
-        res.target_scale,res.temperature,res.class_weights = scale,t,weights
+        res.target_scale,res.temperature,res.class_weights,res.sep_level = scale,t,weights,sep
         return res
 
     @staticmethod
@@ -249,8 +256,30 @@ class SingleLabel(Task):
     def balanced(self, y): # as scikit-learn; a class without training rows gets 1, which has no effect
         n = np.bincount(y, minlength=self.n_out)
         return np.where(n>0, len(y)/((n>0).sum()*n.clip(1)), 1.)
-    def metrics(self): return [self.accuracy]
+    def metrics(self): return [self.accuracy, *([self.upper_level_accuracy] if self.sep_level else [])]
     def accuracy(self, pred, y): return self.row_score(pred, y).mean()
+    def fit(self, labels):
+        super().fit(labels)
+        if self.sep_level and not any(self.sep_level in str(o) for o in self.labels):
+            raise ValueError(f"`sep_level` {self.sep_level!r} is in no name of a class, such as {self.labels[0]!r}; leave it out")
+        return self
+    def upper_level(self, scores)->tuple: # names of the upper classes, the one of each class, scores `(n, upper classes)`
+        "Add the `scores` of the classes of each upper class"
+        names = [str(o).partition(self.sep_level)[0].strip() for o in self.labels]
+        upper = sorted({*names})
+        at = torch.tensor([upper.index(o) for o in names], device=scores.device)
+        return upper, at, scores.new_zeros(len(scores), len(upper)).index_add_(1, at, scores)
+    def upper_level_accuracy(self, pred, y):
+        _,at,scores = self.upper_level(self.scores(pred))
+        return (scores.argmax(1)==at[y]).float().mean()
+    def answers(self, scores, texts=None, top_k=1, threshold=None):
+        res = super().answers(scores, texts, top_k, threshold)
+        if not self.sep_level: return res
+        upper,at,sums = self.upper_level(scores)
+        def both(o, i, r): return o | dict(upper=upper[i], upper_score=r[i])
+        if top_k==1: return [*map(both, res, sums.argmax(1).tolist(), sums.tolist())]
+        of = dict(zip(self.labels, at.tolist()))
+        return [[both(o, of[o['label']], r) for o in best] for best,r in zip(res, sums.tolist())]
     def scores(self, logits): return logits.float().softmax(-1)
     def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold

@@ -195,6 +195,9 @@ class TaskConfig(TrainConfig):
     # single, multi (several labels per text), regression, tags, spans (the answer to a question, from a text) or
     # choice (the best of several candidates); blank: inferred from the label column, but choice must be named
     task:str|None = None
+    # What separates two levels in the names of the classes: > in travel > flights; answers then have both levels;
+    # blank: one level
+    sep_level:str|None = None
     # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
     max_len:int|None = None
     truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail

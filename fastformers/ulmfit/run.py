@@ -64,7 +64,7 @@ def ulmfit(
     rows = Rows(df, text_col, label_col, r.classifier.task, group_col or r.data.group_col).add_test(tested)
     rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
     if not rows.scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
-    df,task = rows.frame,rows.task.weigh(r.classifier.class_weights)
+    df,task = rows.frame,rows.task.weigh(r.classifier.class_weights).split_levels(r.classifier.sep_level)
     texts,dropped = lm_texts(df, rows.splits[0], unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']

@@ -372,7 +372,7 @@ def fine_tune_classifier(
     set_seed(seed)
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
-    task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights),rows.text_col
+    task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights).split_levels(c.sep_level),rows.text_col
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     names = rows.name_classes(names)
     rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
