@@ -30,6 +30,7 @@ from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
 from .inference.baseline import TextBaseline
 from .inference.predictor import from_hf, Predictor, Ensemble
+from .inference.names import from_names
 from .inference.lm_predictor import lm_from_hf, LMPredictor
 from .data.labels import class_weights
 from .data.block import lm_dls, classifier_dls, HFTextBlock, tokenizer_of
