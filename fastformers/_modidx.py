@@ -1324,6 +1324,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.Plan.to_dict': ( 'learner/choose.html#plan.to_dict',
                                                                                          'fastformers/learner/choose.py'),
+                                            'fastformers.learner.choose._labelled': ( 'learner/choose.html#_labelled',
+                                                                                      'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose._plain': ( 'learner/choose.html#_plain',
                                                                                    'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.choose_contrastive': ( 'learner/choose.html#choose_contrastive',

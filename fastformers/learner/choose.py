@@ -82,6 +82,10 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
     return bool(accuracy-largest<.55*(1-largest)), found # measured on the page of the stages
 
 # %% ../../nbs/learner/06_choose.ipynb #59f21c18
+def _labelled(ds, names)->tuple: # texts and labels
+    "List the rows of `ds` that are not `names`"
+    return [*zip(*((t,l) for t,l in zip(item_texts(ds), item_labels(ds)) if t!=names.get(l)))] or ([],[])
+
 def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None, why)
     "Choose whether names of classes with fewer than ten training rows are training rows too"
     train,task = learn.dls.train_ds,learn.model.task
@@ -89,13 +93,12 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
     if reads_pairs(learn.dls) is not False: return None, 'names are for single texts of a table'
     if asked is not None and not len(asked): return None, 'as asked'
     names = {o:name_text(o) for o in task.labels} | (read_names(asked, task.labels) if asked is not None else {})
-    labels,there = item_labels(train),{*item_texts(train)}
+    texts,labels = _labelled(train, names)
     n = Counter(labels)
-    few = {k:v for k,v in names.items() if n[k]<10 and v and v not in there}
-    if not few: return None, 'each class has ten rows, or its name'
+    few = {k:v for k,v in names.items() if n[k]<10 and v}
+    if not few: return None, 'each class has ten rows'
     if asked is not None: return few, 'as asked'
     rows = np.random.default_rng(0).permutation(len(labels))[:300]
-    texts = item_texts(train)
     predictor = Predictor(learn.model, tokenizer_of(learn.dls), task, False, learn.dls.device)
     near = predictor.vectors([texts[i] for i in rows])@predictor.vectors([*names.values()]).T
     found,true = [[*names][i] for i in near.argmax(1).tolist()],[labels[i] for i in rows]
@@ -109,8 +112,9 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
 
 def with_names(dls, names)->DataLoaders:
     "Add `names`, {label: text}, to the training rows of `dls`, the more often the fewer rows a class has beside the others"
-    train,task = dls.train_ds,task_of(dls)
-    n,usual = Counter(item_labels(train)),max(len(train)/task.n_out, 4)
+    if {*names.values()}<={*item_texts(dls.train_ds)}: return dls # they are there
+    _,labels = _labelled(dls.train_ds, names)
+    n,usual = Counter(labels),max(len(labels)/task_of(dls).n_out, 4)
     labels = [k for k in names for _ in range(max(1, round(usual/(n[k]+1))))]
     return with_rows(dls, [names[k] for k in labels], labels)
 
@@ -136,7 +140,8 @@ class Plan:
         return Plan(self.settings | {k:(v,'as asked') for k,v in settings.items()})
     def table(self)->pd.DataFrame:
         "Tabulate the settings that were asked for or chosen, with the reasons"
-        rows = [(k, f'{len(v)} texts' if isinstance(v, dict) else _plain(v), why) for k,(v,why) in self.settings.items() if why!='default']
+        def shown(v): return 'none' if v is None else f'{len(v)} texts' if isinstance(v, dict) else _plain(v)
+        rows = [(k, shown(v), why) for k,(v,why) in self.settings.items() if why!='default']
         return pd.DataFrame(rows, columns=['setting','value','why']).set_index('setting')
     def __repr__(self): return self.table().to_string()
     def _repr_html_(self): return self.table().to_html()
