@@ -366,7 +366,9 @@ def kept_texts(
     learn, # A trained classifier
     most=5000, # Vectors to keep; 0: nothing
     unlabelled=(), # More texts
-    distances=None # Of texts that were new to another network of this kind; default: those of the held-out rows, and of a fifth of `unlabelled`
+    # Of texts that were new to another network of this kind, for one with fewer than 100 new ones: held-out rows and a fifth of
+    # `unlabelled`
+    distances=None
 )->Kept: # None if there is nothing to keep
     "Compute what the directory of `learn` keeps of its texts"
     train,predictor,task = learn.dls.train_ds,as_predictor(learn),learn.model.task
@@ -376,6 +378,7 @@ def kept_texts(
     n = min(len(unlabelled)//5, 1000)
     new = [o for o in [*item_texts(learn.dls.valid_ds), *unlabelled[:n]] if o not in rows]
     texts = [*reversed(rows)]
+    if len(new)>=100: distances = None
     return Kept.of(predictor, texts, [rows[o] for o in texts] if task.one_class else None, unlabelled[n:], new, most, distances)
 
 def _write(learn, path, readme=False, keep=5000, **facts):
