@@ -9,6 +9,8 @@ results = here/'results'
 origin = {
     'trec/train.csv': 'nltk/nltk_data packages/corpora/qc.zip, as CSV text,label,fine_label',
     'clinc150/train.csv.gz': 'CLINC150 (Larson et al. 2019), as CSV text,domain,intent',
+    'clinc150/oos_val.csv': 'CLINC150 (Larson et al. 2019), 100 texts of no intent, as CSV text',
+    'clinc150/oos_test.csv': 'CLINC150 (Larson et al. 2019), 1,000 texts of no intent, as CSV text',
     'trec/test.csv': 'nltk/nltk_data packages/corpora/qc.zip, as CSV text,label,fine_label',
     'agnews/train_10k.csv.gz': 'AG News (Zhang et al. 2015), 10,001 of its training rows, as CSV text,label',
     'imdb/train.csv.gz': 'Large Movie Review Dataset v1.0 (Maas et al. 2011), as CSV text,label,rating,id,movie',

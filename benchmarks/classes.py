@@ -1,0 +1,130 @@
+"""What classes are called (few labels a class, with and without names), and texts that belong to no class
+
+    FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2            # development rows
+    FASTFORMERS_DATA=... python benchmarks/classes.py unknown --draws 1,2
+    FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2,3 --final  # test rows, once; `unknown` likewise
+    python benchmarks/classes.py table [--final]                                   # what the rows say
+
+`names`: so many labelled rows of each class, none at all with 0. `intents` are the 150 of CLINC150; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
+`unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too.
+Of `names` and `--unlabelled` the classifier is the one that `fastformers classify` writes, in the end trained on all rows; of the others it is trained on four fifths, the rest calibrates. Finished rows are in results/classes/rows.jsonl, and a second call goes on."""
+import tempfile
+from classify import Rows as Table
+from common import *
+from compare import clinc, held
+
+def intents(): return [o.assign(label=o.intent) for o in clinc()]
+def numbers():
+    train,*others = intents()
+    at = {k:i for i,k in enumerate(np.random.default_rng(0).permutation(sorted(train.label.unique())))}
+    return [o.assign(label=o.label.map(at)) for o in (train,*others)]
+def trec(): return held('trec/train.csv', 'trec/test.csv', 500)
+def trec50(): return [o.assign(label=o.fine_label) for o in trec()]
+def agnews(): return held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)
+
+named = dict(intents=intents, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews)
+
+def trained(df, **kwargs):
+    "The predictor that `fastformers classify` writes"
+    from fastformers.inference.predictor import from_hf
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    with tempfile.TemporaryDirectory() as tmp:
+        fine_tune_classifier(df[['text','label']], 'minilm', f'{tmp}/classifier', **dict(refit=True) | kwargs)
+        return from_hf(f'{tmp}/classifier')
+
+def from_no_label(df):
+    from fastformers.inference.names import from_names
+    return from_names(sorted(df.label.unique()))
+
+name_arms = {'names alone':from_no_label, 'frozen probe':lambda df: trained(df, epochs=0, names=[]), 'frozen probe, names':lambda df: trained(df, epochs=0),
+             'as typed, no names':lambda df: trained(df, names=[]), 'as typed':trained}
+
+def names(args):
+    table = Table(results/'classes', part='test' if args.final else 'development', **circumstances(args)['versions'])
+    for seed in map(int, args.draws.split(',')):
+        for name in (args.sets or 'intents,numbers,trec,trec50,agnews').split(','):
+            train,dev,test = named[name]()
+            test = test if args.final else dev.sample(min(len(dev), 1000), random_state=0)
+            for n in map(int, args.labels.split(',')):
+                shuffled = train.sample(frac=1, random_state=seed)
+                rows = shuffled.groupby('label', sort=False).head(max(n, 1)).reset_index(drop=True) # a class of one row stays
+                for k in args.arms.split(';') if args.arms else name_arms:
+                    if (n==0)!=(k=='names alone'): continue
+                    def make():
+                        start = time.process_time()
+                        p = name_arms[k](rows)
+                        spent = time.process_time()-start
+                        answers = [o['label'] for o in p(test.text.tolist())]
+                        right = np.mean([str(a)==str(b) for a,b in zip(answers, test.label)])
+                        return dict(accuracy=round(float(right), 4), rows=len(test), cpu_seconds=round(spent), commit=commit, processor=processor())
+                    table.get(make, 'accuracy', what='names', set=name, arm=k, labels=n, draw=seed)
+
+def out_of_scope():
+    train,dev,test = clinc()
+    return train, dev, test, *(read(o).text for o in data_files('clinc150/oos_val.csv', 'clinc150/oos_test.csv'))
+
+def without(parts, label):
+    "Parts for training, development and test without a class, and its texts of the last two"
+    return *(o[o.label!=label] for o in parts), *(o[o.label==label].text for o in parts[1:])
+
+foreign = {'domains':(300, out_of_scope), 'trec':(300, lambda: without(trec(), 'LOC')), 'agnews':(400, lambda: without(agnews(), 'Sports'))}
+
+def figures(novel, strange, asked=.05):
+    "AUROC, and the share of texts of no class caught at a share of false alarms, for novelty of texts that belong to a class and of others"
+    from sklearn.metrics import roc_auc_score
+    y = np.r_[np.zeros(len(novel)), np.ones(len(strange))]
+    return dict(auroc=round(float(roc_auc_score(y, np.r_[novel, strange])), 4), caught=round(float((strange>np.quantile(novel, 1-asked)).mean()), 4))
+
+def unknown(args):
+    from fastformers.learner.core import as_predictor, kept_texts
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    table = Table(results/'classes', part='test' if args.final else 'development', **circumstances(args)['versions'])
+    for seed in map(int, args.draws.split(',')):
+        for name in (args.sets or 'domains,trec,agnews').split(','):
+            n,read_parts = foreign[name]
+            train,dev,test,odd_dev,odd_test = read_parts()
+            known,odd = (test,odd_test) if args.final else (dev.sample(min(len(dev), 1000), random_state=0),odd_dev)
+            known,odd = known.text.tolist(),odd.tolist()
+            shuffled = train.sample(frac=1, random_state=seed)
+            rows,texts = shuffled[:n][['text','label']],shuffled.text[n:n+5000].tolist()
+            def both(p): # novelty and false alarms at unknown=.05
+                new,strange = p.novelty(known),p.novelty(odd)
+                return figures(new, strange) | {'false_alarms':round(float((new>=.95).mean()), 4), 'caught_at_05':round(float((strange>=.95).mean()), 4)}
+            made = {}
+            def once(): # the network of the first three arms
+                if not made: made[0] = fine_tune_classifier(rows, 'minilm').learner
+                return made[0]
+            def arm(k):
+                if k=='as typed, --unlabelled': return both(trained(rows, unlabelled=texts))
+                p = as_predictor(once())
+                if k=='highest probability': return figures(*(1-p.scores(o).max(1).values.numpy() for o in (known,odd)))
+                p.kept = kept_texts(once(), 5000, texts if k=='unlabelled texts kept' else ())
+                return both(p)
+            for k in args.arms.split(';') if args.arms else ('highest probability','labelled rows alone','unlabelled texts kept','as typed, --unlabelled'):
+                def make(): return arm(k) | dict(known=len(known), strange=len(odd), commit=commit, processor=processor())
+                table.get(make, 'auroc', what='unknown', set=name, arm=k, draw=seed)
+
+def table(args):
+    rows = pd.DataFrame(json.loads(l) for l in (results/'classes'/'rows.jsonl').read_text().splitlines())
+    rows = rows[rows.part==('test' if args.final else 'development')]
+    print('| set | arm | labels a class | draws | accuracy | CPU s |\n|---|---|---|---|---|---|')
+    for (name,n,k),o in rows[rows.what=='names'].groupby(['set','labels','arm'], sort=False):
+        print(f'| {name} | {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} | {o.cpu_seconds.mean():.0f} |')
+    if 'auroc' not in rows: return
+    print('\n| set | arm | draws | AUROC | caught at 5 % false alarms | `unknown=.05`: false alarms | caught |\n|---|---|---|---|---|---|---|')
+    for (name,k),o in rows[rows.what=='unknown'].groupby(['set','arm'], sort=False):
+        def mean(c): return '' if c not in o or o[c].isna().all() else f'{100*o[c].mean():.1f}'
+        print(f"| {name} | {k} | {len(o)} | {o.auroc.mean():.3f} | {mean('caught')} | {mean('false_alarms')} | {mean('caught_at_05')} |")
+
+if __name__=='__main__':
+    p = parser(__doc__)
+    p.add_argument('do', choices=('names','unknown','table'))
+    p.add_argument('--draws', default='1,2')
+    p.add_argument('--sets', default='', help='with commas')
+    p.add_argument('--labels', default='0,1,2,3,5', help='labels a class, with commas')
+    p.add_argument('--arms', default='', help='with ; between them')
+    args = p.parse_args()
+    if args.do!='table':
+        quiet()
+        logging.disable(logging.INFO)
+    dict(names=names, unknown=unknown, table=table)[args.do](args)
