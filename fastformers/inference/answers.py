@@ -67,7 +67,7 @@ class BasePredictor:
         def answers(part):
             if unknown is None: return self.task.answers(self.scores(part, bs), part, top_k, threshold)
             scores,new = self.scores_and_novelty(part, bs)
-            def known(o, v): return {'label':o['label'] if v<1-unknown else None, 'score':o['score'], 'nearest':o['label'], 'novelty':float(v)}
+            def known(o, v): return o | {'label':o['label'] if v<1-unknown else None, 'nearest':o['label'], 'novelty':float(v)}
             return [*map(known, self.task.answers(scores, part, threshold=threshold), new)]
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
