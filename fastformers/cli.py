@@ -100,6 +100,10 @@ def train(args, stage, data, section, **kwargs):
     from fastformers.ulmfit import stage as stages
     res = getattr(stages, stage)(data, path=path, seed=args.seed, resume=kept, **kwargs)
     delete_checkpoints(kept)
+    from fastformers.ulmfit.record import fill_in
+    own = {k:{o:kwargs[o] for o in settings(section_types[k]) if o in kwargs} for k in ('model',section)}
+    recipe,why = fill_in(Recipe().replace(run=dict(seeds=(args.seed,)), data=vars(args.data), **own).resolved(), [res])
+    if is_main_process(): write_text(path/'settings.ini', recipe.to_ini(why))
     print(res)
     return res
 
@@ -162,9 +166,11 @@ def run(args):
     from fastformers.hub import resolve_arch
     for o in (recipe.model.arch, *(recipe.run.archs or ())): resolve_arch(o) # an error if one is not found
     if not goes_on: delete_checkpoints(path/'checkpoints')
+    from fastformers.ulmfit.record import fill_in
     from fastformers.ulmfit.run import ulmfit
     report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
-    write_text(path/'settings.ini', recipe.to_ini())
+    recipe,why = fill_in(recipe, report.stages)
+    write_text(path/'settings.ini', recipe.to_ini(why))
     says = '\n'.join(f'- {o}' for o in report.sentences())
     print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")
 

@@ -15,7 +15,8 @@ from fastcore.foundation import first
 from .entries import deciding
 from ..learner.evaluate import row_scores
 from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
-from ..ulmfit.recipe import Recipe
+from ..ulmfit.recipe import Recipe, TaskConfig
+from ..ulmfit.record import resolved
 
 # %% ../../nbs/compare/01_board.ipynb #08757a52
 _prices = 'seconds','cpu_seconds','prepare_seconds','prepare_cpu_seconds','answers_cpu_seconds','size_mb','cut'
@@ -42,7 +43,7 @@ class Leaderboard:
         self.plan,self.task,self.y,self.folds = {o.name:o for o in plan},task,y,folds
         self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
-        self.slices = None # where the winner fails, as of `slices`
+        self.slices,self.chosen = None,None # where the winner fails, as of `slices`; the `Plan` of its training on all rows
         self._rows,self._gains = {},{}
 
     def members(self, name):
@@ -121,7 +122,9 @@ def recipe(self:Leaderboard):
     if self.winner is None: return
     e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
     if not e or not {'lm','classifier'} & {*e.recipe}: return
-    return Recipe().replace(**e.recipe)
+    recipe = Recipe().replace(**e.recipe)
+    if self.chosen is None or 'contrastive' not in self.chosen.settings: return recipe # a probe chooses nothing
+    return recipe.replace(classifier=vars(resolved(self.chosen, TaskConfig)))
 
 # %% ../../nbs/compare/01_board.ipynb #4a9e3f2b
 # answers: of a thousand texts

@@ -20,6 +20,7 @@ from ..callback.schedule import now
 from . import page # `Leaderboard.shown`
 from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
+from ..learner.choose import Plan
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage
 from ..stats import fmt_time
@@ -180,6 +181,7 @@ def fit_all(self:Runner, name):
     minutes = max(self.end-now(), b.price(name), 1)/60 if 'arch' in e.needs else None
     rows = entry_rows(e, self.all, b.seeds[0], minutes)
     res = e.fit(rows)
+    if 'arch' in e.needs: b.chosen = rows.plan
     if rows.plan['n_stopped']: b.notes[name] = 'on all rows by the clock, fewer steps than usual'
     return res
 
@@ -190,7 +192,9 @@ def best(self:Runner):
     names = b.members(b.winner) or [b.winner]
     won,code = b.words(b.winner),[code_hash(b.plan[o]) for o in names]
     done = read_stage(at) if at and at.is_dir() else None
-    if done and (done.get('entry'),done.get('code'))==(won,code): return from_hf(at)
+    if done and (done.get('entry'),done.get('code'))==(won,code):
+        b.chosen = done.get('plan') and Plan.from_dict(done['plan'])
+        return from_hf(at)
     with quiet():
         try: members = [*map(self.fit_all, names)]
         except Exception as e:
@@ -199,6 +203,7 @@ def best(self:Runner):
             _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
             return
         res = members[0] if len(members)==1 else Ensemble(members)
-        try: return res.save(at, entry=won, code=code) and res if at else res
+        plan = b.chosen and b.chosen.to_dict()
+        try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")
     return res

@@ -23,7 +23,7 @@ from ..data.block import item_labels, item_texts, reads_pairs, tokenizer_of, wit
 from ..inference.names import name_text, read_names
 from ..inference.predictor import Predictor
 from . import probe # `cross_validate_probe`
-from ..models.heads import heads
+from ..models.heads import LinearHead, heads
 from ..objectives.core import objective_of
 from ..tasks.core import task_of
 
@@ -177,13 +177,15 @@ def plan(self:Learner,
     if not train.max_tokens and train.bs!=bs: train = train.new(bs=bs)
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
-    res = {'max_len':(tok.max_len, long), 'windows':(tok.windows, long), 'pairing':(tok.pairing, 'as the data were built')}
+    res = {k:(getattr(tok, k), long) for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm: init = 'random','a language model'
     elif not model.new_head: init = 'random','the head of the checkpoint is kept' if model.loaded.loaded else 'random weights'
     else:
         init = choose_head_init(model.task, head, model.adapters, tok.pairing, head_init)
-    res |= dict(head=(type(head).__name__, 'as the learner was made'), head_init=init)
+    name = 'linear' if type(head) is LinearHead else type(head).__name__
+    made = dict(head=name, pool=getattr(head, 'spec', {}).get('pool')) # heads of one's own may not pool
+    res |= {k:(v,'as the learner was made') for k,v in made.items()} | dict(head_init=init)
     asked = head_init is not None or is_lm
     res['names'] = (None,'a language model') if is_lm else choose_names(self, init[0], names)
     if more := res['names'][0]: train = with_names(self.dls, more).train.new(bs=train.bs)

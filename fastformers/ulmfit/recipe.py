@@ -205,6 +205,8 @@ class TaskConfig(TrainConfig):
     # have more than 128 tokens: 16 windows of 128, of which each training step reads one
     windows:int|None = None
     overlap:int = 0 # Tokens that a window shares with the one before
+    # Does a training step read one window of each text, drawn anew? blank: yes where the windows were chosen, too
+    sampled:bool|None = None
     # How a pair of texts is read: together; siamese: each by itself; both_orders: twice, so that the order does not
     # matter; blank: siamese where frozen vectors of the texts tell the label better (a number, or at most 1,000 rows)
     pairing:Literal['together','siamese','both_orders']|None = None
@@ -251,7 +253,8 @@ def _text(v):
     if isinstance(v, bool): return 'yes' if v else 'no'
     if isinstance(v, tuple): return ', '.join(map(str, v))
     if isinstance(v, dict): return ', '.join(f'{k}: {o:g}' for k,o in v.items())
-    return '' if v is None else f'{v:g}' if isinstance(v, float) else str(v)
+    if isinstance(v, float): return f'{v:g}' if float(f'{v:g}')==v else repr(v) # so many digits that it is read back
+    return '' if v is None else str(v)
 
 @dataclass(frozen=True)
 class Recipe:
@@ -282,14 +285,16 @@ class Recipe:
         run = dict(output=at(self.run.output), archs=self.run.archs and tuple(map(found, self.run.archs)))
         return self.replace(run=run, data=data, model=dict(arch=found(self.model.arch)))
 
-    def to_ini(self):
+    def to_ini(self, why=None): # `why`: {section: {setting: reason}}, written beside the values
         "Write all settings with their comments as the text of an INI file"
         lines = [_comment(o) for o in _head.split('\n')]
         for name,cls in section_types.items():
             if (section := getattr(self, name)) is None: continue
             lines.append(f'\n[{name}]')
             for o in settings(cls).values():
-                lines += [_comment(o.help), f'{o.name} = {_text(getattr(section, o.name))}'.rstrip()]
+                reason = (why or {}).get(name, {}).get(o.name)
+                beside = f' # {reason}' if reason else ''
+                lines += [_comment(o.help), f'{o.name} = {_text(getattr(section, o.name))}'.rstrip()+beside]
         return '\n'.join(lines)+'\n'
 
 _sections = RunConfig,DataConfig,ModelConfig,GeneralConfig,LMConfig,TaskConfig

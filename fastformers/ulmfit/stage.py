@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
-from fastcore.basics import noop
+from fastcore.basics import camel2snake, noop
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
@@ -33,7 +33,7 @@ from ..callback.keep_vectors import KeepVectors
 from ..callback.progress import Diverged, Meter, quiet, script_progress
 from ..callback.resume import Resume
 from ..callback.schedule import now
-from ..data.block import all_rows, lm_dls, rows_dls
+from ..data.block import all_rows, lm_dls, rows_dls, tokenizer_of
 from ..data.labels import as_frame, checked, lm_rows, lm_texts, new_tests, split_rows
 from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
@@ -90,14 +90,16 @@ def _sizes(dls):
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
-def _stage(learn, c, name, seed, meter, begin=noop, names=None, **facts):
+def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **facts): # `chosen`: more settings, as in a `Plan`
     "Train `learn` by its plan with the settings `c`, and return the record of a stage that began with `meter`"
     base,known,asked = learn.lineage,settings(type(c)),vars(c)
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     plan = learn.plan(names=names, seed=seed, **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
+    plan.settings |= chosen or {}
     for k,v in asked.items(): # what was not chosen is as asked, or the default of this stage
-        if plan.settings.get(k, (v,'default'))[1] in ('as asked','default'):
-            plan.settings[k] = v,'default' if v==known[k].default else 'as asked'
+        if v is not None and v!=known[k].default: plan.settings[k] = v,'as asked'
+        elif plan.settings.get(k, (v,'default'))[1] in ('as asked','default'): plan.settings[k] = v,'default'
+    if learn.model.task and not asked['task']: plan.settings['task'] = learn.model.task.name,'by the labels'
     done = train(learn, plan, f'{name}, seed {seed}', meter, begin)
     return Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn, plan=plan, **vars(done) | facts)
 
@@ -129,9 +131,9 @@ def _write(stage, path, c, learn, kept):
     "Write the directory of `stage` with the model of `learn`, and what is `kept` of its texts"
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
-    recipe = {**_plain(c), 'schedule':vars(stage.schedule)}
+    recipe = {k:stage.plan.to_dict()[k][0] for k in vars(c)} | {'schedule':vars(stage.schedule)}
     stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
-    stage.save(stage.path/'record.json')
+    stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
 def _lm_objective(c, tok, seed, arch):
@@ -162,7 +164,10 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
     def begin(learn):
         if c.embeddings=='counts': learn.start_from_counts()
-    return _finish(_stage(learn, c, name, seed, meter, begin), c, path, resume, meter)
+    kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
+    chosen = dict(objective=(camel2snake(type(objective).__name__), 'by the tokenizer'), mask_rate=(getattr(objective, 'p', None), 'by the objective'),
+                  keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'the LM head is that of the checkpoint'))
+    return _finish(_stage(learn, c, name, seed, meter, begin, chosen=chosen), c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
 @delegates(GeneralConfig)
@@ -267,7 +272,9 @@ def task_dls(rows:Rows, tok, c:TaskConfig, seed=42)->DataLoaders:
     "Build the data of a classifier with the settings `c`, from `rows` with held-out rows"
     how = reading_args(c) | dict(pairing=c.pairing or 'together')
     if _head_init(c, rows.task)=='random': how['windows'] = c.windows or 1 # a new head of its own reads whole texts
-    return rows_dls(rows, tok, c.bs, seed=seed, **how)
+    dls = rows_dls(rows, tok, c.bs, seed=seed, **how)
+    if c.sampled is not None: tokenizer_of(dls).sampled = c.sampled
+    return dls
 
 def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     "Make a `classifier_learner` with the settings `c`"
@@ -415,6 +422,8 @@ def fine_tune_classifier(
     if first is not None and labelled.scored:
         stage = _better(stage, first, labelled, len(texts))
         if stage is first: learn = first.learner
+    for k in ('epochs','head_init') if first is not None else ():
+        if kwargs.get(k) is None: stage.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
     tried = labelled.scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     beside = path and Path(path).with_name(Path(path).name+'_tfidf')
