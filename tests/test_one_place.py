@@ -1,8 +1,12 @@
 "A new part of each kind is written in one place, outside the package, and trains: DESIGN's table of where to change what"
 import importlib, sys, pytest, torch
+from fastformers.compare.entries import entries, entry
+from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
-from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.interpret.attribution import attributions
+from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
 from fastformers.models.adapters import adapter_methods
 from fastformers.models.families import family_meta
 from fastformers.models.heads import heads, pools
@@ -98,6 +102,21 @@ class MineModel(BertModel):
 AutoConfig.register('mine', MineConfig)
 AutoModel.register(MineConfig, MineModel)
 family_meta['mine'] = FamilyMeta(chain=('encoder.layer',), segments=True, bidirectional=True)
+""", entry = """
+from fastformers.compare.entries import entry
+from fastformers.inference.baseline import TextBaseline
+
+@entry('first words', 'linear')
+def first_words(rows):
+    "Fit a linear model on the first `rows.plan['seed']` words"
+    return TextBaseline.fit([' '.join(o.split()[:rows.plan['seed']]) for o in rows.texts], rows.labels, rows.task)
+""", attribution = """
+from fastformers.interpret.attribution import attributions
+
+@attributions.add
+def length(predictor, text, at, words):
+    "Weigh a word by its length"
+    return words.word.str.len().to_numpy(float)
 """)
 
 @pytest.fixture(scope='module')
@@ -105,7 +124,7 @@ def mine(tmp_path_factory):
     "Each part as a module of a user"
     path = tmp_path_factory.mktemp('mine')
     for k,o in parts.items(): (path/f'my_{k}.py').write_text(o)
-    tables = objectives,tasks,heads,pools,schedules,anneals,adapter_methods,family_meta
+    tables = objectives,tasks,heads,pools,schedules,anneals,adapter_methods,family_meta,entries,attributions
     before = [dict(o.load() if hasattr(o, 'load') else o) for o in tables]
     sys.path.insert(0, str(path))
     yield {k:importlib.import_module(f'my_{k}') for k in parts}
@@ -160,6 +179,25 @@ def test_a_family(mine):
     learn = quiet(classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=16, device='cpu'), config))
     learn.fit(1, 1e-3)
     assert all(o==o for o in learn.recorder.losses)
+
+def test_an_entry_of_a_comparison(mine):
+    df = tiny_df().drop(columns='is_valid')
+    board = leaderboard(df, entries=['TF-IDF','first words'], seeds=(1,2), minutes=1, log=lambda o: None)
+    assert board.done('first words') and board.score('first words')>0 and [*entries][-1]=='first words'
+    with pytest.raises(ValueError, match="mine needs 'archs'.*did you mean arch"): entry('mine', ('archs',))(lambda rows: None)
+
+def test_an_attribution(mine, arch):
+    df,text = tiny_df(),'a wonderful film'
+    words = TextBaseline.fit(df.text.tolist(), df.label.tolist())
+    for predictor in (words, as_predictor(fitted(arch))): assert predictor.explain(text, method='length').words.weight.tolist()==[1,9,4]
+
+def test_a_rule_for_a_setting(arch, monkeypatch):
+    "One function that returns value and reason, for `plan` and for stages"
+    monkeypatch.setattr('fastformers.learner.choose.choose_epochs', lambda *args: (.5, 'half is enough'))
+    learn = quiet(classifier_learner(classifier_dls(tiny_df(), arch, bs=16, device='cpu'), arch, head_init='random'))
+    assert learn.plan(head_init='random').settings['epochs']==(.5, 'half is enough')
+    stage = fine_tune_classifier(tiny_df(), arch, bs=16, head_init='random', precision='fp32')
+    assert stage.epochs==.5 and len(stage.losses)==2 and stage.plan['epochs']==.5
 
 def test_a_recipe_takes_their_names_and_tells_wrong_ones(mine, tmp_path):
     sections = dict(lm=dict(objective='first_token', schedule='bottom_first'), classifier=dict(task='stars', head='GatedHead', pool='norm_pool', anneal='constant', adapters='norms_only'))
