@@ -58,7 +58,7 @@ def run(args):
             for name in args.sets.split(','):
                 read_parts,rare = sets[name]
                 train,dev,test = read_parts()
-                test = test if args.final else pd.concat([dev[dev.label==rare], dev[dev.label!=rare].sample(1500, random_state=0)])
+                test = test if args.final else pd.concat([dev[dev.label==rare], dev[dev.label!=rare].sample(700, random_state=0)])
                 rows = draw(train, rare, share, seed)
                 for k in args.arms.split(';') if args.arms else arms:
                     def make():

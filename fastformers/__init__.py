@@ -87,6 +87,7 @@ Modules:
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
+- `fastformers.tasks.scores`: Score answers as a whole, by the names that scikit-learn gives its scorers or by a function: `set_score`, `row_values`
 - `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.tasks.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.testing`: Make tiny texts, tokenizers and networks, and check your own objective, task or model family

@@ -200,7 +200,7 @@ def compare(args):
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
     board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,
-                        d.text_col, d.label_col, changes(args).get('classifier', {}).get('task'), d.group_col)
+                        d.text_col, d.label_col, group_col=d.group_col, **changes(args).get('classifier', {}))
     if board.recipe:
         recipe = board.recipe.replace(data=vars(d), run=dict(output=f'{args.output}/run')).resolved()
         write_text(path/'settings.ini', recipe.to_ini())
@@ -432,7 +432,7 @@ def make_parser():
                    help='Each trains every entry once (default: 1,2,3)')
     output(p, required=True, help='Directory of the results')
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
-    add_flags(p, 'classifier', 'task')
+    add_flags(p, 'classifier', 'task score class_weights')
     p = command(explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='+',

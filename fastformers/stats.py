@@ -48,8 +48,10 @@ def mean_interval(
     n,mean = rows.sum() if groups is None else len({*np.asarray(groups)[rows]}),each.mean().item()
     if groups is not None or not np.isin(each, (0,1)).all():
         _,low,high = paired_bootstrap(np.nan_to_num(a), 0, there, groups=groups)
+        if mean<=1<each.max(): high = max(min(high, 1.), mean) # values of a score as a whole, which ends at 1
         if low<high or each.min()<0 or each.max()>1: return mean, low, high
-    return mean, *map(float, wilson(mean*n, n)) # all rows alike: the interval is not of width 0
+    low,high = wilson(mean*n, n) # all rows alike: the interval is not of width 0
+    return mean, float(min(low, mean)), float(max(high, mean)) # they may round
 
 # %% ../nbs/03_stats.ipynb #fa038dcd
 def mcnemar(before, after)->tuple: # numbers of mended and of broken rows, p

@@ -1,10 +1,16 @@
 "Rare classes count: weights of classes, scores, costs of decisions"
 import numpy as np, pandas as pd, pytest, torch
+from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, matthews_corrcoef, roc_auc_score
+from fastformers.cli import main
+from fastformers.compare.curve import label_curve
+from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls
 from fastformers.data.labels import class_weights
 from fastformers.inference.baseline import TextBaseline
-from fastformers.inference.predictor import from_hf
+from fastformers.inference.onnx import to_onnx
+from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.output_layer import output_layer
 from fastformers.learner.core import classifier_learner
 from fastformers.learner.probe import output_inputs
@@ -66,3 +72,100 @@ def test_wrong_weights_are_refused(w, says):
 def test_numbers_have_no_class_weights():
     with pytest.raises(ValueError, match='one class or several labels'):
         fine_tune_classifier(rare_df().assign(label=lambda d: d.index/3), tiny_arch('bert'), tok=tiny_tok(), class_weights='balanced', epochs=1)
+
+# ---- scores
+
+def test_the_score_follows_the_labels(caplog):
+    df = rare_df(200, 19)
+    with caplog.at_level('INFO'): stage = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), epochs=1, precision='fp32')
+    assert stage.score_name=='f1_macro' and 'the score is the macro F1, average precision beside it: 94.5% of the 200 rows are' in caplog.text
+    preds,y = stage.learner.get_preds()
+    assert stage.score.mean()==pytest.approx(f1_score(y, preds.argmax(1), average='macro'))==pytest.approx(stage.metrics['f1_macro'])
+    assert stage.metrics['average_precision']==pytest.approx(average_precision_score(y, preds[:,1]))
+    assert 'f1_macro' in stage.interval() and 'average precision' in stage.interval()
+    assert 'largest class 0.48' in caplog.text                                  # what a constant has
+    usual = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), epochs=1, score='accuracy')
+    assert usual.score_name=='accuracy' and {*usual.score}<={0.,1.} and 'f1_macro' not in usual.metrics
+    assert 'f1_macro' in stage.learner.verdict().columns
+
+def test_one_rare_row_is_not_a_score_of_one(caplog, tmp_path):
+    df = pd.DataFrame({'text':[f'letter {i} of {i%7}' for i in range(100)], 'label':['spam']+['ham']*99})
+    stage = fine_tune_classifier(df, tiny_arch('bert'), tmp_path/'a', tok=tiny_tok(), epochs=1)
+    assert stage.score is None and "no held-out row has the class spam, which is not tested" in stage.interval() and '1.000' not in caplog.text
+
+@pytest.mark.parametrize('score', ['mcc', 'balanced_accuracy', 'roc_auc', 'f1_weighted', 'own'])
+def test_a_stage_takes_scores_by_name_and_functions(score):
+    def own(y, scores): return -float(((scores.argmax(1)!=y)*np.where(y==1, 10, 1)).mean())
+    stage = fine_tune_classifier(rare_df(), tiny_arch('bert'), tok=tiny_tok(), epochs=1, score=own if score=='own' else score)
+    preds,y = stage.learner.get_preds()
+    want = own(y.numpy(), preds.numpy()) if score=='own' else {'mcc':matthews_corrcoef, 'balanced_accuracy':balanced_accuracy_score, 'roc_auc':lambda a,b: roc_auc_score(a, preds[:,1]),
+            'f1_weighted':lambda a,b: f1_score(a, b, average='weighted')}[score](y, preds.argmax(1))
+    assert stage.score_name==score and stage.score.mean()==pytest.approx(want, abs=1e-6)
+
+def test_numbers_are_scored_by_ranks():
+    df = rare_df().assign(label=lambda d: d.index%7/3)
+    stage = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), epochs=1, score='spearman')
+    preds,y = stage.learner.get_preds()
+    assert stage.score.mean()==pytest.approx(spearmanr(preds[:,0], y.reshape(-1)).statistic, abs=1e-5)
+    with pytest.raises(ValueError, match='f1_macro is for classes'): fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), score='f1_macro')
+    with pytest.raises(ValueError, match='did you mean'): fine_tune_classifier(rare_df(), tiny_arch('bert'), tok=tiny_tok(), score='f1_marco')
+
+# ---- costs of decisions
+
+def test_answers_of_least_cost_are_the_same_everywhere(tmp_path):
+    df,cost = tiny_df(),{('negative','positive'):20, ('neutral','positive'):3}
+    learn = classifier_learner(classifier_dls(df, tiny_tok(), **small), tiny_arch('bert'))
+    with learn.no_logging(), learn.no_bar(): learn.fit(1, 1e-3)
+    texts,before = df.text.tolist(),None
+    plain = from_hf(learn.to_hf(tmp_path/'plain'), device='cpu')
+    costs = learn.tune_thresholds(cost=cost)
+    assert costs['least expected cost']<=costs['highest score']+.3
+    ask = from_hf(learn.to_hf(tmp_path/'a'), device='cpu')
+    c = np.array([[0,1,20],[1,0,3],[1,1,0]])
+    want = [ask.labels[i] for i in (ask.scores(texts).numpy()@c).argmin(1)]
+    assert [o['label'] for o in ask(texts)]==want!=[o['label'] for o in plain(texts)]
+    both = Ensemble([plain, ask])
+    mean = [ask.labels[i] for i in (both.scores(texts).numpy()@c).argmin(1)]
+    assert [o['label'] for o in both(texts)]==mean==[o['label'] for o in from_hf(both.save(tmp_path/'both'), device='cpu')(texts)]
+    pytest.importorskip('onnxruntime'); pytest.importorskip('onnxscript')
+    to_onnx(tmp_path/'a')
+    assert [o['label'] for o in from_hf(tmp_path/'a', backend='onnx')(texts)]==want
+    kept = classifier_learner(learn.dls, tmp_path/'a')
+    assert kept.model.task.costs==[['negative','positive',20.],['neutral','positive',3.]] and torch.equal(kept.get_preds(with_decoded=True)[2], learn.get_preds(with_decoded=True)[2])
+
+# ---- comparisons
+
+def found_df(n=240, every=20):
+    "Rare texts that their words tell"
+    spam = np.arange(n)%every==0
+    return pd.DataFrame({'text':[f"{'buy pills now' if s else 'see you at noon'} number {i}" for i,s in enumerate(spam)], 'label':np.where(spam, 'spam', 'ham')})
+
+def board(df, **kwargs): return leaderboard(df, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None, **kwargs)
+
+def test_a_constant_is_never_the_best(tmp_path):
+    res = board(found_df(), class_weights='balanced', path=tmp_path/'a')
+    assert res.winner=='TF-IDF' and res.task.score_name=='f1_macro' and res.best('buy pills now')[0]['label']=='spam'
+    t = res.table
+    assert t.score['largest class']==pytest.approx(.487, abs=.01) and t.recall['largest class']==0 and t.recall['TF-IDF']>.9 and t.precision['TF-IDF']>.9
+    assert 'The score is the macro F1' in '\n'.join(res.sentences()) and {'f1_macro','average precision','recall','precision'}<={*res.shown()}
+    y,scores = (np.concatenate([f(i) for i in (0,1)]) for f in (lambda i: res.y[res.folds[i][1]], lambda i: res.fit('TF-IDF', i+1)[0].numpy()))
+    assert t.score['TF-IDF']==pytest.approx(f1_score(y, scores.argmax(1), average='macro')) and res.best.task.class_weights=='balanced'
+    usual = board(found_df(), score='accuracy')
+    assert usual.task.score is None and 'recall' not in usual.table
+    with pytest.raises(ValueError, match="'spma' is no class"): board(found_df(), class_weights={'spma':2})
+
+def test_a_class_of_one_row_is_named():
+    with pytest.raises(ValueError, match="one row of the class 'spam', which cannot be trained on and tested"): board(found_df(100, 1000))
+    df = found_df(100)
+    df.loc[7, 'label'] = 'other'
+    assert 'Not tested, since no seed has it in training and among the scored rows: other.' in board(df).sentences()
+
+def test_a_curve_has_the_score_too():
+    df = found_df()
+    curve = label_curve(df.assign(is_valid=df.index%2==1, label=np.where(df.index%21<1, 'spam', 'ham')), sizes=[60,100], seeds=[1], entries=['TF-IDF'])
+    assert curve.measure=='f1_macro' and (curve.table.score<=1).all()
+
+def test_the_command_compares_rare_rows(tmp_path, capsys):
+    found_df().to_csv(tmp_path/'a.csv', index=False)
+    assert main(['compare', str(tmp_path/'a.csv'), '--entries', 'largest class,TF-IDF', '--seeds', '1,2', '--minutes', '1', '--output', str(tmp_path/'out'), '--class-weights', 'spam: 20', '--score', 'mcc'])==0
+    assert 'Use TF-IDF: mcc' in capsys.readouterr().out

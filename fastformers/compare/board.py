@@ -12,9 +12,11 @@ __all__ = ['Leaderboard']
 import numpy as np, pandas as pd, torch
 from fastcore.basics import patch
 from fastcore.foundation import first
-from .entries import deciding
+from sklearn.metrics import average_precision_score
+from .entries import deciding, largest_class
 from ..learner.evaluate import row_scores
 from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
+from ..tasks.scores import row_values
 from ..ulmfit.recipe import Recipe, TaskConfig
 from ..ulmfit.record import resolved
 
@@ -51,7 +53,7 @@ class Leaderboard:
         return [self.best_of(o) if o in ('network','words') else o for o in self.plan[name].of]
     def best_of(self, kind):
         "Name the best entry that needs a checkpoint ('network') or none ('words'), None if none has finished"
-        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network') and self.done(k)]
+        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network') and self.done(k) and o.fit is not largest_class]
         return max(names, key=self.score, default=None)
 
     def fit(self, name, seed):
@@ -67,6 +69,12 @@ class Leaderboard:
     def rows(self, name)->np.ndarray: # `(seeds, rows)`, NaN where a row was not scored
         "Return the score of each row"
         res = np.full((len(self.seeds), len(self.y)), np.nan)
+        if self.task.score and (got := self._together(name)):
+            key = name,len(got),*self.members(name)
+            if key not in self._rows: self._rows[key] = row_values(*_joined(self, got))
+            for i,v in zip((i for i,_ in got), np.split(self._rows[key], np.cumsum([len(self.folds[i][1]) for i,_ in got])[:-1])):
+                res[i,self.folds[i][1]] = v
+            return res
         for i,(seed,(_,at)) in enumerate(zip(self.seeds, self.folds)):
             key = name,seed,*self.members(name)
             if key not in self._rows and (fit := self.fit(name, seed)):
@@ -74,7 +82,15 @@ class Leaderboard:
             if key in self._rows: res[i,at] = self._rows[key]
         return res
 
+    def _together(self, name): # a score as a whole is of the rows of all seeds
+        "List numbers of seeds and fits of the entry `name`"
+        return [(i, o) for i,seed in enumerate(self.seeds) if (o := self.fit(name, seed))]
     def score(self, name): return np.nanmean(self.rows(name))
+
+def _joined(board, got)->tuple: # (task, targets, scores)
+    "Join the rows of several fits of an entry"
+    y = np.concatenate([board.y[board.folds[i][1]] for i,_ in got])
+    return deciding(board.task, got[0][1][1]['decides']), y, torch.cat([o for _,(o,_) in got])
 
 # %% ../../nbs/compare/01_board.ipynb #588875e8
 @patch
@@ -106,14 +122,29 @@ def against(self:Leaderboard, a, b): # '' if there is nothing to compare
 def scored(self:Leaderboard): "Name the entries with a score"; return [o for o in self.plan if any(self.fit(o, s) for s in self.seeds)]
 
 @patch(as_prop=True)
+def rated(self:Leaderboard)->list:
+    "Name the entries that have finished and may be the best: no constant"
+    return [o for o in self.plan if self.done(o) and self.plan[o].fit is not largest_class]
+
+@patch(as_prop=True)
 def winner(self:Leaderboard):
     "Name the entry with the best score, None if none has finished"
-    return max(filter(self.done, self.plan), key=self.score, default=None)
+    return max(self.rated, key=self.score, default=None)
+
+@patch
+def rare(self:Leaderboard, name)->dict: # empty for other scores and labels
+    "Measure average precision of the rarest class, and share of its rows that the entry `name` finds and of right ones among those found"
+    if not (self.task.score and self.task.one_class): return {}
+    task,y,scores = _joined(self, self._together(name))
+    i = min({*y}, key=[*y].count)
+    found,true = task.decide(scores).numpy()==i,y==i
+    right = (found & true).sum()
+    return dict(average_precision=average_precision_score(true, scores[:,i]), recall=right/true.sum(), precision=right/max(found.sum(), 1))
 
 @patch
 def cheaper(self:Leaderboard, name): # None if there is none
     "Name the best of the entries that take at most four fifths of the time of `name`"
-    less = [o for o in self.plan if self.done(o) and self.price(o)<.8*self.price(name)]
+    less = [o for o in self.rated if self.price(o)<.8*self.price(name)]
     return max(less, key=self.score, default=None)
 
 @patch(as_prop=True)
@@ -128,6 +159,7 @@ def recipe(self:Leaderboard):
 
 # %% ../../nbs/compare/01_board.ipynb #4a9e3f2b
 # answers: of a thousand texts
+_rare = 'average_precision','recall','precision' # of the rarest class
 _shown = 'minutes','cpu_seconds','answers_cpu_seconds','memory_mb','size_mb','texts_a_second'
 
 def _line(board, name):
@@ -136,7 +168,7 @@ def _line(board, name):
     note = f"of {' and '.join(board.members(name))}" if board.plan[name].of else board.notes.get(name, '')
     if board.price(name, 'cut'): note = '; '.join(filter(None, [note, 'by the clock, fewer steps than usual']))
     prices = {k:board.price(name, k) for k in _shown[1:]}
-    return dict(entry=name, score=score, low=low, high=high, against_tfidf=board.against(name, 'TF-IDF'),
+    return dict(entry=name, score=score, low=low, high=high, **board.rare(name), against_tfidf=board.against(name, 'TF-IDF'),
                 against_cheaper=board.against(name, board.cheaper(name)), minutes=board.price(name)/60, **prices,
                 fits=sum(bool(board.fit(name, o)) for o in board.seeds), note=note)
 
@@ -146,5 +178,6 @@ def table(self:Leaderboard):
     rows = [_line(self, o) for o in self.scored]
     rows.sort(key=lambda o: (-o['fits'], -o['score']))
     rows += [dict(entry=k, fits=0, note=v) for k,v in self.notes.items() if k not in self.scored]
-    columns = ['entry','score','low','high','against_tfidf','against_cheaper',*_shown,'fits','note']
+    rare = [o for o in _rare if rows and o in rows[0]]
+    columns = ['entry','score','low','high',*rare,'against_tfidf','against_cheaper',*_shown,'fits','note']
     return pd.DataFrame(rows, columns=columns).set_index('entry')

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import deciding, entry_rows, labels_in, list_entries, scores_of
+from .entries import deciding, entry_rows, labels_in, list_entries, scores_of, set_task
 from ..args import check_args
 from ..learner.evaluate import row_scores
 from ..data.labels import as_frame, check_classes, lm_texts, warn_leak
@@ -101,7 +101,8 @@ def label_curve(
     text_col='text', label_col='label', # Columns, as in `classifier_dls`
     valid_col=None, # Column that is True for the rows that are scored; default: 'is_valid' if present, else a fifth
     group_col=None, # Column of groups whose rows are held out together
-    task=None # A name in `tasks.core.tasks`; default: by the values in `label_col`
+    task=None, # A name in `tasks.core.tasks`; default: by the values in `label_col`
+    score=None, class_weights=None # As in `leaderboard`
 ) -> LabelCurve:
     "Score entries by the number of labels, on the same held-out rows"
     df,text_col,label_col = as_frame(df),split_columns(df, text_col),split_columns(df, label_col)
@@ -110,14 +111,14 @@ def label_curve(
     if not table.scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
     labels,own = labels_in(table),np.array(table.splits[0])
     warn_leak(table.texts, table.splits)
-    task.fit(labels)
+    if says := set_task(table, score, class_weights): _log.info(says)
     if task.classes: check_classes(task, labels, table.splits)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(own):
         raise ValueError(f"`sizes` are between {len({*names})}, one a class, and {len(own):,}, the training rows; "
                          f"got {list(sizes)}")
     texts = []
-    ways = list_entries(entries, [arch or default_arch], text_col, label_col)
+    ways = list_entries(entries, [arch or default_arch], text_col, label_col, score=score, class_weights=class_weights)
     if (odd := [o.name for o in ways if o.of]):
         raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
     if unlabelled is not None: texts = lm_texts(df, own.tolist(), unlabelled, None, text_col)[0]

@@ -17,9 +17,9 @@ from fastcore.foundation import L
 from ..args import check_args
 from ..callback.schedule import now
 from .board import Leaderboard
-from .entries import folds, labels_in, list_entries
+from .entries import folds, labels_in, list_entries, set_task
 from .runner import Runner, load_fits
-from ..data.labels import as_frame, check_classes, lm_texts, read_labels, trained_on, warn_blank, warn_leak
+from ..data.labels import as_frame, check_classes, lm_texts, named, read_labels, trained_on, warn_blank, warn_leak
 from ..data.rows import Rows
 from ..files import check_dir
 from ..hub import default_arch
@@ -38,6 +38,8 @@ def _check(rows, minutes):
     if not task.classes: return
     if len({*names})<2:
         raise ValueError(f"column {task.target!r} has only the class {names[:1]}, expected two or more")
+    if task.one_class and len({*names})==2 and names.count(rare := min({*names}, key=names.count))==1:
+        raise ValueError(f"column {task.target!r} has one row of the class {rare!r}, which cannot be trained on and tested; label more of it")
     if task.one_class and len({*names})==len(rows):
         raise ValueError(f"each of the {len(rows)} labels in column {task.target!r} occurs in one row, expected two rows of "
                          "some; for numbers to predict pass task='regression'")
@@ -52,17 +54,26 @@ def _held_out(rows, seeds, test, archs):
         check_classes(rows.task, rows.labels, part)
     return scored,parts
 
+def _untested(rows, y, parts, test)->str:
+    "Name the classes that no seed has both in training and among the scored rows, '' if none"
+    if not rows.task.one_class: return ''
+    labels = rows.task.labels
+    both = set().union(*({rows.labels[i] for i in a} & {labels[y[i]] for i in b} for a,b in parts))
+    lost = [o for o in labels if o not in both]
+    return f"Not tested, since no seed has it in training and among the scored rows: {named(lost)}." if lost else ''
+
 def _known(rows, scored, parts, held):
     "Count the scored rows with a text that is in training too, and warn of them"
     both = [' '.join(L(o)) for part in (rows.df, scored) for o in rows.task.texts(part, rows.text_col)]
     return warn_leak(both, *{at.tobytes():(train, at+len(rows)) for train,at in parts}.values(), held=held)
 
 # %% ../../nbs/compare/04_leaderboard.ipynb #54603ed9
-def _continue(path, board, resume, archs, **data):
+def _continue(path, board, resume, archs, class_weights, **data):
     "Write the facts of the comparison to `path`, or go on with the fits that are there"
     fits = path/'fits'
     stopped = fits if any(fits.glob('*')) else None
     facts = dict(seeds=board.seeds, archs=archs, task=board.task.name, format=1)
+    if class_weights is not None: facts['class_weights'] = class_weights
     data |= dict(parts=[at.tolist() for part in board.folds for at in part])
     if not begin(path/'compare.json', facts, stopped, resume, **data):
         for o in ('best','work'): shutil.rmtree(path/o, ignore_errors=True)
@@ -91,7 +102,9 @@ def leaderboard(
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     task=None, # A name in `tasks.core.tasks`; default: by the values in `label_col`
-    group_col=None # Column of groups, such as customers, whose rows are held out together
+    group_col=None, # Column of groups, such as customers, whose rows are held out together
+    score=None, # A name as in `TaskConfig`, or a function of targets and scores; default: by the labels
+    class_weights=None # 'balanced' or {name: weight}, of networks and linear models alike
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
     start = now()
@@ -103,7 +116,7 @@ def leaderboard(
     labels = labels_in(rows)
     _check(rows, minutes)
     warn_blank(rows.texts)
-    task = rows.task.fit(labels)
+    says,task = set_task(rows, score, class_weights),rows.task
     scored,parts = _held_out(rows, seeds, test, archs)
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
     texts,dropped = [],0
@@ -117,10 +130,12 @@ def leaderboard(
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}'}
+    if says: info['score'] = says
+    if lost := _untested(rows, y, parts, test): info['not tested'] = lost
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
-    board = Leaderboard(list_entries(entries, archs, text_col, label_col), task, y, parts, seeds, info, groups, known)
+    board = Leaderboard(list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights), task, y, parts, seeds, info, groups, known)
     cols = [*L(text_col), *L(label_col)]
-    if path: _continue(path, board, resume, archs, rows=df[cols].values, unlabelled=texts,
+    if path: _continue(path, board, resume, archs, class_weights, rows=df[cols].values, unlabelled=texts,
                        test=None if test is None else test[cols].values)
     with tempfile.TemporaryDirectory() as tmp:
         rows.unlabelled,rows.work = texts,path/'work' if path else Path(tmp)

@@ -34,6 +34,7 @@ def shown(self:Leaderboard)->pd.DataFrame: # of strings
     def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
     res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
         '95 % interval':[fmt_range(a, b, sign) if a==a else '' for a,b in t[['low','high']].values],
+        **{k.replace('_', ' '):t[k].map(fmt) for k in ('average_precision','recall','precision') if k in t},
         'against TF-IDF':words.against_tfidf, 'against the best cheaper':words.against_cheaper,
         'time':(60*t.minutes).map(took)})
     res = res.assign(**{v:t[k].map(_cell) for k,v in _units.items()}, note=words.note)
@@ -68,8 +69,8 @@ def _price_of(board, name):
 def sentences(self:Leaderboard):
     "Say what to use and why"
     name = self.winner
-    if name is None: return ["No entry finished: give it more minutes."]
-    res = [_use_it(self, name), _price_of(self, name)]
+    if name is None: return ["No entry finished that tells texts apart: give it more minutes."]
+    res = [_use_it(self, name), *(self.info[k] for k in ('score','not tested') if k in self.info), _price_of(self, name)]
     both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
     if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
         mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))

@@ -124,7 +124,7 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     if rows.pair and tok.pairing!='siamese' and not separates_pairs(tok.tok):
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
         tok = HFTokenizer(pair_tokens(tok.tok), **reading_args(tok))
-    task = type(rows.task).from_dict(rows.task.to_dict()) # each data have scale and classes of their own
+    task = rows.task.again() # each data have scale and classes of their own
     tok,splits = task.tokenizer(tok),rows.splits
     # answers and candidates are read with their tokenizer
     if task.structured: texts,labels = task.texts(rows.df, rows.text_col),read_labels(rows.df, rows.label_col, task)
@@ -261,7 +261,7 @@ def all_rows(dls)->DataLoaders:
     if isinstance(first(train.items), TokenizedRow):
         (texts,tok,*_),(labels,*_) = (tl.tfms.fs for tl in train.tls)
         task = labels.task # answers and candidates keep their tokenizer
-        if not task.structured: task = type(task).from_dict(task.to_dict())
+        if not task.structured: task = task.again()
         items = sorted([*train.items, *valid.items], key=lambda o: o['at'])
         first_held = min(o['at'] for o in valid.items)
         held = next(i for i,o in enumerate(items) if o['at']==first_held)

@@ -230,7 +230,7 @@ def find_task(df, label_col='label',
     target = ' '.join(map(str, listed(label_col)))
     if (odd := first(o for c in listed(label_col) for o in df[c] if isinstance(o, dict))) is not None:
         raise ValueError(f"column {target!r} holds {odd}; expected a name, a number or a list; take one entry of each dict")
-    if isinstance(task, Task): new = type(task).from_dict(task.to_dict() | dict(target=target))
+    if isinstance(task, Task): new = task.again(target=target)
     elif task is not None: new = tasks[task](target=target)
     else:
         new = first(o for o in reversed(tasks.load().values()) if o.matches(df, label_col))(target=target)

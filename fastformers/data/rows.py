@@ -81,6 +81,11 @@ class Rows:
         at = self.splits[valid]
         return [self.texts[i] for i in at], [self.labels[i] for i in at]
 
+    @property
+    def untested(self):
+        "List the classes without a held-out row"
+        return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]}, key=str)
+
     def leave_out_seen(self, archs):
         "Let held-out rows that a checkpoint in `archs` was trained on train again, but for one if that were all"
         held = np.flatnonzero(self.is_valid)

@@ -178,7 +178,8 @@ class Ensemble(BasePredictor):
         device=None # Of the members that `from_hf` opens
     ):
         self.members = [o if isinstance(o, BasePredictor) else from_hf(o, device) for o in members]
-        self.task,self.pairs = self.members[0].task,self.members[0].pairs
+        tuned = [o.task for o in self.members if o.task.costs]
+        self.task,self.pairs = (tuned or [self.members[0].task])[0],self.members[0].pairs
         for o in self.members:
             if type(o.task) is not type(self.task) or o.task.labels!=self.task.labels:
                 raise ValueError("the members of an ensemble predict the same, in the same order; "

@@ -74,16 +74,39 @@ def best_threshold(
     return float(edges[best]+edges[best+1])/2
 
 # %% ../../nbs/learner/03_calibration.ipynb #0141b3d5
+def _costs(task, cost):
+    "Check the costs `{(true class, answer): cost}` of wrong answers of `task`, and list them"
+    if task.multi_label: raise ValueError("costs by class are for one class a text; of several labels pass (of a false positive, of a false negative)")
+    res = [(task.same_label(a), task.same_label(b), float(v)) for (a,b),v in cost.items()]
+    if odd := [o for o in res if not {*o[:2]}<={*task.labels} or o[0]==o[1] or not 0<=o[2]<math.inf]:
+        raise ValueError(f"`cost` is {{(true class, answer): cost}} of two of {', '.join(map(repr, task.labels))}, 0 or more, "
+                         f"got {odd[0][:2]}: {odd[0][2]:g}")
+    return res
+
+def _least_cost(learn, cost, dl):
+    "Let `learn` answer the class of least expected cost, and measure the mean cost of its answers on `dl` before and after"
+    task = learn.model.task
+    costs = _costs(task, cost)
+    with evaluation(learn): scores,y = learn.get_preds(dl=dl)
+    task.costs,task.threshold = None,None
+    plain = task.decide(scores)
+    task.costs = costs
+    learn.loss_func = loss_for(task, learn.loss_func)
+    each = [task.cost_matrix()[y,o].mean().item() for o in (plain, task.decide(scores))]
+    return pd.Series(each, ['highest score','least expected cost'])
+
 @patch
 def tune_thresholds(self:Learner,
-    cost=None, # (Of a false positive, of a false negative); None: best F1
+    cost=None, # (Of a false positive, of a false negative), or {(true class, answer): cost}; None: best F1
     dl=None # Labelled rows that were not trained on; default: the validation rows
-)->pd.Series: # The threshold of each label, 0.5 if no row has it; for two classes that of the second one
-    "Choose the scores above which labels are predicted, for answers and metrics"
+)->pd.Series: # Threshold of each label, 0.5 if no row has it; of two classes that of the second; by class: mean costs before and after
+    "Choose the scores above which labels are predicted, or the class of least expected cost, for answers and metrics"
     check_rows(self.dls, dl)
     task = self.model.task
+    if isinstance(cost, dict): return _least_cost(self, cost, dl)
+    task.costs = None
     if not task.multi_label and task.n_out!=2:
-        raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}")
+        raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}; pass costs by class as {{(true class, answer): cost}}")
     with evaluation(self): scores,y = self.get_preds(dl=dl)
     if not task.multi_label: scores,y = scores[:,1:],y[:,None]
     res = [best_threshold(s, t, cost) for s,t in zip(scores.T, y.T)]

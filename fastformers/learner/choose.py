@@ -7,7 +7,7 @@ What trains decides nothing. So a new rule is a function here, and its place in 
 
 # %% auto #0
 __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule', 'choose_epochs', 'choose_contrastive',
-           'choose_names', 'with_names', 'named_dls', 'Plan']
+           'choose_score', 'choose_names', 'with_names', 'named_dls', 'Plan']
 
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
@@ -80,6 +80,14 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
     with no_random(): accuracy = learn.cross_validate_probe(valid=False).mean()
     found = f'the probe has {accuracy:.2f} in folds of {n} rows, the largest class {largest:.2f}'
     return bool(accuracy-largest<.55*(1-largest)), found # measured on the page of the stages
+
+# %% ../../nbs/learner/06_choose.ipynb #c5dded19
+def choose_score(task, labels, asked=None)->tuple: # (name for `set_score`, or None, why)
+    "Choose how answers are scored: as a whole by the macro F1 where more than nine tenths of the `labels` are one class"
+    if asked is not None or not task.one_class: return asked, 'as asked'
+    (name,n),*_ = Counter(labels).most_common(1)
+    if n<=.9*len(labels): return None, f'no class has nine tenths of the {len(labels):,} rows'
+    return 'f1_macro', f'{n/len(labels):.1%} of the {len(labels):,} rows are {name!r}, and a constant would have as much accuracy'
 
 # %% ../../nbs/learner/06_choose.ipynb #59f21c18
 def _labelled(ds, names)->tuple: # texts and labels

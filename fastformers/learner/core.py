@@ -191,12 +191,12 @@ def lm_learner(
 def _keep_head(path, task, saved):
     "Give `task` the scale, temperature and thresholds of the `Bundle` `saved`, whose head is kept"
     if saved: # not a checkpoint with Hugging Face's head
-        task.target_scale,task.temperature = saved.task.target_scale,saved.task.temperature
+        task.target_scale,task.temperature,task.costs = saved.task.target_scale,saved.task.temperature,saved.task.costs
         if task.threshold==type(task)().threshold: task.threshold = saved.task.threshold
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")
 
-_may_differ = dict(ps=0, threshold=0, at_least_one=0, temperature=0, target_scale=0, class_weights=0)
+_may_differ = dict(ps=0, threshold=0, at_least_one=0, temperature=0, target_scale=0, class_weights=0, costs=0)
 def _alike(a, b): return a|_may_differ==b|_may_differ
 
 def _check_head(head, task, pairing):

@@ -28,6 +28,7 @@ from ..data.labels import named, read_labels
 from ..data.rows import Rows
 from ..inference.baseline import TextBaseline, as_targets
 from ..objectives.core import objective_of
+from ..tasks.scores import row_values, whole_score
 from ..text.readers import check_columns
 
 _log = logging.getLogger(__name__)
@@ -89,15 +90,25 @@ def row_score(learn):
     return task.score_name, lambda x,pred,y: (task.row_score(pred, y, x), torch.ones(len(y)))
 
 class RowScores(Callback):
-    "Collect score and weight of each row in a validation pass, where higher scores are better"
+    "Collect score and weight of each row in a validation pass, where higher scores are better, and the outputs for a score of all"
     order = 60
     def before_validate(self):
-        self.scores,self.weights,self.of = [],[],row_score(self.learn)[1]
+        self.scores,self.weights,self.outs,self.of = [],[],[],row_score(self.learn)[1]
+        self.whole = getattr(getattr(self.model, 'task', None), 'score', None)
     def after_loss(self):
         if self.training: return
         score,weight = self.of(self.x, self.pred, *self.yb)
         self.scores.append(score.cpu().double())
         self.weights.append(weight.cpu().double())
+        if self.whole: self.outs.append((self.pred.detach().float().cpu(), self.y.cpu()))
+
+def _whole_scores(task, out, y):
+    "Score outputs by the score of `task` as a whole: values of rows, and metrics"
+    scores = task.scores(out)
+    values = row_values(task, y.as_subclass(torch.Tensor).numpy(), scores)
+    res = {task.score_name:values.mean()}
+    if task.one_class: res = {'average_precision':whole_score(task, 'average_precision', y.numpy(), scores)} | res
+    return values, res
 
 def evaluate(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
     "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"
@@ -105,9 +116,11 @@ def evaluate(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); array
     idxs = dl.get_idxs() # rows of similar length run together
     with evaluation(learn): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
     score,weight = (torch.cat(o).numpy()[np.argsort(idxs)] for o in (rows.scores,rows.weights))
+    whole = {}
+    if rows.whole: score,whole = _whole_scores(learn.model.task, *(torch.cat(o)[np.argsort(idxs)] for o in zip(*rows.outs)))
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing
-    return broadcast((dict(zip(names, values)), score, weight)) # stages decide by them, all processes alike
+    return broadcast((dict(zip(names, values)) | whole, score, weight)) # stages decide by them, all processes alike
 
 # %% ../../nbs/learner/00_evaluate.ipynb #d89f0710
 def class_scores(learn:Learner)->pd.DataFrame|None: # a row a class, and their mean; None without classes
@@ -135,6 +148,7 @@ def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` 
 def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     "Score rows with targets `y` from the `scores` of a predictor, by the metric of `task`"
     scores = stacked(scores)
+    if task.score: return row_values(task, y, scores)
     if task.classes: scores = scores.logit(1e-6) if task.multi_label else scores.clamp(min=1e-9).log()
     return task.row_score(scores.float(), torch.as_tensor(y)).double().numpy()
 

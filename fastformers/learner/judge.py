@@ -10,14 +10,14 @@ __all__ = ['trivial_score', 'judge', 'linear_rival']
 
 # %% ../../nbs/learner/09_judge.ipynb #7b0b861f
 import logging
-from collections import Counter
 import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, no_random, patch
 from ..data.block import item_labels, item_texts
-from .choose import choose_head_init
-from .evaluate import evaluate, evaluation, linear_scores, row_score
+from .choose import choose_head_init, choose_score
+from .evaluate import evaluate, evaluation, linear_scores, row_score, row_scores
 from .train import Training
 from ..stats import mean_interval, split_sign
+from ..tasks.scores import set_score
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,9 @@ _log = logging.getLogger(__name__)
 def trivial_score(learn, n)->dict: # name -> mean score of the `n` held-out rows, empty where the task has none
     "Score the answer that needs no text: the largest class, or the mean of the training numbers"
     task,ys = learn.model.task,learn.dls.valid_ds.tls[-1]
-    if task.one_class: return {'largest class':max(Counter(int(o) for o in ys).values())/n}
+    if task.one_class:
+        y = np.array([int(o) for o in ys])
+        return {'largest class':row_scores(task, np.eye(task.n_out)[[np.bincount(y).argmax()]*n], y).mean()}
     if not task.target_scale: return {}
     y = torch.stack([torch.as_tensor(o) for o in ys]).float()
     return {'mean':task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).mean().item()}
@@ -86,6 +88,7 @@ def _probe_scores(learn):
 def verdict(self:Learner)->pd.DataFrame: # a row for the learner and for each rival: score, ends of its 95 % interval
     "Compare a classifier with the linear model of words and the frozen probe of the same rows, and say whether training paid"
     if self.model.task is None: raise TypeError("a verdict is for a classifier; `evaluate` measures a language model")
+    if not self.model.task.score: set_score(self.model.task, choose_score(self.model.task, item_labels(self.dls.train_ds))[0])
     metrics,score,_ = evaluate(self)
     name,losses = row_score(self)[0],[float(o) for o in getattr(self.recorder, 'losses', [])]
     res = Training(metrics=metrics, score=score, score_name=name, losses=losses)

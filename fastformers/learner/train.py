@@ -30,7 +30,7 @@ from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
 from .probe import ProbeFirst # and `fit_probe`
 from ..objectives.core import objective_of
-from ..stats import fmt_time
+from ..stats import fmt_time, paired_bootstrap
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +60,9 @@ class Training:
         self.chosen.append(says)
 
 # %% ../../nbs/learner/08_train.ipynb #1bb5761a
-def worse(a, b)->bool:
-    "Check whether the row scores `a` are below those of `b` by a sign test at 1 %"
+def worse(a, b, whole=False)->bool: # `whole`: are they of a score of all rows?
+    "Check whether the row scores `a` are below those of `b` by a sign test at 1 %, or by the interval of the difference"
+    if whole: return paired_bootstrap(a, b)[2]<0
     lower,higher = int((a<b).sum()),int((a>b).sum())
     return lower>higher and binomtest(lower, lower+higher).pvalue<.01 # 8 rows to 0
 
@@ -74,7 +75,7 @@ def unlikely(task, out, y, loss, loss_func=None): # `out`: outputs; few rows are
 
 def _lost(learn, res):
     "Check whether training has lost what the probe could do, by the held-out rows"
-    if not math.isfinite(res.metrics['loss']) or worse(res.score, res.score_before): return True
+    if not math.isfinite(res.metrics['loss']) or worse(res.score, res.score_before, learn.model.task.score): return True
     if res.score.mean()>=res.score_before.mean(): return False
     if res.losses and res.losses[-1]>res.losses[0]: return True # on its own training rows too
     with evaluation(learn): out,y = learn.get_preds(act=noop)

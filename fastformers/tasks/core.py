@@ -47,9 +47,11 @@ class Task:
     hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
     score_name = 'accuracy' # name of the mean of `row_score`
+    score = None # How answers are scored as a whole, see `tasks.scores`; None: by the mean of `row_score`
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     class_weights = None # Weights of the classes in the loss, set by `weigh`
+    costs = None # Of wrong answers, lists of (true class, answer, cost), set by `Learner.tune_thresholds`
     sep_level = None # What separates two levels in the names of the classes, set by `split_levels`
     classes = True # Does a label consist of class names?
     multi_label = False # May a text have several labels, or none?
@@ -193,19 +195,24 @@ class Task:
         "Convert the task to JSON values for `from_dict`"
         res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold,
                    target_scale=self.target_scale, temperature=self.temperature, class_weights=self.class_weights,
-                   sep_level=self.sep_level)
+                   sep_level=self.sep_level, costs=self.costs)
         return to_json({k:v for k,v in res.items() if v is not None})
+    def again(self, **facts):
+        "Return a copy with other `facts`, to be fitted anew"
+        res = self.from_dict(self.to_dict() | facts)
+        res.score,res.score_name = self.score,self.score_name
+        return res
     def __eq__(self, o): return isinstance(o, Task) and self.to_dict()==o.to_dict()
     __hash__ = object.__hash__
 
     @staticmethod
     def from_dict(d):
         "Make the task from the result `d` of `to_dict`"
-        facts = dict(target_scale=None, temperature=None, class_weights=None, sep_level=None) | d
-        scale,t,weights,sep = (facts.pop(k) for k in ('target_scale','temperature','class_weights','sep_level'))
+        facts = dict(d)
+        scale,t,weights,sep,costs = (facts.pop(k, None) for k in ('target_scale','temperature','class_weights','sep_level','costs'))
         if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
         res = tasks[facts.pop('name')](**facts)
-        res.target_scale,res.temperature,res.class_weights,res.sep_level = scale,t,weights,sep
+        res.target_scale,res.temperature,res.class_weights,res.sep_level,res.costs = scale,t,weights,sep,costs
         return res
 
     @staticmethod
@@ -283,7 +290,13 @@ class SingleLabel(Task):
     def scores(self, logits): return logits.float().softmax(-1)
     def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
+        if self.costs and threshold is None: return (scores@self.cost_matrix().to(scores)).argmin(-1)
         return scores.argmax(-1) if t is None or self.n_out!=2 else (scores[:,1]>t).long()
+    def cost_matrix(self)->torch.Tensor: # `(true class, answer)`
+        "Return the cost of each answer, 1 for an error without a cost of its own"
+        res = 1-torch.eye(self.n_out, dtype=torch.float64)
+        for true,answer,cost in self.costs or (): res[self.labels.index(true),self.labels.index(answer)] = cost
+        return res
     def row_score(self, pred, y, x=None): return (self.decide(self.scores(pred))==y).float()
 
 _several = list,tuple,set,np.ndarray
@@ -481,5 +494,5 @@ class OwnLoss(nn.Module):
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
-    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh', None)==task.threshold
+    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh', None)==task.threshold and not task.costs
     return loss_func if decodes else OwnLoss(loss_func, task)

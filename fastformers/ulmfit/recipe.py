@@ -221,6 +221,9 @@ class TaskConfig(TrainConfig):
     adapters:str|None = None
     # Weight of an auxiliary language model loss on the same texts; GPT's is 0.5; blank: none
     aux_lm:float|None = None
+    # How answers are scored: accuracy, f1_macro, f1_micro, balanced_accuracy, average_precision, roc_auc, mcc, r2, spearman, or
+    # another name of scikit-learn's scorers; blank: f1_macro where a class has more than nine tenths of the rows, else by the task
+    score:str|None = None
     # Weights of the classes in training: balanced (each class weighs the same in total; of several labels, texts with a
     # label as much as those without), or by name, such as spam: 10, ham: 1; blank: each row weighs the same
     class_weights:str|None = None

@@ -80,6 +80,7 @@ class Stage(Training):
     seconds:float = 0.
     test_score:np.ndarray|None = None # `score` on test rows
     test_sets:list = field(default_factory=list) # The set of each test row, if there are several
+    untested:str = '' # Says which classes have no held-out row
     groups:dict = field(default_factory=dict) # Lists of the groups of the rows of `score` and `test_score`, if they have any
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
     majority:float = 0. # Share of the most frequent label in the validation rows
@@ -95,9 +96,11 @@ class Stage(Training):
 
     def interval(self):
         "Describe the mean of `score` with its 95 % interval"
-        if self.score is None: return 'no row was scored, since all held-out rows had been trained on'
+        if self.score is None: return f"no row was scored, since {self.untested or 'all held-out rows had been trained on'}"
         (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(self.score, self.groups.get('score'))
-        return f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(self.score):,} held-out rows)"
+        says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(self.score):,} held-out rows)"
+        if 'average_precision' in {*self.metrics}-{name}: says += f", average precision {fmt(self.metrics['average_precision'])}"
+        return says+f'; {self.untested}'*bool(self.untested)
 
     def _facts(self):
         "Return all fields but path and learner, for JSON"

@@ -21,8 +21,10 @@ from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, new_te
 from ..data.rows import Rows
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
+from ..learner.choose import choose_score
 from ..learner.core import classifier_learner
 from ..models.load import load_config
+from ..tasks.scores import set_score
 from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
@@ -65,6 +67,7 @@ def ulmfit(
     rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
     if not rows.scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
     df,task = rows.frame,rows.task.weigh(r.classifier.class_weights).split_levels(r.classifier.sep_level)
+    set_score(task, choose_score(task, rows.labels, r.classifier.score)[0])
     texts,dropped = lm_texts(df, rows.splits[0], unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']
@@ -162,7 +165,7 @@ class _Run:
             valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
         n = sum(self.rows.is_valid)
         (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
-        what = 'accuracy' if self.task.one_class else 'f1_samples'
+        what = self.task.score_name if self.task.one_class else 'f1_samples'
         tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
         data = {'training rows':len(train[0]), 'validation rows':int(n)}
         self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score, price=price,

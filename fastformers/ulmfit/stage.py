@@ -34,13 +34,13 @@ from ..callback.progress import Diverged, Meter, quiet, script_progress
 from ..callback.resume import Resume
 from ..callback.schedule import now
 from ..data.block import all_rows, lm_dls, rows_dls, tokenizer_of
-from ..data.labels import as_frame, checked, lm_rows, lm_texts, new_tests, split_rows
+from ..data.labels import as_frame, checked, lm_rows, lm_texts, named, new_tests, split_rows
 from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
-from ..learner.choose import choose_head_init, choose_lr # and `Learner.plan`
+from ..learner.choose import choose_head_init, choose_lr, choose_score # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
@@ -63,6 +63,7 @@ from ..stats import fmt, fmt_time
 from ..interpret.probes import row_means
 from .record import Stage
 from ..tasks.core import task_of
+from ..tasks.scores import set_score
 
 _log = logging.getLogger(__name__)
 
@@ -380,9 +381,16 @@ def fine_tune_classifier(
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
     task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights).split_levels(c.sep_level),rows.text_col
+    score,why = choose_score(task, rows.labels, c.score or task.score)
+    if score and set_score(task, score).score and why!='as asked':
+        _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}")
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     names = rows.name_classes(names)
     rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
+    untested = f"no held-out row has the class {named(rows.untested)}, which is not tested" if task.score and rows.untested else ''
+    if untested:
+        _log.warning(f"{name}: {untested}")
+        rows.scored = rows.scored and len({n for o in rows.names for n in o})-len(rows.untested)>1
     c,labelled,first,texts = with_pairing(c, rows, arch, tok),rows,None,[]
     tfidf = linear_rival(task, rows.part(False), rows.part(True)) if task.has_linear else None
     held = dict(score=rows.df[rows.is_valid], test_score=test)
@@ -418,7 +426,7 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, names=names, test_sets=sets, groups=groups)
+    stage = _stage(learn, c, name, seed, meter, names=names, test_sets=sets, groups=groups, untested=untested)
     if first is not None and labelled.scored:
         stage = _better(stage, first, labelled, len(texts))
         if stage is first: learn = first.learner
@@ -428,7 +436,7 @@ def fine_tune_classifier(
     tried = labelled.scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
     beside = path and Path(path).with_name(Path(path).name+'_tfidf')
     if path is not None and is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
-    if tried and worse(stage.score, tfidf):
+    if tried and worse(stage.score, tfidf, task.score):
         best = TextBaseline.fit(*((labelled.texts, labelled.labels) if c.refit else labelled.part(False)), task)
         _log.warning(f"{name}: TF-IDF is better and is in {best.save(beside)}")
     if not c.refit: return stage
