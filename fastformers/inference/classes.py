@@ -27,7 +27,7 @@ def _place(model, labels, rows, more=()):
     old,task = output_layer(model),copy(model.task)
     w,b = (o.detach().cpu().numpy()[rows] for o in (old.weight, old.bias))
     for wi,bi in more: w,b = np.concatenate([w, wi[None]]),np.append(b, bi)
-    task.labels,task.threshold = labels,None # that of other outputs
+    task.labels,task.threshold,task.costs,task.class_weights = labels,None,None,None # those of other outputs
     model.head.layers[-1] = nn.Linear(old.in_features, len(labels)).to(old.weight)
     if model.head.spec: model.head.spec = model.head.spec | dict(n_out=len(labels))
     model.task = task
@@ -116,6 +116,7 @@ def rename_class(self:BasePredictor, old, new): # the predictor itself
     _free(self, new)
     self.model.task = copy(self.task)
     self.model.task.labels = [new if i==at else o for i,o in enumerate(self.labels)]
+    if self.task.costs: self.model.task.costs = [[new if k==self.labels[at] else k for k in o] for o in self.task.costs]
     return _changed(self, f'renamed {old} to {new}')
 
 @patch
