@@ -109,7 +109,7 @@ def of(cls:Kept,
     more = first_texts([*more][:most], chars//2)
     _,inputs,vectors = predictor.layers(own)
     if more: vectors = torch.cat([predictor.layers(more)[2], vectors])
-    res = cls(vectors[:most].numpy(), np.zeros(0, np.float32), inputs[:len(y)].numpy(), y, word_hashes([*texts, *more]))
+    res = cls(vectors[:most].numpy(), np.zeros(0, np.float32), inputs[:len(y)].numpy(), y, word_hashes(first_texts([*more, *texts], 5*chars)))
     new = first_texts([*new][:1000], chars//4)
     if distances is None: distances = np.sort(res.distance(predictor.layers(new)[2]))
     res.distances = distances.astype(np.float32)

@@ -371,8 +371,8 @@ def kept_texts(
     distances=None
 )->Kept: # None if there is nothing to keep
     "Compute what the directory of `learn` keeps of its texts"
-    train,predictor,task = learn.dls.train_ds,as_predictor(learn),learn.model.task
-    if not (most and task and len(train)) or cannot_keep(predictor): return
+    train,task = learn.dls.train_ds,learn.model.task
+    if not (most and task and len(train)) or cannot_keep(predictor := as_predictor(learn)): return
     texts = item_texts(train)
     rows = {t:int(y) if task.one_class else None for t,y in reversed([*zip(texts, train.tls[-1])])} # of equal texts the first
     n = min(len(unlabelled)//5, 1000)
