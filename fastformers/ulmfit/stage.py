@@ -381,7 +381,7 @@ def fine_tune_classifier(
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
     task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights).split_levels(c.sep_level),rows.text_col
-    score,why = choose_score(task, rows.labels, c.score or task.score)
+    score,why = choose_score(task, rows.labels if task.one_class else (), c.score or task.score)
     if score and set_score(task, score).score and why!='as asked':
         _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}")
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
