@@ -39,7 +39,7 @@ def test_novelty_is_high_for_texts_of_no_class(clf, rows):
     known = clf.novelty(intents(None).query("label in ['banking','travel','kitchen_and_dining']").text.tolist()[-300:])
     other = clf.novelty(['the mitochondria is the powerhouse of the cell', 'prove that the square root of two is irrational',
                          'the cat sat on the mat and looked at the moon', 'colourless green ideas sleep furiously'])
-    assert (known>.95).mean()<.12 and (other>.9).all() and ((known>0) | (known==0)).all() and other.max()<1
+    assert (known>.95).mean()<.12 and (other>.9).all() and known.min()>=0 and other.max()<1
 
 def test_unknown_answers_none_and_names_the_nearest_class(clf, tmp_path):
     known,none = clf(['transfer money to my savings account', 'prove that the square root of two is irrational'], unknown=.1)
@@ -67,7 +67,7 @@ def test_who_has_no_novelty(clf, probe, rows, tmp_path):
     words = TextBaseline.fit(rows.text, rows.label)
     for o in (words, Ensemble([words, words])):
         with pytest.raises(ValueError, match='network'): o.novelty(['a'])
-        with pytest.raises(ValueError, match='keeps nothing|network|pooling'): o.add_class('x', ['a'])
+        with pytest.raises(ValueError, match='pooling head'): o.add_class('x', ['a'])
     with pytest.raises(ValueError, match='top_k=1'): clf(['a'], unknown=.1, top_k=2)
 
 def test_drift(clf):
@@ -90,7 +90,7 @@ def test_add_class(clf, rows, tmp_path, caplog):
     stage = json.loads((tmp_path/'more'/'stage.json').read_text())
     assert stage['changes']==['added work'] and stage['parent']['stage']=='classifier'
     again.add_class('sport', ['who won the match', 'when does the game start', 'score of the final']) # from a directory that was changed
-    assert again.n_out==5 if hasattr(again, 'n_out') else len(again.labels)==5
+    assert len(again.labels)==5
 
 def test_remove_rename_merge(clf, rows):
     text = 'transfer money to my savings account'
@@ -197,13 +197,12 @@ def test_the_commands(rows, tmp_path, monkeypatch, capsys):
     code,said = run('predict', 'names', 'a visa for japan', '--unknown', '.05')
     assert code==2 and '19 texts' in said.err # nothing was held out
 
-@pytest.mark.parametrize('backend', ['onnx'])
-def test_a_graph_has_novelty_too(probe, backend, tmp_path):
+def test_a_graph_has_novelty_too(probe, tmp_path):
     pytest.importorskip('onnxruntime')
     from fastformers.inference.onnx import to_onnx
     path = shutil.copytree(probe, tmp_path/'clf')
     to_onnx(path)
-    graph,plain = from_hf(path, backend=backend),from_hf(path)
+    graph,plain = from_hf(path, backend='onnx'),from_hf(path)
     texts = ['a visa for japan', 'the square root of two']
     np.testing.assert_allclose(graph.novelty(texts), plain.novelty(texts), atol=.02)
     assert [o['label'] for o in graph(texts, unknown=.1)]==[o['label'] for o in plain(texts, unknown=.1)]

@@ -240,35 +240,37 @@ def item_labels(ds)->list:
     if isinstance(first(ds.items), TokenizedRow): return [o['label'] for o in ds.items]
     return [ds.tls[-1].decode(o) for o in ds.tls[-1]]
 
+def _with_items(dls, items, splits, task)->DataLoaders:
+    "Make data like `dls`, of `classifier_dls`, from other `items`"
+    dl,(texts,*_),(labels,*_) = dls.train, *(tl.tfms.fs for tl in dls.train_ds.tls)
+    how = dict(bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
+    return _labelled(items, splits, tokenizer_of(dls), task, texts.cols, labels.cols, dls.device, **how)
+
 def with_rows(dls, texts, labels)->DataLoaders:
     "Add training rows with `texts` and `labels` to `dls` of `classifier_dls`"
-    train,valid,dl = dls.train_ds,dls.valid_ds,dls.train
-    (read,tok,*_),(label,*_) = (tl.tfms.fs for tl in train.tls)
-    items,n = [*train.items, *valid.items],len(train)
-    at = 1+max(o['at'] for o in items)
-    keys = [text_key(o) for o in texts]
-    items += [TokenizedRow(ids=i, label=l, key=k, group=k, text=t, at=at+j)
-              for j,(i,l,k,t) in enumerate(zip(tok.encode_batch(texts), labels, keys, texts))]
-    splits = [*range(n), *range(n+len(valid), len(items))],[*range(n, n+len(valid))]
-    how = dict(bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
-    return _labelled(items, splits, tok, label.task, read.cols, label.cols, dls.device, **how)
+    train,valid = dls.train_ds,dls.valid_ds
+    held,old = [*valid.items],[*train.items]
+    at = 1+max(o['at'] for o in held+old)
+    keys,ids = [*map(text_key, texts)],tokenizer_of(dls).encode_batch(texts)
+    new = [TokenizedRow(ids=i, label=l, key=k, group=k, text=t, at=at+j)
+           for j,(i,l,k,t) in enumerate(zip(ids, labels, keys, texts))]
+    n = len(old)+len(new)
+    return _with_items(dls, [*old, *new, *held], [[*range(n)],[*range(n, n+len(held))]], train.tls[-1].tfms.fs[0].task)
 
 def _joined(a, b): return pd.concat([a, b]) if isinstance(a, pd.DataFrame) else L(a)+L(b)
 
 def all_rows(dls)->DataLoaders:
     "Move the held-out rows of `dls` to training, but for the first"
-    train,valid,dl = dls.train_ds,dls.valid_ds,dls.train
+    train,valid = dls.train_ds,dls.valid_ds
     if isinstance(first(train.items), TokenizedRow):
-        (texts,tok,*_),(labels,*_) = (tl.tfms.fs for tl in train.tls)
-        task = labels.task # answers and candidates keep their tokenizer
+        task = train.tls[-1].tfms.fs[0].task # answers and candidates keep their tokenizer
         if not task.structured: task = task.again()
         items = sorted([*train.items, *valid.items], key=lambda o: o['at'])
         first_held = min(o['at'] for o in valid.items)
         held = next(i for i,o in enumerate(items) if o['at']==first_held)
         rest = [i for i in range(len(items)) if i!=held]
         _fit_task(task, [o['label'] for o in items], rest)
-        how = dict(bs=dl.bs, max_tokens=dl.max_tokens, seed=dl.seed)
-        return _labelled(items, [rest,[held]], tok, task, texts.cols, labels.cols, dls.device, **how)
+        return _with_items(dls, items, [rest,[held]], task)
     held = [tl._get([0]) for tl in valid.tls]
     rest = [_joined(tl.items, v._get(list(range(1, len(v))))) for tl,v in zip(train.tls, valid.tls)]
     sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp) for part in (rest,held))

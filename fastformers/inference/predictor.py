@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
-from .novelty import Kept, known_scores # and `drift`
+from .novelty import Kept, cannot_keep # and `drift`
 from .output_layer import output_layer
 from .stage_json import read_keys, read_stage
 from ..files import Registry, write_json
@@ -107,7 +107,13 @@ class Predictor(BasePredictor):
         n,nf = self.task.n_out,seen[0].shape[1]
         return res.split([n, res.shape[1]-n-nf, nf], 1)
 
-    def scores_and_novelty(self, texts, bs=64): return known_scores(self, texts, bs)
+    def scores_and_novelty(self, texts, bs=64):
+        if why := cannot_keep(self): raise ValueError(f"novelty is for a network that puts single texts into classes; {why}")
+        if self.kept is None:
+            raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, by version 0.2 or "
+                             "by another library; train it again")
+        logits,_,vectors = self.layers(self.as_list(texts), bs)
+        return self.task.scores(logits), self.kept.novelty(vectors)
 
     def write(self, path):
         if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph

@@ -366,20 +366,20 @@ def kept_texts(
     learn, # A trained classifier
     most=5000, # Vectors to keep; 0: nothing
     unlabelled=(), # More texts
-    # Of texts that were new to another network of this kind, for one with fewer than 100 new ones: held-out rows and a fifth of
-    # `unlabelled`
-    distances=None
+    # The learner of fewer rows, as before a refit: the texts that are new to it calibrate where fewer than 100, of the held-out
+    # rows and of a fifth of `unlabelled`, are new to `learn`
+    tried=None
 )->Kept: # None if there is nothing to keep
     "Compute what the directory of `learn` keeps of its texts"
     train,task = learn.dls.train_ds,learn.model.task
     if not (most and task and len(train)) or cannot_keep(predictor := as_predictor(learn)): return
-    texts = item_texts(train)
-    rows = {t:int(y) if task.one_class else None for t,y in reversed([*zip(texts, train.tls[-1])])} # of equal texts the first
+    rows = {}
+    for t,y in zip(item_texts(train), train.tls[-1]): rows.setdefault(t, y)
     n = min(len(unlabelled)//5, 1000)
     new = [o for o in [*item_texts(learn.dls.valid_ds), *unlabelled[:n]] if o not in rows]
-    texts = [*reversed(rows)]
-    if len(new)>=100: distances = None
-    return Kept.of(predictor, texts, [rows[o] for o in texts] if task.one_class else None, unlabelled[n:], new, most, distances)
+    before = kept_texts(tried, most, unlabelled) if tried and len(new)<100 else None
+    classes = [*map(int, rows.values())] if task.one_class else None
+    return Kept.of(predictor, [*rows], classes, unlabelled[n:], new, most, before and before.distances)
 
 def _write(learn, path, readme=False, keep=5000, **facts):
     "Write the directory of a stage"

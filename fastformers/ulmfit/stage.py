@@ -304,10 +304,7 @@ def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     if stage.price: stage.price = meter.read()
     for o in tried.cbs: o.learn = tried # they were those of `learn` too
     if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
-    if path is None: return
-    kept = kept_texts(tried, c.keep, unlabelled) # its held-out rows are new to it
-    if kept and learn is not tried: kept = kept_texts(learn, c.keep, unlabelled, kept.distances)
-    _write(stage, path, c, learn, kept)
+    if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if learn is not tried else None))
 
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
