@@ -2,11 +2,13 @@
 
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2            # development rows
     FASTFORMERS_DATA=... python benchmarks/classes.py unknown --draws 1,2
+    FASTFORMERS_DATA=... python benchmarks/classes.py more --draws 1
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2,3 --final  # test rows, once; `unknown` likewise
     python benchmarks/classes.py table [--final]                                   # what the rows say
 
 `names`: so many labelled rows of each class, none at all with 0. `intents` are the 150 of CLINC150; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
 `unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too.
+`more`: the frozen probe of 140 intents, 5,000 rows, of which its directory keeps 2,000; ten intents are added by `add_class`, with 10 or 30 texts each, or a probe of all rows is fitted anew.
 Of `names` and `--unlabelled` the classifier is the one that `fastformers classify` writes, in the end trained on all rows; of the others it is trained on four fifths, the rest calibrates. Finished rows are in results/classes/rows.jsonl, and a second call goes on."""
 import tempfile
 from classify import Rows as Table
@@ -104,13 +106,38 @@ def unknown(args):
                 def make(): return arm(k) | dict(known=len(known), strange=len(odd), commit=commit, processor=processor())
                 table.get(make, 'auroc', what='unknown', set=name, arm=k, draw=seed)
 
+def more(args):
+    table = Table(results/'classes', part='test' if args.final else 'development', **circumstances(args)['versions'])
+    train,dev,test = intents()
+    test = test if args.final else dev
+    for seed in map(int, args.draws.split(',')):
+        new = np.random.default_rng(seed).permutation(sorted(train.label.unique()))[:10]
+        old = train[~train.label.isin(new)].sample(5000, random_state=seed)
+        def right(p):
+            ok = np.array([o['label'] for o in p(test.text.tolist())])==test.label.values
+            return dict(accuracy=round(float(ok.mean()), 4), old=round(float(ok[~test.label.isin(new)].mean()), 4))
+        def before(): return right(trained(old, epochs=0))
+        def anew(texts): return right(trained(pd.concat([old, texts]), epochs=0))
+        def added(texts):
+            p = trained(old, epochs=0)
+            start = time.process_time()
+            for k,o in texts.groupby('label'): p.add_class(k, o.text.tolist())
+            return dict(cpu_seconds=round(time.process_time()-start, 1)) | right(p)
+        for k,f in {'140 classes':before, 'added':added, 'anew':anew}.items():
+            for n in (0,) if f is before else (10,30):
+                texts = train[train.label.isin(new)].groupby('label').sample(max(n, 1), random_state=seed)
+                def make(): return (f() if f is before else f(texts)) | dict(commit=commit, processor=processor())
+                table.get(make, 'accuracy', what='more', arm=k, labels=n, draw=seed)
+
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'classes'/'rows.jsonl').read_text().splitlines())
     rows = rows[rows.part==('test' if args.final else 'development')]
     print('| set | arm | labels a class | draws | accuracy | CPU s |\n|---|---|---|---|---|---|')
     for (name,n,k),o in rows[rows.what=='names'].groupby(['set','labels','arm'], sort=False):
         print(f'| {name} | {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} | {o.cpu_seconds.mean():.0f} |')
-    if 'auroc' not in rows: return
+    print('\n| ten classes more | texts each | draws | all 150 | the old 140 | CPU s |\n|---|---|---|---|---|---|')
+    for (k,n),o in rows[rows.what=='more'].groupby(['arm','labels'], sort=False):
+        print(f"| {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} | {o.old.mean():.3f} | {'' if k!='added' else f'{o.cpu_seconds.mean():.1f}'} |")
     print('\n| set | arm | draws | AUROC | caught at 5 % false alarms | `unknown=.05`: false alarms | caught |\n|---|---|---|---|---|---|---|')
     for (name,k),o in rows[rows.what=='unknown'].groupby(['set','arm'], sort=False):
         def mean(c): return '' if c not in o or o[c].isna().all() else f'{100*o[c].mean():.1f}'
@@ -118,7 +145,7 @@ def table(args):
 
 if __name__=='__main__':
     p = parser(__doc__)
-    p.add_argument('do', choices=('names','unknown','table'))
+    p.add_argument('do', choices=('names','unknown','more','table'))
     p.add_argument('--draws', default='1,2')
     p.add_argument('--sets', default='', help='with commas')
     p.add_argument('--labels', default='0,1,2,3,5', help='labels a class, with commas')
@@ -127,4 +154,4 @@ if __name__=='__main__':
     if args.do!='table':
         quiet()
         logging.disable(logging.INFO)
-    dict(names=names, unknown=unknown, table=table)[args.do](args)
+    dict(names=names, unknown=unknown, more=more, table=table)[args.do](args)
