@@ -107,6 +107,7 @@ def train(args, stage, data, section, **kwargs):
     print(res)
     return res
 
+# %% ../nbs/10_cli.ipynb #ef05249e
 def pretrain(args):
     "Train a tokenizer and a language model from nothing"
     train(args, 'pretrain_lm', texts_of(args.texts, args.data), 'general')
@@ -290,6 +291,7 @@ def check(args):
     print("\nTemplates with words for groups of people: the label whose score depends most on the word\n"
           f"{identity_gaps(predictor).round(3).to_string(index=False)}")
 
+# %% ../nbs/10_cli.ipynb #4c4708fe
 def shares(args):
     "Estimate the share of each class in the texts of a file, corrected by labelled rows drawn at random"
     d = args.data
@@ -315,6 +317,7 @@ def drift(args):
     print('\nMost novel:', *top['most novel'] or ['none'], sep='\n  ')
     print(f"\nNew words: {', '.join(top['new words']) or 'none'}")
 
+# %% ../nbs/10_cli.ipynb #d7778381
 def _change(args, change):
     "Open the classifier in a directory, call `change` with it, and write the directory anew"
     if not Path(args.model).is_dir(): raise FileNotFoundError(f"{args.model} is no directory; classes change in a directory on this disk")
@@ -342,6 +345,7 @@ def merge_classes(args):
     "Make one class of several"
     _change(args, lambda o: o.merge_classes(args.names, args.into))
 
+# %% ../nbs/10_cli.ipynb #9ae80d91
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")

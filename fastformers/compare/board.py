@@ -30,6 +30,7 @@ def _sum(facts):
     return total | dict(memory_mb=None if None in memory else max(memory), decides=facts[0].get('decides'),
                         texts_a_second=1/sum(1/o['texts_a_second'] for o in facts))
 
+# %% ../../nbs/compare/01_board.ipynb #b6ff7c64
 class Leaderboard:
     "Hold the scores and the prices of all entries on the same rows"
     def __init__(self,

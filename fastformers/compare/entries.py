@@ -265,6 +265,7 @@ def check_pass(learn, minutes):
     seconds = (now()-start)*dl.lengths.sum()/x.numel()
     if seconds>60*minutes: raise OutOfTime(seconds)
 
+# %% ../../nbs/compare/00_entries.ipynb #fde028ae
 @entry('frozen probe', ('arch','linear'), classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
@@ -281,6 +282,7 @@ def class_names(rows):
     if is_list(rows.text_col): raise ValueError('names are for single texts')
     return from_names({o:name_text(o) for o in rows.task.labels}, rows.plan['arch'])
 
+# %% ../../nbs/compare/00_entries.ipynb #5853a70d
 def adapted(rows):
     "Train the language model of the checkpoint on the unlabelled texts once for all fits, and return its directory"
     arch = rows.plan['arch']
@@ -318,6 +320,7 @@ def stage2(rows):
     "Train the language model on the unlabelled texts (stage 2), then all layers on the labels"
     return all_layers(rows, adapted(rows))
 
+# %% ../../nbs/compare/00_entries.ipynb #9d860954
 @entry('adapters', ('arch','frozen probe'), classifier=dict(adapters='bottleneck'), lm=dict(objective='none'))
 def adapters(rows):
     "Train small bottleneck layers in a frozen network"
