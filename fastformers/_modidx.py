@@ -1140,6 +1140,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                         'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor.Predictor.write': ( 'inference/predictor.html#predictor.write',
                                                                                                       'fastformers/inference/predictor.py'),
+                                                 'fastformers.inference.predictor._card_of_now': ( 'inference/predictor.html#_card_of_now',
+                                                                                                   'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor._model': ( 'inference/predictor.html#_model',
                                                                                              'fastformers/inference/predictor.py'),
                                                  'fastformers.inference.predictor._open': ( 'inference/predictor.html#_open',

@@ -1,14 +1,17 @@
 "What a class is: its name, texts of no class, and classes that come and go"
 import json, logging, shutil
+from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
 from fastformers.data.block import classifier_dls
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.names import from_names, read_names
 from fastformers.inference.novelty import Kept
+from fastformers.inference.output_layer import fit_output_layer, fit_row, output_layer, set_output_layer
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.learner.choose import choose_names
 from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.models.heads import LinearHead, PoolingHead
 from fastformers.tasks.core import SingleLabel
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 from fastformers.text.corpora import intents
@@ -91,6 +94,50 @@ def test_add_class(clf, rows, tmp_path, caplog):
     assert stage['changes']==['added work'] and stage['parent']['stage']=='classifier'
     again.add_class('sport', ['who won the match', 'when does the game start', 'score of the final']) # from a directory that was changed
     assert len(again.labels)==5
+
+def plain_row(x, new, old, C, n_out):
+    "The row of a new class, by scikit-learn's loss in float64 and to the end; `old` are the log sums of the other classes"
+    from scipy.optimize import minimize
+    weight = np.where(new, min(1, (~new).sum()/n_out/new.sum()), 1)
+    def loss(p):
+        s = torch.as_tensor(x)@p[:-1]+p[-1]-torch.as_tensor(old)
+        errors = torch.nn.functional.binary_cross_entropy_with_logits(s, torch.as_tensor(new*1.), torch.as_tensor(weight), reduction='sum')
+        return errors+(p[:-1]**2).sum()/(2*C)
+    def both(p):
+        p = torch.tensor(p, requires_grad=True)
+        value = loss(p)
+        return value.item(), torch.autograd.grad(value, p)[0].numpy()
+    return minimize(both, np.zeros(x.shape[1]+1), jac=True, method='L-BFGS-B', options=dict(maxiter=10_000, maxfun=10_000, ftol=1e-15, gtol=1e-9)).x
+
+@pytest.mark.parametrize('head', [LinearHead(40, 6, pool='mean'), PoolingHead(40, 6, pool='mean', lin_ftrs=(), ps=(0.,), norm=None)])
+def test_a_row_that_is_fitted_fast_is_the_plain_one(head):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 7, 700)
+    x = (rng.normal(size=(7, 40))[y]+1.5*rng.normal(size=(700, 40))).astype(np.float32)
+    unit = isinstance(head, LinearHead)
+    x = x/np.linalg.norm(x, axis=1, keepdims=True) if unit else 3*x+5
+    model = SimpleNamespace(hf=None, head=head, task=SingleLabel([*'abcdef']))
+    set_output_layer(model, *fit_output_layer(model, x[y<6], y[y<6]))
+    layer,new = output_layer(model),y==6
+    x64 = x.astype(float)
+    old = np.logaddexp.reduce(x64@layer.weight.detach().numpy().T.astype(float)+layer.bias.detach().numpy(), axis=1)
+    mean,std = (0,1) if unit else (x64.mean(0),x64.std(0)+1e-6)
+    p = plain_row((x64-mean)/std, new, old, 300 if unit else .1, 6)
+    plain = (x64-mean)/std@p[:-1]+p[-1]
+    part = fit_row(model, x[::2], new[::2])
+    for w,b in (fit_row(model, x, new), fit_row(model, x, new, part)): np.testing.assert_allclose(x@w+b, plain, atol=.02)
+    assert np.abs(x@part[0]+part[1]-plain).max()>.5 # the beginning is elsewhere
+
+def test_the_readme_stays_and_names_the_classes_of_now(clf, rows, tmp_path):
+    card = clf.card.replace('License: fill in', 'License: MIT')
+    (clf.save(tmp_path/'a')/'README.md').write_text(card)
+    a = from_hf(tmp_path/'a')
+    assert (a.save(tmp_path/'copy')/'README.md').read_text()==card
+    a.add_class('work', rows[rows.label=='work'].text.tolist()[:20]).save(tmp_path/'a')
+    from_hf(tmp_path/'a').rename_class('work', 'office').save(tmp_path/'a')
+    card = (tmp_path/'a'/'README.md').read_text()
+    assert 'License: MIT' in card and '`banking`, `kitchen_and_dining`, `travel`, `office`' in card
+    assert card.index('After training: added work')<card.index('After training: renamed work to office')
 
 def test_remove_rename_merge(clf, rows):
     text = 'transfer money to my savings account'

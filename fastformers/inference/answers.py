@@ -45,6 +45,7 @@ class BasePredictor:
     trained_on = () # hashes of the labelled texts that it was trained on, see `write_keys`
     kept = None # vectors of its texts, see `inference.novelty`
     changes,stage = (),None # of its classes after training, the `stage.json` of before
+    card = '' # the README.md of its directory, if there is one
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 

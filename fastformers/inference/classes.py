@@ -76,23 +76,23 @@ def add_class(self:BasePredictor,
     _free(self, name)
     texts,kept = self.as_list(texts),self.kept
     if not texts: raise ValueError(f"expected texts of {name!r}, got none")
-    odd = [o['label'] for o in self(texts) if o['score']>.9]
+    logits,x,v = self.layers(texts)
+    odd = [o['label'] for o in self.task.answers(self.task.scores(logits)) if o['score']>.9]
     if len(odd)>len(texts)/2:
         _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that is there, most often "
                      f"{max(odd, key=odd.count)!r}: are they new?")
-    _,x,v = (o.numpy() for o in self.layers(texts))
     n = self.task.n_out
-    x,y = np.concatenate([kept.inputs, x]),np.append(kept.classes, np.full(len(x), n))
-    train = np.arange(len(y))%5>0 # each fifth row shows what the old classes lose
+    x,y = np.concatenate([kept.inputs, x.numpy()]),np.append(kept.classes, np.full(len(x), n))
+    train,row = np.arange(len(y))%5>0,None # each fifth row shows what the old classes lose
     if (y[train]==n).any() and (y[~train]<n).any():
         row = fit_row(self.model, x[train], y[train]==n)
-        before,after = (_answers(self.model, x, o)==y for o in ([], [row]))
-        old,new = ~train & (y<n),~train & (y==n)
-        _log.info(f"{name!r} from {len(texts)} texts: of {old.sum()} kept texts of other classes {before[old].mean():.1%} were right and "
-                  f"{after[old].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}" if new.any() else ''))
-    _place(self.model, [*self.labels, name], slice(None), [fit_row(self.model, x, y==n)])
+        before,after = (_answers(self.model, x[~train], o)==y[~train] for o in ([], [row]))
+        new = y[~train]==n
+        _log.info(f"{name!r} from {len(texts)} texts: of {(~new).sum()} kept texts of other classes {before[~new].mean():.1%} were right and "
+                  f"{after[~new].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}" if new.any() else ''))
+    _place(self.model, [*self.labels, name], slice(None), [fit_row(self.model, x, y==n, row)])
     kept.inputs,kept.classes = x,y
-    kept.vectors,kept.words = np.concatenate([v, kept.vectors]),np.union1d(kept.words, word_hashes(texts))
+    kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words, word_hashes(texts))
     return _changed(self, f'added {name}')
 
 # %% ../../nbs/inference/04_classes.ipynb #c8e84fb1

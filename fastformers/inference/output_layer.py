@@ -51,23 +51,26 @@ def set_output_layer(model, w, b):
 def fit_row(
     model, # A classifier with its `task`
     x, # Inputs of the layer `(n, nf)`
-    new # Is the row of the new class? `(n,)`
+    new, # Is the row of the new class? `(n,)`
+    start=None # Weights and bias to begin with, such as those of a part of the rows
 )->tuple: # (weight `(nf,)`, bias)
     "Fit the weights of one more class of the output layer, by logistic regression beside the classes that are there"
     from scipy.optimize import minimize
     layer = output_layer(model)
-    w,b = (o.detach().cpu().double().numpy() for o in (layer.weight, layer.bias))
-    x,new = x.astype(float),new.astype(float)
-    old = logsumexp(x@w.T+b, axis=1)
+    w,b = (o.detach().cpu().float().numpy() for o in (layer.weight, layer.bias))
+    x,new = x.astype(np.float32),new.astype(float)
+    old = logsumexp((x@w.T+b).astype(float), axis=1)
     unit = isinstance(model.head, LinearHead)
     mean,std = (0., 1.) if unit else (x.mean(0), x.std(0)+1e-6)
     x,C = (x-mean)/std,300 if unit else .1
     # as many as of another class, though there are more texts
     weight = np.where(new>0, min(1., (1-new).sum()/len(b)/new.sum()), 1.)
-    def loss(p):
-        s = x@p[:-1]+p[-1]-old
+    def loss(p): # products in float32 take half the time
+        s = x@p[:-1].astype(np.float32)+p[-1]-old
         error = weight*(expit(s)-new)
         value = (weight*(np.logaddexp(0, s)-new*s)).sum()+p[:-1]@p[:-1]/(2*C)
-        return value, np.append(x.T@error+p[:-1]/C, error.sum())
-    p = minimize(loss, np.append(np.zeros(x.shape[1]), old.min()), jac=True, method='L-BFGS-B', options=dict(maxiter=100)).x
+        return value, np.append(x.T@error.astype(np.float32)+p[:-1]/C, error.sum())
+    w,b = start or (np.zeros(x.shape[1]), old.min())
+    first = np.append(w*std, b+(w*mean).sum())
+    p = minimize(loss, first, jac=True, method='L-BFGS-B', options=dict(maxiter=100, ftol=1e-7)).x
     return p[:-1]/std, p[-1]-(p[:-1]*mean/std).sum()

@@ -19,7 +19,7 @@ from .baseline import TextBaseline
 from .novelty import Kept, cannot_keep # and `drift`
 from .output_layer import output_layer
 from .stage_json import read_keys, read_stage
-from ..files import Registry, write_json
+from ..files import Registry, write_json, write_text
 from . import classes # `add_class`
 from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
@@ -119,6 +119,14 @@ class Predictor(BasePredictor):
         if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
         else: write_bundle(path, self.model, self.tok, self.pairs)
         if self.kept: self.kept.save(path)
+        if self.card: write_text(Path(path)/'README.md', _card_of_now(self))
+
+def _card_of_now(predictor):
+    "Return the README of the directory that was opened, with the labels of now and what changed since"
+    card,changes = predictor.card,predictor.changes
+    if not changes: return card
+    old,new = (', '.join(f'`{o}`' for o in names[:20]) for names in (predictor.stage['labels'], predictor.labels))
+    return f"{card.replace(old, new, 1)}\nAfter training: {', '.join(changes)}. Scores above are of before.\n"
 
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):
@@ -174,6 +182,8 @@ def _open(path, device, head, revision, backend):
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
     predictor.opened,predictor.trained_on = (path,device,head,revision,backend),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
+    card = path/'README.md'
+    if card.is_file(): predictor.card = card.read_text('utf-8', 'replace')
     return predictor
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca
