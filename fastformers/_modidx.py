@@ -726,6 +726,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.data.labels.hold_out': ('data/labels.html#hold_out', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.lm_rows': ('data/labels.html#lm_rows', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.lm_texts': ('data/labels.html#lm_texts', 'fastformers/data/labels.py'),
+                                         'fastformers.data.labels.marked_by': ('data/labels.html#marked_by', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.named': ('data/labels.html#named', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.new_tests': ('data/labels.html#new_tests', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.read_labels': ( 'data/labels.html#read_labels',

@@ -195,7 +195,7 @@ def compare(args):
     if (path/'compare.json').exists() and not (args.resume or args.force):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
     df,more,_,test = read_data(Recipe(data=d))
-    if d.valid_col: df = df.assign(is_valid=df[d.valid_col])
+    if d.valid_col: df = df.drop(columns='audit', errors='ignore').assign(is_valid=df[d.valid_col])
     if args.force and not args.resume: # what else is there stays
         for o in ('fits','work','best'): shutil.rmtree(path/o, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard

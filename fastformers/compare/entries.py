@@ -24,7 +24,7 @@ from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from ..callback.contrastive import Contrastive
 from ..callback.schedule import now, ScheduleRunner, in_fit
-from ..data.labels import deal, split_rows
+from ..data.labels import deal, marked_by, split_rows
 from ..data.rows import Rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline, as_targets
@@ -61,8 +61,8 @@ def folds(rows, seeds, test=None, most=5000)->tuple:
     "Choose the scored rows, a DataFrame, and for each seed the numbers of its training and scored rows"
     df,every = rows.df,np.arange(len(rows))
     if test is not None: return test, [(every, np.arange(len(test)))]*len(seeds)
-    if 'is_valid' in df:
-        return df, [tuple(map(np.array, split_rows(df, 'is_valid', text_col=rows.text_col)))]*len(seeds)
+    if c := marked_by(df):
+        return df, [tuple(map(np.array, split_rows(df, c, text_col=rows.text_col)))]*len(seeds)
     groups = df[rows.group_col] if rows.group_col else [normal(' '.join(L(o))) for o in rows.texts]
     at = np.array([text_key(f'{seeds[0]} {o}') for o in groups], dtype=np.uint64)
     each = len(seeds)>1 and len(df)<=most # does each seed hold out a part of its own?
@@ -134,7 +134,8 @@ def _config(rows): return TaskConfig(**{k:rows.plan[k] for k in settings(TaskCon
 
 def _frame(rows):
     "Return all rows for training, and the first row again for validation, which a learner needs"
-    return pd.concat([rows.df.assign(is_valid=False), rows.df[:1].assign(is_valid=True)], ignore_index=True)
+    df = rows.df.drop(columns='audit', errors='ignore')
+    return pd.concat([df.assign(is_valid=False), df[:1].assign(is_valid=True)], ignore_index=True)
 
 # %% ../../nbs/compare/00_entries.ipynb #32624050
 def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `deciding`

@@ -52,7 +52,7 @@ def lm_dls(
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     objective=None, # An `Objective`; default: `MLM` if `tok` has a mask token, else `CLM`
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
+    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit' if there is one
     valid_pct=.1, # Share of documents held out by a hash of their texts, without `valid_col`
     seq_len=128, # Most tokens in a row, special ones included
     bs=64, # Rows in a batch
@@ -93,7 +93,7 @@ def classifier_dls(
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     text_col='text', # Column of the texts, or two: text, text; question, context; or text, candidates
     label_col='label', # Column of names, `;`-joined names, lists (of names or 0/1) or numbers; or a list of 0/1 columns
-    valid_col=None, # Column that is True for validation; default: 'is_valid' if there is one
+    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit' if there is one
     valid_pct=.2, # Share of the rows that is held out, see `split_rows`, without `valid_col`
     group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts
     bs=64, # Rows in a batch

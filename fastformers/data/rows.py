@@ -64,7 +64,7 @@ class Rows:
         return new
 
     def hold_out(self, valid_col=None, pct=.2):
-        "Hold out rows by `valid_col`, default 'is_valid' if there is one, or the share `pct` of them (see `hold_out`)"
+        "Hold out rows by `valid_col`, default 'is_valid' or 'audit' if there is one, or the share `pct` of them (see `hold_out`)"
         group = self.group_col or self.task.group_col(self.text_col)
         at = self.groups if group==self.group_col else row_keys(self.df, group)
         self.is_valid = np.isin(np.arange(len(self)), divide(self.df, at, self.names, valid_col, pct)[1])
@@ -75,7 +75,7 @@ class Rows:
         "Return the row numbers of training and of held-out rows"
         return [np.flatnonzero(self.is_valid==o).tolist() for o in (False,True)]
     @property
-    def frame(self): "Return the table with a column `is_valid`"; return self.df.assign(is_valid=self.is_valid)
+    def frame(self): "Return the table with a column `is_valid`"; return self.df.drop(columns='audit', errors='ignore').assign(is_valid=self.is_valid)
     def part(self, valid):
         "Return texts and labels of the training rows, or of the held-out rows if `valid`"
         at = self.splits[valid]

@@ -66,7 +66,7 @@ def layer_probes(
     tok=None, # The tokenizer, if not that of `arch`
     text_col='text', # Column of the texts
     label_col='label', # Column of the labels
-    valid_col=None, # Column that is True for held-out rows; default: 'is_valid', else `valid_pct` of the rows
+    valid_col=None, # Column that is True for held-out rows; default: 'is_valid' or 'audit', else `valid_pct` of the rows
     valid_pct=.3, # Share of rows that is held out
     max_len=128, # Most tokens of a text
     seed=42 # Of the random weights and of the shuffled labels

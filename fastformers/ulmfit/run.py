@@ -17,7 +17,7 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.distributed import barrier, broadcast
-from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, new_tests
+from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, marked_by, new_tests
 from ..data.rows import Rows
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
@@ -128,7 +128,7 @@ class _Run:
         seed,c = self.seeds[0],self.r.lm
         def table(texts, pct):
             df = lm_rows(texts, valid_pct=pct)
-            return df if 'is_valid' in df else df.assign(is_valid=held_out(np.random.default_rng(seed).random(len(df)), pct))
+            return df if marked_by(df) else df.assign(is_valid=held_out(np.random.default_rng(seed).random(len(df)), pct))
         start = self.arch
         if g := self.r.general:
             start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))

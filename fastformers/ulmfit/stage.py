@@ -201,7 +201,7 @@ def pretrain_lm(
     tok=None, # Hub id, directory, shipped name or an object; default: trained on the training texts
     config=None, # A `PretrainedConfig`; default: `small_config` by the settings
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of the rows
+    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
     seed=42, # Seed of weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
@@ -228,7 +228,7 @@ def fine_tune_lm(
     path=None, # Directory to write; None: nothing is written
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of the rows
+    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
     seed=42, # Seed of random weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
@@ -358,7 +358,7 @@ def fine_tune_classifier(
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
-    valid_col=None, # Column that is True for validation; default: 'is_valid', else `valid_pct` of each class
+    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of each class
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
     # What the classes are called: a list in the order of the labels, of all classes, or {label: description}; default: their

@@ -1,0 +1,41 @@
+"Where some rows were chosen to be labelled, those that were drawn at random (`audit`) are held out, at every door"
+import numpy as np, pytest
+from fastformers.all import *
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.data.block import item_texts
+from fastformers.data.labels import lm_rows, split_rows
+from fastformers.data.rows import Rows
+
+@pytest.fixture(scope='module')
+def df(): return tiny_df().rename(columns={'is_valid':'audit'})
+
+@pytest.fixture(scope='module')
+def arch(tmp_path_factory):
+    path = tmp_path_factory.mktemp('audit')/'bert'
+    classifier_learner(classifier_dls(tiny_df(), tiny_tok()), tiny_arch('bert'), pretrained=False, head_init='random').to_hf(path)
+    return path
+
+held = {
+    'split_rows':lambda df,arch: df.text.iloc[split_rows(df)[1]],
+    'Rows':lambda df,arch: Rows(df).hold_out().frame.query('is_valid').text,
+    'classifier_dls':lambda df,arch: classifier_dls(df, tiny_tok()).valid_ds.items,
+    'lm_dls':lambda df,arch: df.text.iloc[split_rows(lm_rows(df))[1]]}
+
+@pytest.mark.parametrize('door', held)
+def test_audit_rows_are_held_out(df, arch, door):
+    got,want = held[door](df, arch),df.text[df.audit]
+    assert len(got)==len(want) and (door=='classifier_dls' or sorted(got)==sorted(want))
+
+def test_stage_comparison_and_curve_score_audit_rows(df, arch):
+    assert sorted(item_texts(fine_tune_classifier(df, arch, epochs=0).learner.dls.valid_ds))==sorted(df.text[df.audit])
+    board = leaderboard(df, minutes=1, seeds=(1,2), entries=['TF-IDF','characters'])
+    assert (~np.isnan(board.rows('TF-IDF'))).any(0).tolist()==df.audit.tolist()
+    curve = label_curve(df, sizes=[20,45], seeds=(1,), entries=['TF-IDF'])
+    assert all(len(o)==df.audit.sum() for o in curve.rows.hits)
+
+@pytest.mark.parametrize('door', [*held,'fine_tune_classifier','leaderboard','ulmfit'])
+def test_audit_and_is_valid_are_one_too_many(df, arch, door):
+    both = df.assign(is_valid=df.audit)
+    doors = held | dict(fine_tune_classifier=fine_tune_classifier, leaderboard=lambda df,arch: leaderboard(df, archs=[arch]),
+                        ulmfit=lambda df,arch: ulmfit(df, arch=arch))
+    with pytest.raises(ValueError, match='`is_valid` and `audit`'): doors[door](both, arch)
