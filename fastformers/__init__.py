@@ -43,6 +43,7 @@ Modules:
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
+- `fastformers.label.choose_texts`: Choose the texts whose labels teach most, a quarter of them at random to be held out: `choose_texts`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`

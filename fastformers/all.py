@@ -57,6 +57,7 @@ from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .compare.leaderboard import leaderboard
 from .compare.curve import label_curve
+from .label.choose_texts import choose_texts
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]

@@ -12,15 +12,13 @@ __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule',
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
 from dataclasses import dataclass
-from operator import eq
 import numpy as np, pandas as pd
 from fastai.basics import DataLoaders, Learner, first, no_random, patch
-from scipy.stats import binomtest
 from ..callback.schedule import Schedule
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
 from ..data.block import item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
-from ..inference.names import name_text, read_names
+from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
 from . import probe # `cross_validate_probe`
 from ..models.heads import LinearHead, heads
@@ -110,11 +108,7 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
     predictor = Predictor(learn.model, tokenizer_of(learn.dls), task, False, learn.dls.device)
     near = predictor.vectors([texts[i] for i in rows])@predictor.vectors([*names.values()]).T
     found,true = [[*names][i] for i in near.argmax(1).tolist()],[labels[i] for i in rows]
-    a,b = Counter(found),Counter(true)
-    chance = sum(a[k]*n for k,n in b.items())/len(true)**2
-    right = sum(map(eq, found, true))
-    kappa = (right/len(true)-chance)/(1-chance) if chance<1 else 0.
-    clear = kappa>.2 and binomtest(right, len(true), chance, 'greater').pvalue<.3 # wrong names cost nothing where rows are few
+    kappa,clear = agreement(found, true)
     says = f'of the nearest names and the labels of {len(true)} rows kappa is {kappa:.2f}'
     return (few, f'{len(few)} classes have fewer than ten rows, and {says}') if clear else (None, says)
 
@@ -122,8 +116,7 @@ def with_names(dls, names)->DataLoaders:
     "Add `names`, {label: text}, to the training rows of `dls`, the more often the fewer rows a class has beside the others"
     if {*names.values()}<={*item_texts(dls.train_ds)}: return dls # they are there
     _,labels = _labelled(dls.train_ds, names)
-    n,usual = Counter(labels),max(len(labels)/task_of(dls).n_out, 4)
-    labels = [k for k in names for _ in range(max(1, round(usual/(n[k]+1))))]
+    labels = repeated(names, labels, task_of(dls).n_out)
     return with_rows(dls, [names[k] for k in labels], labels)
 
 def named_dls(learn)->DataLoaders:
