@@ -3,17 +3,19 @@
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2            # development rows
     FASTFORMERS_DATA=... python benchmarks/classes.py unknown --draws 1,2
     FASTFORMERS_DATA=... python benchmarks/classes.py more --draws 1
+    FASTFORMERS_DATA=... python benchmarks/classes.py price --draws 1
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2,3 --final  # test rows, once; `unknown` likewise
     python benchmarks/classes.py table [--final]                                   # what the rows say
 
-`names`: so many labelled rows of each class, none at all with 0. `intents` are the 150 of CLINC150; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
+`names`: so many labelled rows of each class, none at all with 0. `intents` are the 150 of CLINC150, `intents77` those of `compare.py`; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
 `unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too.
 `more`: the frozen probe of 140 intents, 5,000 rows, of which its directory keeps 2,000; ten intents are added by `add_class`, with 10 or 30 texts each, or a probe of all rows is fitted anew.
+`price`: seconds of `unknown=.05` over those of the same call without it, of 1,000 texts in turn, and megabytes of what a directory keeps, with MiniLM and with other numbers of width 768.
 Of `names` and `--unlabelled` the classifier is the one that `fastformers classify` writes, in the end trained on all rows; of the others it is trained on four fifths, the rest calibrates. Finished rows are in results/classes/rows.jsonl, and a second call goes on."""
 import tempfile
 from classify import Rows as Table
 from common import *
-from compare import clinc, held
+from compare import clinc, held, intents77
 
 def intents(): return [o.assign(label=o.intent) for o in clinc()]
 def numbers():
@@ -24,7 +26,7 @@ def trec(): return held('trec/train.csv', 'trec/test.csv', 500)
 def trec50(): return [o.assign(label=o.fine_label) for o in trec()]
 def agnews(): return held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)
 
-named = dict(intents=intents, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews)
+named = dict(intents=intents, intents77=intents77, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews)
 
 def trained(df, **kwargs):
     "The predictor that `fastformers classify` writes"
@@ -129,6 +131,35 @@ def more(args):
                 def make(): return (f() if f is before else f(texts)) | dict(commit=commit, processor=processor())
                 table.get(make, 'accuracy', what='more', arm=k, labels=n, draw=seed)
 
+def price(args):
+    from fastformers.inference.novelty import Kept
+    from fastformers.learner.core import as_predictor, kept_texts
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    table = Table(results/'classes', part='development', **circumstances(args)['versions'])
+    def megabytes(kept):
+        with tempfile.TemporaryDirectory() as tmp:
+            kept.save(tmp)
+            return round((Path(tmp)/'kept.safetensors').stat().st_size/1e6, 2)
+    for seed in map(int, args.draws.split(',')):
+        def make():
+            train,dev,_ = clinc()
+            shuffled,texts = train.sample(frac=1, random_state=seed),dev.sample(1000, random_state=0).text.tolist()
+            learn = fine_tune_classifier(shuffled[:2000][['text','label']], 'minilm', epochs=0).learner
+            p = as_predictor(learn)
+            p.kept = kept_texts(learn, 5000, shuffled.text[2000:7000].tolist())
+            def seconds(**how):
+                start = time.process_time()
+                p(texts, **how)
+                return time.process_time()-start
+            seconds()
+            each = [(seconds(), seconds(unknown=.05)) for _ in range(9)]
+            ratio = [b/a for a,b in each]
+            (n,_),(m,n_in) = p.kept.vectors.shape,p.kept.inputs.shape
+            wide = Kept(*(np.random.rand(*o).astype(np.float32) for o in ((n, 768), (1000,), (m, 3*768))), p.kept.classes, p.kept.words)
+            return dict(ratio=round(float(np.median(ratio)), 4), low=round(min(ratio), 4), high=round(max(ratio), 4), vectors=n, inputs=m,
+                        megabytes=megabytes(p.kept), megabytes_768=megabytes(wide), commit=commit, processor=processor())
+        table.get(make, 'ratio', what='price', draw=seed)
+
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'classes'/'rows.jsonl').read_text().splitlines())
     rows = rows[rows.part==('test' if args.final else 'development')]
@@ -138,6 +169,7 @@ def table(args):
     print('\n| ten classes more | texts each | draws | all 150 | the old 140 | CPU s |\n|---|---|---|---|---|---|')
     for (k,n),o in rows[rows.what=='more'].groupby(['arm','labels'], sort=False):
         print(f"| {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} | {o.old.mean():.3f} | {'' if k!='added' else f'{o.cpu_seconds.mean():.1f}'} |")
+    for o in rows[rows.what=='price'].itertuples(): print(f'\n`unknown=.05` takes {o.ratio:.3f} ({o.low:.3f} to {o.high:.3f}) of the time, keeps {o.megabytes} MB, at width 768 {o.megabytes_768}')
     print('\n| set | arm | draws | AUROC | caught at 5 % false alarms | `unknown=.05`: false alarms | caught |\n|---|---|---|---|---|---|---|')
     for (name,k),o in rows[rows.what=='unknown'].groupby(['set','arm'], sort=False):
         def mean(c): return '' if c not in o or o[c].isna().all() else f'{100*o[c].mean():.1f}'
@@ -145,7 +177,7 @@ def table(args):
 
 if __name__=='__main__':
     p = parser(__doc__)
-    p.add_argument('do', choices=('names','unknown','more','table'))
+    p.add_argument('do', choices=('names','unknown','more','price','table'))
     p.add_argument('--draws', default='1,2')
     p.add_argument('--sets', default='', help='with commas')
     p.add_argument('--labels', default='0,1,2,3,5', help='labels a class, with commas')
@@ -154,4 +186,4 @@ if __name__=='__main__':
     if args.do!='table':
         quiet()
         logging.disable(logging.INFO)
-    dict(names=names, unknown=unknown, more=more, table=table)[args.do](args)
+    dict(names=names, unknown=unknown, more=more, price=price, table=table)[args.do](args)
