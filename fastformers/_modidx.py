@@ -1391,6 +1391,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose._plain': ( 'learner/choose.html#_plain',
                                                                                    'fastformers/learner/choose.py'),
+                                            'fastformers.learner.choose.choose_class_weights': ( 'learner/choose.html#choose_class_weights',
+                                                                                                 'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.choose_contrastive': ( 'learner/choose.html#choose_contrastive',
                                                                                                'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.choose_epochs': ( 'learner/choose.html#choose_epochs',

@@ -73,6 +73,30 @@ def test_numbers_have_no_class_weights():
     with pytest.raises(ValueError, match='one class or several labels'):
         fine_tune_classifier(rare_df().assign(label=lambda d: d.index/3), tiny_arch('bert'), tok=tiny_tok(), class_weights='balanced', epochs=1)
 
+def test_classes_weigh_the_same_where_one_has_nine_tenths(caplog, tmp_path):
+    df,how = rare_df(200, 19),dict(tok=tiny_tok(), epochs=1, precision='fp32')
+    def loss(df, **kw):
+        dls = classifier_dls(df, tiny_tok(), **small)
+        return classifier_learner(dls, tiny_arch('bert'), **kw).loss_func.func.weight
+    few,many = np.unique(df[~df.is_valid].label, return_counts=True)[1][::-1]
+    with caplog.at_level('INFO'): assert (loss(df)[1]/loss(df)[0]).item()==pytest.approx(many/few)
+    assert 'classes weigh the same: ' in caplog.text
+    assert loss(df, class_weights='equal') is None and loss(rare_df()) is None
+    own = classifier_learner(classifier_dls(df, tiny_tok(), **small), tiny_arch('bert'), loss_func=torch.nn.CrossEntropyLoss())
+    assert own.model.task.class_weights is None # what the probe begins with is as the loss
+    with caplog.at_level('INFO'): stage = fine_tune_classifier(df, tiny_arch('bert'), tmp_path/'a', **how)
+    assert 'as much accuracy; so classes weigh the same' in caplog.text
+    assert stage.plan['class_weights']=='balanced' and '94.5%' in stage.plan.settings['class_weights'][1]
+    assert from_hf(tmp_path/'a').task.class_weights=='balanced'
+    for asked in (dict(class_weights='equal'), dict(score='accuracy')):
+        stage = fine_tune_classifier(df, tiny_arch('bert'), **asked, **how)
+        assert not stage.learner.model.task.class_weights and stage.learner.loss_func.func.weight is None
+
+@pytest.mark.parametrize('w,found', [(None,'balanced'), ('equal',{}), ({'spam':3},{'spam':3.})])
+def test_a_comparison_chooses_the_weights_too(w, found):
+    board = leaderboard(rare_df(200, 19), entries=['TF-IDF'], seeds=(1,), minutes=1, class_weights=w, log=lambda o: None)
+    assert board.task.class_weights==board.best.task.class_weights==found
+
 # ---- scores
 
 def test_the_score_follows_the_labels(caplog):

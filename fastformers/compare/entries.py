@@ -29,7 +29,7 @@ from ..data.rows import Rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline, as_targets
 from ..inference.names import from_names, name_text
-from ..learner.choose import Plan, choose_score, named_dls
+from ..learner.choose import Plan, choose_class_weights, choose_score, named_dls
 from ..learner.evaluate import stacked
 from ..learner.core import as_predictor
 from ..models.families import evaluating
@@ -54,6 +54,7 @@ def set_task(rows, score=None, class_weights=None)->str: # a sentence about a sc
     if task.class_weights: task.weights(as_targets(task, rows.labels)) # an error for names that are no class
     chosen,why = choose_score(task, rows.labels, score or task.score)
     if chosen: set_score(task, chosen)
+    task.weigh(choose_class_weights(task, chosen, why)[0])
     return '' if why=='as asked' or not chosen else (
         f"The score is the macro F1, with average precision, recall and precision of the rarest class beside it: {why}.")
 

@@ -104,7 +104,8 @@ def leaderboard(
     task=None, # A name in `tasks.core.tasks`; default: by the values in `label_col`
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     score=None, # A name as in `TaskConfig`, or a function of targets and scores; default: by the labels
-    class_weights=None # 'balanced' or {name: weight}, of networks and linear models alike
+    # 'balanced', {name: weight} or 'equal', of networks and linear models alike; default: by the labels, as in `TaskConfig`
+    class_weights=None
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
     start = now()

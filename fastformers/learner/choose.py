@@ -7,7 +7,7 @@ What trains decides nothing. So a new rule is a function here, and its place in 
 
 # %% auto #0
 __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule', 'choose_epochs', 'choose_contrastive',
-           'choose_score', 'choose_names', 'with_names', 'named_dls', 'Plan']
+           'choose_score', 'choose_class_weights', 'choose_names', 'with_names', 'named_dls', 'Plan']
 
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
@@ -86,6 +86,13 @@ def choose_score(task, labels, asked=None)->tuple: # (name for `set_score`, or N
     (name,n),*_ = Counter(labels).most_common(1)
     if n<=.9*len(labels): return None, f'no class has nine tenths of the {len(labels):,} rows'
     return 'f1_macro', f'{n/len(labels):.1%} of the {len(labels):,} rows are {name!r}, and a constant would have as much accuracy'
+
+# %% ../../nbs/learner/06_choose.ipynb #a11c6396
+def choose_class_weights(task, score, why)->tuple: # (as in `Task.weigh`, why)
+    "Choose the weights of the classes: balanced where `choose_score` has chosen `score`, the macro F1, for the reason `why`"
+    if task.class_weights is not None or not task.one_class: return task.class_weights, 'as asked'
+    if score: return ('equal', 'the score is as asked') if why=='as asked' else ('balanced', why)
+    return None, 'default'
 
 # %% ../../nbs/learner/06_choose.ipynb #59f21c18
 def _labelled(ds, names)->tuple: # texts and labels

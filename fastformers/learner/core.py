@@ -31,7 +31,7 @@ from ..callback.distributed import Distributed, barrier, n_processes, own_device
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
-from ..data.block import item_keys, item_texts, reads_pairs, tokenizer_of
+from ..data.block import item_keys, item_labels, item_texts, reads_pairs, tokenizer_of
 from ..data.labels import class_weights, say_trained_on
 from ..files import atomic_dir, is_main_process, write_text
 from ..hub import push, resolve_arch
@@ -41,7 +41,7 @@ from ..inference.predictor import Predictor
 from ..inference.stage_json import read_keys, read_stage, write_keys, write_stage
 from ..tasks.core import as_text, loss_for, task_of
 from .evaluate import evaluation # and `lr_find`
-from .choose import choose_head_init, choose_lr, named_dls
+from .choose import choose_class_weights, choose_head_init, choose_lr, choose_score, named_dls
 from .optimizer import FusedAdam, NoNormDecay
 from .probe import ProbeFirst # and `fit_probe`
 from ..callback.windows import SampleWindow
@@ -274,7 +274,8 @@ def classifier_learner(
     pool='concat', # How the default head pools, see `PoolingHead`
     metrics=None, # Default: by the task
     loss_func=None, # Default: by the task; one of torch's or your own is wrapped, `learn.loss_func.f` is it
-    # Weights of the classes in the default loss and in the probe: 'balanced' or {name: weight}; default: all alike
+    # Weights of the classes in the default loss and in the probe: 'balanced', {name: weight} or 'equal';
+    # default: balanced where a class has more than nine tenths of the training rows, else equal
     class_weights=None,
     # How a new output layer begins: 'probe' (a linear model of the frozen states, at the first fit) or 'random';
     # default: probe for classes and numbers on a checkpoint, unless `head` is your own or `arch` has adapters
@@ -291,7 +292,10 @@ def classifier_learner(
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
     asked = loss_func # that of other rows has other weights
     if class_weights is not None: task.weigh(class_weights)
-    if loss_func is None and task.class_weights: loss_func = _weighted(task, dls)
+    if loss_func is None:
+        chosen,why = choose_class_weights(task, *choose_score(task, item_labels(dls.train_ds) if task.one_class else (), task.score))
+        if task.weigh(chosen).class_weights: loss_func = _weighted(task, dls)
+        if loss_func and why!='as asked': _log.info(f"classes weigh the same: {why}")
     if head not in ('hf','linear'): head = heads.find(head)
     if head=='hf' and tokenizer_of(dls).multi_sequence and not task.structured:
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "

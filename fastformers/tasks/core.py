@@ -123,9 +123,9 @@ class Task:
         names = {n for v in values for n in self.names(self.read_row({0:v}, 0)) if n is not None and n==n}
         if len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
 
-    def weigh(self, class_weights): # 'balanced', {name: weight}, such a text: 'spam: 10, ham: 1', or None
+    def weigh(self, class_weights): # 'balanced', {name: weight}, such a text: 'spam: 10, ham: 1', 'equal', or None: not asked for
         "Set the weights of the classes in the loss"
-        w = class_weights
+        w = {} if class_weights=='equal' else class_weights
         if w is not None and not (self.one_class or self.multi_label):
             raise ValueError(f"`class_weights` are for one class or several labels a text, this is {self}; leave them out")
         if isinstance(w, str) and w!='balanced':
@@ -133,7 +133,7 @@ class Task:
             w = None if rest.strip() else dict(zip(map(str.strip, parts[::2]), parts[1::2]))
         try: self.class_weights = w if w=='balanced' or class_weights is None else {k:float(v) for k,v in w.items()}
         except (ValueError,TypeError,AttributeError):
-            raise ValueError(f"`class_weights` are 'balanced' or {{name: weight}}, as a text 'spam: 10, ham: 1', got {class_weights!r}") from None
+            raise ValueError(f"`class_weights` are 'equal', 'balanced' or {{name: weight}}, as a text 'spam: 10, ham: 1', got {class_weights!r}") from None
         if odd := w!='balanced' and first((k,v) for k,v in (self.class_weights or {}).items() if not 0<v<np.inf):
             raise ValueError(f"the weight of a class is above 0, got {odd[1]:g} for {odd[0]!r}")
         return self
@@ -144,7 +144,8 @@ class Task:
         return self
     def weights(self, y): # `y`: numbers of classes `(n,)`, or 0 and 1 `(n, n_out)`
         "Compute the weight of each class in the loss, of several labels that of texts with the label, None where all are 1"
-        if self.class_weights in (None,'balanced'): return self.class_weights and self.balanced(np.asarray(y))
+        if not self.class_weights: return
+        if self.class_weights=='balanced': return self.balanced(np.asarray(y))
         given = {self.same_label(k):v for k,v in self.class_weights.items()}
         if odd := {*given}-{*self.labels}:
             raise ValueError(f"`class_weights`: {', '.join(map(repr, odd))} is no class; the classes are {', '.join(map(repr, self.labels))}")

@@ -225,7 +225,8 @@ class TaskConfig(TrainConfig):
     # another name of scikit-learn's scorers; blank: f1_macro where a class has more than nine tenths of the rows, else by the task
     score:str|None = None
     # Weights of the classes in training: balanced (each class weighs the same in total; of several labels, texts with a
-    # label as much as those without), or by name, such as spam: 10, ham: 1; blank: each row weighs the same
+    # label as much as those without), by name, such as spam: 10, ham: 1, or equal (each row
+    # weighs the same); blank: balanced where a class has more than nine tenths of the rows and no score is asked for, else equal
     class_weights:str|None = None
     # Train again on all rows when the figures on the held-out ones are known; blank: yes in `classify` without `minutes`
     refit:bool|None = None

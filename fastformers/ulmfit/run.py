@@ -21,7 +21,7 @@ from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, marked
 from ..data.rows import Rows
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
-from ..learner.choose import choose_score
+from ..learner.choose import choose_class_weights, choose_score
 from ..learner.core import classifier_learner
 from ..models.load import load_config
 from ..tasks.scores import set_score
@@ -67,7 +67,8 @@ def ulmfit(
     rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
     if not rows.scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
     df,task = rows.frame,rows.task.weigh(r.classifier.class_weights).split_levels(r.classifier.sep_level)
-    set_score(task, choose_score(task, rows.labels, r.classifier.score)[0])
+    score = choose_score(task, rows.labels, r.classifier.score)
+    set_score(task.weigh(choose_class_weights(task, *score)[0]), score[0])
     texts,dropped = lm_texts(df, rows.splits[0], unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']

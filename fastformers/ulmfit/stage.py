@@ -40,7 +40,7 @@ from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
-from ..learner.choose import choose_head_init, choose_lr, choose_score # and `Learner.plan`
+from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_score # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
@@ -379,8 +379,11 @@ def fine_tune_classifier(
     rows = Rows(df, text_col, label_col, c.task, group_col)
     task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights).split_levels(c.sep_level),rows.text_col
     score,why = choose_score(task, rows.labels if task.one_class else (), c.score or task.score)
+    weights = choose_class_weights(task, score, why)
+    task.weigh(weights[0])
     if score and set_score(task, score).score and why!='as asked':
-        _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}")
+        _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}"
+                  f"{'; so classes weigh the same'*(weights[0]=='balanced')}")
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     names = rows.name_classes(names)
     rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
@@ -423,7 +426,8 @@ def fine_tune_classifier(
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, names=names, test_sets=sets, groups=groups, untested=untested)
+    stage = _stage(learn, c, name, seed, meter, names=names, chosen=dict(class_weights=weights), test_sets=sets,
+                   groups=groups, untested=untested)
     if first is not None and labelled.scored:
         stage = _better(stage, first, labelled, len(texts))
         if stage is first: learn = first.learner
