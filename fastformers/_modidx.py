@@ -1079,6 +1079,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fastformers/inference/novelty.py'),
                                                'fastformers.inference.novelty.in_turn': ( 'inference/novelty.html#in_turn',
                                                                                           'fastformers/inference/novelty.py'),
+                                               'fastformers.inference.novelty.none_of': ( 'inference/novelty.html#none_of',
+                                                                                          'fastformers/inference/novelty.py'),
                                                'fastformers.inference.novelty.to_int8': ( 'inference/novelty.html#to_int8',
                                                                                           'fastformers/inference/novelty.py'),
                                                'fastformers.inference.novelty.word_hashes': ( 'inference/novelty.html#word_hashes',

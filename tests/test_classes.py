@@ -6,7 +6,7 @@ from fastformers.cli import main
 from fastformers.data.block import classifier_dls
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.names import from_names, read_names
-from fastformers.inference.novelty import Kept
+from fastformers.inference.novelty import Kept, none_of
 from fastformers.inference.output_layer import fit_output_layer, fit_row, output_layer, set_output_layer
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.learner.choose import choose_names
@@ -43,6 +43,21 @@ def test_novelty_is_high_for_texts_of_no_class(clf, rows):
     other = clf.novelty(['the mitochondria is the powerhouse of the cell', 'prove that the square root of two is irrational',
                          'the cat sat on the mat and looked at the moon', 'colourless green ideas sleep furiously'])
     assert (known>.95).mean()<.12 and (other>.9).all() and known.min()>=0 and other.max()<1
+
+def test_texts_labelled_as_none_of_the_classes_are_foreign(rows, tmp_path):
+    df = rows.assign(label=rows.label.replace('work', 'None of these'), is_valid=np.arange(len(rows))%3==0)
+    learn = classifier_learner(classifier_dls(df, 'minilm', bs=16), 'minilm', pool='mean', precision='fp32').fit_probe()
+    clf = from_hf(learn.to_hf(tmp_path/'clf'))
+    work,kept = rows.label=='work',clf.kept
+    assert len(kept.foreign)==(work&~df.is_valid).sum() and len(kept.vectors)==(~work&~df.is_valid).sum() and len(kept.inputs)==(~df.is_valid).sum()
+    assert len(kept.distances)==(~work&df.is_valid).sum() # nothing foreign says what is usual
+    every = intents(None)
+    def area(foreign):
+        kept.foreign = foreign
+        a,b = (kept.distance(clf.vectors(o)) for o in (every[every.label=='travel'].text.tolist()[-150:], every[every.label=='work'].text.tolist()[-150:]))
+        return (b[:,None]>a).mean()
+    assert area(kept.foreign)>area(None)+.01
+    assert none_of(['none', 'OOS', 'out_of_scope', 'nonexistent', 'other'])==[0,1,2]
 
 def test_unknown_answers_none_and_names_the_nearest_class(clf, tmp_path):
     known,none = clf(['transfer money to my savings account', 'prove that the square root of two is irrational'], unknown=.1)

@@ -36,7 +36,7 @@ from ..data.labels import class_weights, say_trained_on
 from ..files import atomic_dir, is_main_process, write_text
 from ..hub import push, resolve_arch
 from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
-from ..inference.novelty import Kept, cannot_keep
+from ..inference.novelty import Kept, cannot_keep, none_of
 from ..inference.predictor import Predictor
 from ..inference.stage_json import read_keys, read_stage, write_keys, write_stage
 from ..tasks.core import as_text, loss_for, task_of
@@ -380,7 +380,9 @@ def kept_texts(
     rows = {}
     for t,y in zip(item_texts(train), train.tls[-1]): rows.setdefault(t, y)
     n = min(len(unlabelled)//5, 1000)
-    new = [o for o in [*item_texts(learn.dls.valid_ds), *unlabelled[:n]] if o not in rows]
+    valid,none = learn.dls.valid_ds,none_of(task.labels) if task.one_class else ()
+    held = [t for t,y in zip(item_texts(valid), valid.tls[-1]) if not none or int(y) not in none]
+    new = [o for o in [*held, *unlabelled[:n]] if o not in rows]
     before = kept_texts(tried, most, unlabelled) if tried and len(new)<100 else None
     classes = [*map(int, rows.values())] if task.one_class else None
     return Kept.of(predictor, [*rows], classes, unlabelled[n:], new, most, before and before.distances)
