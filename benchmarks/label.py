@@ -1,0 +1,99 @@
+"""Labels that were chosen against labels that were drawn, in simulated sessions: the data's own labels stand for the person
+
+    FASTFORMERS_DATA=... python benchmarks/label.py run --draws 1,2,3            # development rows
+    FASTFORMERS_DATA=... python benchmarks/label.py run --draws 1,2,3 --final    # test rows, once
+    FASTFORMERS_DATA=... python benchmarks/label.py audit                        # coverage of the audit rows' interval, error of the forecast
+    FASTFORMERS_DATA=... python benchmarks/label.py step                         # CPU seconds of a step with 10,000 texts
+    python benchmarks/label.py table [--final]
+
+The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
+`frozen probe` is what the session itself shows; `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+from classify import Rows as Table
+from common import *
+from compare import clinc, sets
+from classes import intents
+
+data = {'domains':(300, 25, clinc), 'domains, skewed':(200, 25, clinc), 'intents':(600, 50, intents), 'intents, skewed':(600, 50, intents),
+        'trec':(500, 25, sets['trec'][1]), 'agnews':(300, 25, sets['agnews'][1]), 'sst2':(300, 25, sets['sst2'][1])}
+milestones = 100,200,300,400,500,600,800,1200
+
+def pool_of(train, seed, skewed, n=10_000):
+    rng = np.random.default_rng(seed)
+    if skewed:
+        share = dict(zip(rng.permutation(sorted(train.label.unique())), 1/np.arange(1, train.label.nunique()+1)))
+        weight = train.label.map(share)/train.groupby('label').label.transform('size')
+        n = min(n, int((train.groupby('label').size()/pd.Series(share)).min()*sum(share.values()))) # as many as there are of the largest class
+        return train.sample(n, weights=weight, random_state=seed).reset_index(drop=True)
+    return train.sample(min(n, len(train)), random_state=seed).reset_index(drop=True)
+
+def session(pool, n, batch, seed, names=None):
+    "Label `n` texts of `pool` as somebody would who follows `choose_texts`"
+    from fastformers.label.choose_texts import choose_texts
+    rows = None
+    while rows is None or len(rows)<n:
+        new = choose_texts(pool[['text']], min(batch, n-(0 if rows is None else len(rows))), rows, names=names, seed=seed)
+        rows = pd.concat([rows, new.assign(label=pool.label.values[new['index']])], ignore_index=True)
+    return rows
+
+def probe(rows, x, names=None):
+    from fastformers.label.vectors import TextVectors, fit_vectors
+    from fastformers.inference.names import read_names
+    vectors = TextVectors()
+    if names: names = dict(zip(names, vectors([*read_names(names).values()])))
+    return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names)(x)
+
+def as_typed(rows, texts, names=None):
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    from fastformers.learner.core import as_predictor
+    cols = ['text','label']+['audit']*('audit' in rows)
+    return [o['label'] for o in as_predictor(fine_tune_classifier(rows[cols], 'minilm', refit=True, names=names, keep=0).learner)(texts)]
+
+def run(args):
+    from fastformers.label.vectors import TextVectors
+    table = Table(results/'label', part='test' if args.final else 'development', **circumstances(args)['versions'])
+    for seed in map(int, args.draws.split(',')):
+        for name in (args.sets.split(';') if args.sets else data):
+            n,batch,read_parts = data[name]
+            train,dev,test = read_parts()
+            test = test.sample(min(len(test), 2000), random_state=0) if args.final else dev.sample(min(len(dev), 1000), random_state=0)
+            pool = pool_of(train, seed, 'skewed' in name)
+            names,made,x = sorted(pool.label.unique()),{},TextVectors()(test.text.tolist())
+            def rows(how, n):
+                if how=='drawn': return pool.sample(n, random_state=seed)
+                if how not in made: made[how] = session(pool, max(n, data[name][0]), batch, seed, names if 'names' in how else None)
+                return made[how][:n]
+            for way in ('frozen probe','as typed'):
+                for how in args.arms.split(';'):
+                    given = names if 'names' in how else None
+                    for k in [o for o in milestones if o<n]*(way=='frozen probe')+[n]+[2*n]*(how=='drawn' and name=='intents'):
+                        if k!=n and args.full_only: continue
+                        def make():
+                            start,some = time.process_time(),rows(how, k)
+                            found = probe(some, x, given) if way=='frozen probe' else as_typed(some, test.text.tolist(), given)
+                            return dict(accuracy=round(float(np.mean([str(a)==str(b) for a,b in zip(found, test.label)])), 4), rows=len(test),
+                                        classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
+                        table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed)
+
+def table(args):
+    rows = pd.DataFrame(json.loads(l) for l in (results/'label'/'rows.jsonl').read_text().splitlines())
+    rows = rows[rows.part==('test' if args.final else 'development')]
+    print('| set | labels | way | draws | drawn | chosen | chosen, with names | chosen - drawn |\n|---|---|---|---|---|---|---|---|')
+    for (name,n,way),o in rows[rows.what=='run'].groupby(['set','labels','way'], sort=False):
+        p = o.pivot_table(index='draw', columns='arm', values='accuracy')
+        both = (p.chosen-p.drawn).dropna()*100 if {'chosen','drawn'}<={*p} else []
+        def mean(c): return f'{p[c].mean():.3f}' if c in p else ''
+        print(f"| {name} | {n:g} | {way} | {len(p)} | {mean('drawn')} | {mean('chosen')} | {mean('chosen, names')} | "
+              f"{f'{both.mean():+.1f} ({both.min():+.1f} to {both.max():+.1f})' if len(both) else ''} |")
+
+if __name__=='__main__':
+    p = parser(__doc__)
+    p.add_argument('do', choices=('run','audit','step','table'))
+    p.add_argument('--draws', default='1')
+    p.add_argument('--sets', default='', help='with ; between them')
+    p.add_argument('--arms', default='drawn;chosen;chosen, names', help='with ; between them')
+    p.add_argument('--full-only', action='store_true', help='only the largest number of labels')
+    args = p.parse_args()
+    if args.do!='table':
+        quiet()
+        logging.disable(logging.INFO)
+    dict(run=run, table=table)[args.do](args)
