@@ -28,13 +28,15 @@ def cover(
     "Choose texts that are typical of many others and unlike those with a label"
     x = np.asarray(x[:max(_most, n)], np.float32)
     best = (x@np.asarray(done, np.float32).T).max(1, initial=-1)
-    free,near,res = best<_same,x@x.T,[]
-    for _ in range(min(n, free.sum())):
-        gain = np.where(free, np.maximum(near-best, 0).sum(1), -1)
-        res.append(int(gain.argmax()))
-        free &= near[res[-1]]<_same
-        best = np.maximum(best, near[res[-1]])
-        if not free.any(): break
+    near,res = x@x.T,[]
+    gain = np.where(best<_same, np.maximum(near-best, 0).sum(1), -1)
+    while len(res)<n and gain.max(initial=-1)>=0:
+        i = int(gain.argmax())
+        gain[i] = np.maximum(near[i]-best, 0).sum() # what was found earlier can only be too high
+        if gain.argmax()!=i: continue
+        res.append(i)
+        gain[near[i]>=_same] = -1
+        best = np.maximum(best, near[i])
     typical = np.bincount(near[res].argmax(0), minlength=len(res)) if res else np.zeros(0, int)
     return res, typical
 

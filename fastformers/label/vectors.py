@@ -37,6 +37,7 @@ class TextVectors:
         files = [o for o in sorted(Path(model_dir(arch)).iterdir()) if o.suffix in ('.json','.safetensors','.txt','.model')]
         seen = [f'{o.name} {o.stat().st_size} {o.stat().st_mtime_ns}' for o in files]
         self.arch,self.path = arch,cache_dir()/'vectors'/content_hash(seen)
+        self.lock = FileLock(self.path/'lock')
 
     @cached_property
     def predictor(self): return from_hf(self.arch)
@@ -54,8 +55,10 @@ class TextVectors:
     def _add(self, texts, keys):
         "Compute the vectors of `texts` and write them behind the others"
         v = self.predictor.vectors(texts).numpy().astype('<f2')
-        for name,o in ((f'vectors-{v.shape[1]}', v), ('keys', keys.astype('<u8'))):
-            with open(self.path/name, 'ab') as f: f.write(o.tobytes())
+        with self.lock:
+            self._open()
+            for name,o in ((f'vectors-{v.shape[1]}', v), ('keys', keys.astype('<u8'))):
+                with open(self.path/name, 'ab') as f: f.write(o.tobytes())
 
     def __call__(self,
         texts, # A list of texts
@@ -64,14 +67,12 @@ class TextVectors:
         "Return the vectors of `texts`, from the disk where they are there"
         keys = np.array([int(content_hash([o]), 16) for o in texts], np.uint64)
         self.path.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path/'lock'):
-            known,_ = self._open()
-            there = np.isin(keys, known)
-            new = np.unique(keys, return_index=True)[1]
-            new = np.sort(new[~there[new]])
-            parts = [new[i:i+chunk] for i in range(0, len(new), chunk)]
-            for at in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'): self._add([texts[i] for i in at], keys[at])
-            known,vectors = self._open()
+        with self.lock: known,_ = self._open()
+        new = np.unique(keys, return_index=True)[1]
+        new = np.sort(new[~np.isin(keys[new], known)])
+        parts = [new[i:i+chunk] for i in range(0, len(new), chunk)]
+        for at in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'): self._add([texts[i] for i in at], keys[at])
+        with self.lock: known,vectors = self._open()
         order = np.argsort(known)
         return np.asarray(vectors[order[np.searchsorted(known, keys, sorter=order)]]) if len(texts) else np.zeros((0,1), np.float16)
 
