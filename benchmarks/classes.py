@@ -107,7 +107,7 @@ def unknown(args):
                 new,strange = p.novelty(known),p.novelty(odd[1::2])
                 got = figures(*distances()) | {'false_alarms':round(float((new>=.95).mean()), 4), 'caught_at_05':round(float((strange>=.95).mean()), 4)}
                 p.kept.foreign = None
-                return got | {f'{a}_without':v for a,v in figures(*distances()).items()}
+                return got | {f'{a}_without':v for a,v in figures(*distances()).items()} | dict(strange=len(strange))
             def arm(k):
                 if k=='none of these': return none_of_these()
                 if k=='as typed, --unlabelled': return both(trained(rows, unlabelled=texts))
@@ -116,7 +116,7 @@ def unknown(args):
                 p.kept = kept_texts(once(), 5000, texts if k=='unlabelled texts kept' else ())
                 return both(p)
             for k in args.arms.split(';') if args.arms else ('highest probability','labelled rows alone','unlabelled texts kept','as typed, --unlabelled'):
-                def make(): return arm(k) | dict(known=len(known), strange=len(odd), commit=commit, processor=processor())
+                def make(): return dict(known=len(known), strange=len(odd)) | arm(k) | dict(commit=commit, processor=processor())
                 table.get(make, 'auroc', what='unknown', set=name, arm=k, draw=seed)
 
 def more(args):
