@@ -13,7 +13,7 @@ Modules:
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
-- `fastformers.cli`: The command `fastformers`: `run demo compare pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes`
+- `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes`
 - `fastformers.compare.board`: Hold scores and prices of ways to make a classifier, and choose the best: `Leaderboard`
 - `fastformers.compare.entries`: Define ways to train a classifier on labelled rows, each a small function `fit(rows)`: `entry`, `Entry`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
@@ -45,6 +45,8 @@ Modules:
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
 - `fastformers.label.choose_texts`: Choose the texts whose labels teach most, a quarter of them at random to be held out: `choose_texts`
 - `fastformers.label.forecast`: Score a classifier on the random rows, forecast what 100 more labels would add, and say when to stop: `standing`
+- `fastformers.label.page`: Show a labelling session in the browser of this machine, and let nobody else in: `make_app`, `serve`
+- `fastformers.label.session`: Label texts one at a time, chosen while you label, with every label on the disk before the next text appears: `LabelSession`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
 - `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`

@@ -1,6 +1,6 @@
-"""The command `fastformers`: `run demo compare pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes`
+"""The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes`
 
-Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
+Each stage is a command: `pretrain`, `adapt`, `classify`. `run` executes all stages of a recipe, `demo` the built-in one; `compare` finds the best of several ways; `label` shows texts to label; `predict` uses a trained classifier. The flags are the fields of the dataclasses in
 `fastformers.ulmfit.recipe`, with the same names, defaults and comments; a new field there is a new flag here. A command checks files and columns before it imports torch and fastai, so a typing error is reported within a
 second. An error is one line and the exit code 2; `--debug` shows the traceback. `torchrun --nproc_per_node 2 -m fastformers classify ...` trains in two processes, and `predict --csv` labels in two. Tables go to standard output, progress to standard error. `--resume` continues a stopped training command."""
 
@@ -8,13 +8,14 @@ second. An error is one line and the exit code 2; `--debug` shows the traceback.
 
 # %% auto #0
 __all__ = ['chunksize', 'Parser', 'add_flags', 'changes', 'texts_of', 'check_begun', 'train', 'pretrain', 'adapt', 'classify',
-           'run', 'demo', 'compare', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'check', 'shares',
-           'drift', 'add_class', 'remove_class', 'rename_class', 'merge_classes', 'predict', 'make_parser',
+           'run', 'demo', 'compare', 'label', 'answer_table', 'read_chunks', 'predict_file', 'explain', 'check',
+           'shares', 'drift', 'add_class', 'remove_class', 'rename_class', 'merge_classes', 'predict', 'make_parser',
            'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
 import argparse, logging, os, re, shlex, shutil, sys, warnings
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from fastcore.foundation import L
@@ -208,6 +209,21 @@ def compare(args):
     print(board)
     if board.winner: print(f"\nThe report is {path/'report.html'}.")
     if board.best: print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
+
+# %% ../nbs/10_cli.ipynb #c32f9b92
+def label(args):
+    "Label texts on a page of this machine, those first that teach most, and see how good the labels are"
+    if find_spec('fasthtml') is None: raise ImportError("the page needs FastHTML; run pip install 'fastformers[label]'")
+    d = args.data
+    df = read_table(args.file, d, text_col=d.text_col)
+    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col='label')
+    from fastformers.hub import default_arch, resolve_arch
+    arch = args.arch or default_arch
+    resolve_arch(arch) # an error if it is not found
+    from fastformers.label.page import listen, serve
+    from fastformers.label.session import LabelSession
+    sock = listen(args.port)
+    serve(LabelSession(df, args.labels, args.output, old, args.by, arch, d.text_col, target=args.target, worth=args.worth/100), sock)
 
 # %% ../nbs/10_cli.ipynb #092eb30b
 def _cell(v):
@@ -437,6 +453,17 @@ def make_parser():
     output(p, required=True, help='Directory of the results')
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
     add_flags(p, 'classifier', 'task score class_weights')
+    p = command(label, 'TEXTS --labels NAMES')
+    p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a text a line')
+    p.add_argument('--labels', type=_typed(tuple[str,...]), metavar='NAMES', required=True, help='Names of the classes, separated by commas')
+    p.add_argument('--output', metavar='FILE', default='labels.csv', help='csv file of the labels, continued if it is there (default: labels.csv)')
+    p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: whose it is')
+    p.add_argument('--by', default='', metavar='NAME', help='Who labels, where several people do')
+    p.add_argument('--target', type=float, help='Say stop at this score, as .9')
+    p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would bring fewer points (default: 0.5)')
+    p.add_argument('--arch', help='Network that chooses: hub id, directory or shipped name (default: minilm)')
+    p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
+    add_flags(p, 'data', 'text_col sep encoding')
     p = command(explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='+',

@@ -1,0 +1,302 @@
+"A labelling session loses no label, mixes nobody's work up, and says what others did to its file"
+import os, signal, subprocess, sys, time
+import numpy as np, pandas as pd, pytest, torch
+from transformers import AutoModel
+from fastformers.label import session as module
+from fastformers.label.session import LabelFile, LabelSession, Training, none
+from fastformers.testing import tiny_arch, tiny_tok
+
+words = 'red green blue loud quiet fast slow old new big small round flat warm cold'.split()
+texts = [f'a {a} and {b} thing number {i}' for i,(a,b) in enumerate((a,b) for a in words for b in words if a!=b)]
+
+# A model that takes no time: what a real one chooses and forecasts is tested on its own pages, and by the processes below
+
+def draw(texts, n, df, arch, text_col, label_col, names, seed):
+    "Choose texts at random, every fourth of them to be held out"
+    o = texts[text_col]
+    o = o[o.str.strip().ne('') & ~o.isin(df[text_col])].drop_duplicates()
+    o = o.sample(min(n, len(o)), random_state=seed+len(df))
+    return pd.DataFrame({text_col:o.values, 'why':'drawn', 'audit':np.arange(len(o))%4==3, 'index':o.index})
+
+class Model:
+    "The standing of a model that knows nothing"
+    stop = ''
+    def __init__(self, df, **kw): self.labels = sorted({*df.label})
+    def __str__(self): return 'accuracy .5'
+    def probabilities(self, texts): return (self.labels, np.random.default_rng(0).random((len(texts), len(self.labels)))) if len(self.labels)>1 else None
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    "The directory of a tiny network, of which texts have vectors that differ"
+    d = tmp_path_factory.mktemp('tiny')
+    torch.manual_seed(0)
+    AutoModel.from_config(tiny_arch('bert', initializer_range=1.)).save_pretrained(d); tiny_tok('bert').save_pretrained(d)
+    return d
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    "A function that opens a session on one file of a folder of its own"
+    monkeypatch.setenv('FASTFORMERS_HOME', str(tmp_path/'cache'))
+    monkeypatch.setattr(module, 'choose_texts', draw); monkeypatch.setattr(module, 'standing', Model)
+    def f(texts=texts, names=('warm','cold'), **kw): return LabelSession(texts, names, tmp_path/'labels.csv', **dict(batch=8)|kw)
+    f.path = tmp_path/'labels.csv'
+    return f
+
+def answer(text): return 'warm' if 'warm' in text else 'cold' if 'cold' in text else none
+def work(s, n, answer=answer):
+    for _ in range(n):
+        o = s.next()
+        s.label(o['index'], answer(o['text']))
+def rows(path): return pd.read_csv(path, keep_default_na=False, dtype=str)
+
+def test_each_label_is_on_the_disk_and_a_session_goes_on(start):
+    s,seen = start(),[]
+    for i in range(12):
+        o = s.next(); seen.append(o['text'])
+        s.label(o['index'], answer(o['text']), note='sure' if i==0 else '')
+        df = rows(start.path)
+        assert len(df)==i+1 and df.text.iloc[-1]==o['text'] and df.label.iloc[-1]==answer(o['text'])
+    assert list(df)==['text','label','audit','by','note','time'] and df.note[0]=='sure' and {*df.audit}=={'True','False'}
+    again = start()
+    assert len(again.table())==12 and again.table().audit.dtype==bool
+    assert again.next()['text'] not in seen
+    work(again, 5)
+    assert rows(start.path).text.is_unique
+
+def test_a_quarter_is_random_and_nothing_on_screen_tells(start):
+    names = [f'class {o}' for o in 'abcdefghijkl']
+    s,r = start(names=names, batch=20),np.random.default_rng(0)
+    plain,audit = [],[]
+    for i in range(120):
+        o = s.next()
+        assert {*o}=={'index','text','context','labels'} and sorted(o['labels'])==sorted([*names,none])
+        plain.append(o['labels'][:12]==names)
+        s.label(o['index'], names[r.integers(12)])
+        audit.append(rows(start.path).audit.iloc[-1]=='True')
+    plain,audit = np.array(plain[40:]),np.array(audit)
+    assert .2<audit.mean()<.3
+    assert plain[audit[40:]].all(), 'random texts show the classes in the order in which they were given'
+    assert .1<plain[~audit[40:]].mean()<.6, 'so do some of the others, and not all'
+    first = [audit[i:i+20].nonzero()[0].tolist() for i in range(0, 100, 20)]
+    assert len({*map(tuple, first)})==5, 'they stand at other places in each batch'
+
+def test_undo_takes_back_your_own_last_step(start):
+    s = start()
+    work(s, 3)
+    anna = start(by='anna'); work(anna, 1)
+    before = rows(start.path).text.tolist()
+    text = s.undo()
+    assert text==before[2] and rows(start.path).text.tolist()==[*before[:2], before[3]] and s.next()['text']==text
+    s.label(s.next()['index'], 'cold')
+    aside = s.next(); s.skip(aside['index'])
+    assert s.next()['text']!=aside['text'] and s.undo()==aside['text']==s.next()['text']
+    for _ in range(3): s.undo()
+    with pytest.raises(ValueError, match='no label of yours'): s.undo()
+    assert rows(start.path).by.tolist()==['anna']
+
+def test_what_was_set_aside_stays_aside_and_is_said(start):
+    s = start(texts[:40])
+    gone = {(o := s.next())['text']:s.skip(o['index']) for _ in range(20)}
+    assert 'random texts set aside' in str(s)
+    again = start(texts[:40])
+    seen = []
+    while o := again.next(): seen.append(o['text']); again.label(o['index'], 'cold')
+    assert len(seen)==20 and not {*seen}&{*gone} and not s.rows() is None
+
+def test_a_wrong_index_or_class_changes_nothing(start):
+    s = start(); work(s, 2)
+    before,o = start.path.read_bytes(),s.next()
+    for index,label,match in ((o['index'], 'wram', 'did you mean warm'), (o['index'], '', 'no class'), (-1, 'warm', 'not on offer'), (10**9, 'warm', 'not on offer'), ('1', 'warm', 'not on offer')):
+        with pytest.raises(ValueError, match=match): s.label(index, label)
+    with pytest.raises(ValueError, match='not on offer'): s.skip(-1)
+    for name,match in (('', 'letters'), (' \n', 'letters'), ('warm', 'already'), (none, 'already')):
+        with pytest.raises(ValueError, match=match): s.add_class(name)
+    assert start.path.read_bytes()==before and s.next()==o
+
+def test_a_new_class_stays(start):
+    s = start()
+    assert s.add_class('  not  sure ')=='not sure'
+    s.label(s.next()['index'], 'not sure')
+    assert start().labels==['warm','cold','not sure',none]
+
+# The file
+
+@pytest.mark.parametrize('torn', ['"a text', 'a text,wa', '"a ""text""\nof lines",warm,True,"', '"a\n', 'a text,warm,True,,,2026'])
+def test_a_row_that_was_cut_off_is_left_out_and_said(start, torn):
+    work(start(), 3)
+    whole = start.path.read_bytes()
+    start.path.write_bytes(whole+torn.encode())
+    s = start()
+    kept = torn.count(',')==5                               # all but a part of its time
+    assert len(s.rows())==3+kept and ('cut off' in str(s))==(not kept)
+    work(s, 1)
+    assert start.path.read_bytes().startswith(whole) and len(rows(start.path))==4+kept
+
+def edit(path, df): df.to_csv(path, index=False); os.utime(path, ns=(time.time_ns(),)*2)
+
+def test_what_others_change_meanwhile_is_kept(start):
+    s = start(); work(s, 4)
+    df = rows(start.path)
+    edit(start.path, df.assign(checked='yes', label=['odd one',*df.label[1:]]).iloc[:3])
+    work(s, 2)
+    new = rows(start.path)
+    assert len(new)==5 and new.label[0]=='odd one' and new.checked.tolist()==['yes']*3+['']*2
+    assert 'odd one' in s.labels and '4 rows became 3' in str(s)
+    edit(start.path, new[['label','text']])                                 # columns gone, and in another order
+    work(s, 1)
+    assert len(rows(start.path))==6 and {'label','text','audit','time'}<={*rows(start.path)}
+    start.path.write_text('\ufeff'+rows(start.path).to_csv(index=False, sep=';').rstrip('\n'))     # as a spreadsheet saves it
+    work(s, 1)
+    assert len(rows(start.path))==7 and rows(start.path).label[0]=='odd one'
+    start.path.write_bytes('text,label\nWo ist das Café?,cold\n'.encode('cp1252'))
+    with pytest.raises(ValueError, match='UTF-8'): s.label(s.queue[0]['index'], 'cold')
+
+def test_a_file_of_something_else_is_refused(start, tmp_path):
+    for content in ('text,intent\na,b\n', 'just a line', '{"text": 1}\n'):
+        start.path.write_text(content)
+        with pytest.raises(ValueError, match='no labels of a session'): start()
+        assert start.path.read_text()==content
+    for name,error in (('labels.xlsx',ValueError), ('.csv',ValueError)):
+        with pytest.raises(error): LabelSession(texts, ['a'], tmp_path/name)
+    (tmp_path/'folder.csv').mkdir()
+    with pytest.raises(IsADirectoryError): LabelSession(texts, ['a'], tmp_path/'folder.csv')
+    with pytest.raises(OSError, match='cannot be written'): LabelSession(texts, ['a'], '/proc/fastformers/labels.csv')
+
+labeller = """
+import sys, time, pandas as pd
+from fastformers.label.session import LabelSession
+texts,out,arch,by = pd.read_csv(sys.argv[1]).text.tolist(),*sys.argv[2:]
+s = LabelSession(texts, ['warm','cold'], out, by=by, arch=arch, batch=8)
+print('another session' in str(s), flush=True)
+while o := s.next():
+    s.label(o['index'], 'cold')
+    print(o['index'], flush=True)
+"""
+def process(start, tiny, tmp_path, by=''):
+    pd.DataFrame(dict(text=texts)).to_csv(tmp_path/'texts.csv', index=False)
+    return subprocess.Popen([sys.executable, '-W', 'ignore', '-c', labeller, tmp_path/'texts.csv', start.path, tiny, by], stdout=subprocess.PIPE, text=True)
+
+def test_kill_9_loses_at_most_the_text_on_the_screen(start, tiny, tmp_path):
+    for i in range(2):
+        p,said = process(start, tiny, tmp_path),[]
+        assert p.stdout.readline()=='False\n'
+        for _ in range(12): said.append(int(p.stdout.readline()))
+        p.send_signal(signal.SIGKILL); said += [*map(int, p.stdout.read().split())]; p.wait()
+        df = rows(start.path)
+        assert {texts[o] for o in said}<={*df.text} and df.text.is_unique
+        if not i: first = len(df)
+    assert first+12<=len(df)<=first+len(said)+1
+
+def test_two_processes_write_to_one_file(start, tiny, tmp_path):
+    s = start(by='anna')
+    p = process(start, tiny, tmp_path, 'bo')
+    assert p.stdout.readline()=='True\n'                     # it is told of the session here
+    work(s, 30)
+    while len(rows(start.path).query('by=="bo"'))<30: time.sleep(.05)
+    p.kill(); p.wait()
+    df = rows(start.path)
+    assert (df.by=='anna').sum()==30 and 'changed by somebody' in str(s)
+    assert not df[df.duplicated(['text','by'])].shape[0]
+    start(by='carl')
+
+# People
+
+def test_people_are_compared_on_random_texts(start):
+    work(start(by='anna'), 40)
+    s = start(by='bo')
+    work(s, 40, lambda o: 'cold')
+    both = s.agreement()
+    df = rows(start.path)
+    common = df[df.by=='anna'].merge(df[df.by=='bo'], on='text')
+    assert len(common)>=8 and both.texts.tolist()==[len(common)] and (common.audit_x=='True').all() and (common.audit_y=='True').all()
+    assert both.same[0]==pytest.approx((common.label_x=='cold').mean()) and both.kappa[0]<.1
+    assert f'anna and bo: the same label for {both.same[0]:.0%} of {len(common)} texts' in str(s)
+    table = s.table().set_index('text').label
+    assert table.index.is_unique and (table[common.text]=='cold').all() and 'texts have two labels' in str(s)
+
+def test_kappa_of_a_small_table(start):
+    "Nine texts of ten alike, one class in half of them: (.9 - .5)/(1 - .5)"
+    LabelFile(start.path, ['text','label','audit','by'], []).add(*(dict(text=texts[i], label='warm' if i<5 or (i==5 and by=='a') else 'cold', audit=True, by=by) for by in 'ab' for i in range(10)))
+    assert start().agreement().kappa.tolist()==[pytest.approx(.8)]
+
+def test_labels_of_a_model_are_taken_over_with_their_source(start):
+    old = pd.DataFrame(dict(text=texts[:6], label=['warm','cold']*3, by=['model']*5+[None]))
+    s = start(labelled=old)
+    df = rows(start.path)
+    assert df.by.tolist()==['model']*5+['earlier'] and (df.audit=='False').all()
+    assert len(start(labelled=old).rows())==6               # once
+    work(s, 10)
+    assert not {*rows(start.path).text[6:]}&{*old.text}
+    with pytest.raises(ValueError, match='no label of yours'): start(by='x').undo()
+    for bad,match in ((old.assign(label='wram'), 'wram; did you mean warm'), (old.drop(columns='label'), 'label')):
+        with pytest.raises(ValueError, match=match): start(labelled=bad)
+
+# The model
+
+def test_nobody_waits_for_the_model(start, monkeypatch):
+    slow = []
+    def choose(*args, **kw): slow.append(time.sleep(.5)); return draw(*args, **kw)
+    monkeypatch.setattr(module, 'choose_texts', choose)
+    s = start(batch=12)
+    assert s.next(wait=False) is None and s.busy
+    work(s, 9)
+    t = time.time(); work(s, 2); assert time.time()-t<.4    # while the thread chooses
+    work(s, 20); assert len(slow)>=3
+
+def test_an_error_of_the_thread_is_shown(start, monkeypatch):
+    s = start(); s.next()
+    def fail(*args, **kw): raise RuntimeError('no memory')
+    with monkeypatch.context() as m:
+        m.setattr(module, 'choose_texts', fail)
+        with pytest.raises(RuntimeError, match='no memory'): work(s, 20)
+        assert 'could not be chosen: no memory' in str(s) and len(s.rows())==8
+    work(s, 3)
+    assert 'no memory' not in str(s)
+
+# Odd texts
+
+odd = {'markup':'<script>alert(1)</script>', 'emoji':'👍🏽 ok \U0001F468\u200d\U0001F469', 'right to left':'שלום \u202e עולם', 'control':'a\x00b\x07\x1b[31m', 'lines':'one\r\ntwo\rthree\n', 'quotes':'"a", ""b"" and \'c\'',
+       'separator':'a\u2028b\x85c', 'surrogate':'a \ud800 b', 'formula':'=1+1', 'null':'NA', 'long':'word '*5000}
+def test_odd_texts_come_back_as_they_were(start):
+    s = start([*odd.values(), *texts[:5]], names=['schlüssel','=b", \n\'c'])
+    while o := s.next(): s.label(o['index'], s.labels[o['index']%3], note='"x",\n')
+    assert len(s.rows())==len(odd)+5 and start([*odd.values(), *texts[:5]]).next() is None
+    got = pd.read_csv(start.path, keep_default_na=False)
+    assert {*got.text}=={*s.pool.text} and got.text.str.contains('[31m', regex=False).any()
+
+@pytest.mark.parametrize('pool,names,n', [(texts[:10], ['a','b'], 10), (['same']*50, ['a','b'], 1), (texts[:30], ['a'], 30), (texts[:30], [f'class {i}' for i in range(500)], 30), (['', ' ', None, 'x', 'y'], ['a','b'], 2)],
+                         ids=['ten texts','equal texts','one class','500 classes','blank texts'])
+def test_small_and_odd_pools_end(start, pool, names, n):
+    s,k = start(pool, names),0
+    while o := s.next(): s.label(o['index'], o['labels'][k%2]); k += 1
+    assert k==n and s.next() is None and str(s)
+
+@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
+def test_mistakes_are_named_at_the_door(start, kw, match):
+    with pytest.raises((ValueError,TypeError), match=match): start(**kw)
+    assert not start.path.exists()
+
+def test_context_is_shown_and_kept(start):
+    df = pd.DataFrame(dict(text=texts, who=[f'user {i}' for i in range(len(texts))], label='x', is_valid=True))
+    s = start(df); o = s.next()
+    assert o['context']=={'who':f"user {o['index']}"}
+    s.label(o['index'], 'warm')
+    assert rows(start.path).who[0]==f"user {o['index']}" and 'is_valid' not in rows(start.path)
+
+# Training
+
+def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypatch):
+    work(start(by='anna'), 40)
+    s = start(by='bo', names=['warm','cold','new one']); work(s, 10, lambda o: 'cold')
+    got = []
+    monkeypatch.setattr(module, 'Training', lambda args: got.append([str(o) for o in args]))
+    s.train()
+    args = dict(zip(got[0], got[0][1:]))
+    assert args['classify']==str(start.path.with_suffix('.table.csv')) and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
+    assert len(rows(args['classify']))==len(s.table())<len(s.rows())
+    with pytest.raises(ValueError, match='two classes'): LabelSession(texts, ['a'], start.path.with_name('new.csv')).train()
+
+def test_a_training_that_fails_says_why(tmp_path):
+    t = Training(['classify', str(tmp_path/'none.csv'), '--output', str(tmp_path/'out')])
+    t.process.wait(); time.sleep(.2)
+    assert 'does not exist' in t.verdict
