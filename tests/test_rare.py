@@ -166,6 +166,13 @@ def found_df(n=240, every=20):
 
 def board(df, **kwargs): return leaderboard(df, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None, **kwargs)
 
+def test_of_entries_that_find_no_rare_text_the_better_order_wins():
+    df = found_df().assign(text=lambda d: [f'cheap{i}pills' if l=='spam' else f'green{i}fields' for i,l in enumerate(d.label)])
+    res = leaderboard(df, entries=['TF-IDF','characters'], seeds=(1,2), minutes=1, class_weights={'ham':1000}, log=lambda o: None)
+    t = res.table
+    assert t.recall.max()==0 and t.score.nunique()==1 and t.average_precision.nunique()==2
+    assert res.winner=='characters'==t.index[0]==t.average_precision.idxmax()
+
 def test_a_constant_is_never_the_best(tmp_path):
     res = board(found_df(), class_weights='balanced', path=tmp_path/'a')
     assert res.winner=='TF-IDF' and res.task.score_name=='f1_macro' and res.best('buy pills now')[0]['label']=='spam'

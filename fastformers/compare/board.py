@@ -130,7 +130,8 @@ def rated(self:Leaderboard)->list:
 @patch(as_prop=True)
 def winner(self:Leaderboard):
     "Name the entry with the best score, None if none has finished"
-    return max(self.rated, key=self.score, default=None)
+    def order(o): return self.score(o), self.rare(o).get('average_precision', 0) # where no entry finds a rare text, scores are equal
+    return max(self.rated, key=order, default=None)
 
 @patch
 def rare(self:Leaderboard, name)->dict: # empty for other scores and labels
@@ -177,7 +178,7 @@ def _line(board, name):
 def table(self:Leaderboard):
     "Tabulate score with its interval, differences and prices of the entries, the best first"
     rows = [_line(self, o) for o in self.scored]
-    rows.sort(key=lambda o: (-o['fits'], -o['score']))
+    rows.sort(key=lambda o: (-o['fits'], -o['score'], -o.get('average_precision', 0)))
     rows += [dict(entry=k, fits=0, note=v) for k,v in self.notes.items() if k not in self.scored]
     rare = [o for o in _rare if rows and o in rows[0]]
     columns = ['entry','score','low','high',*rare,'against_tfidf','against_cheaper',*_shown,'fits','note']
