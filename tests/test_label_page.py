@@ -31,7 +31,7 @@ def test_a_label_is_a_form_and_its_answer_the_next_text(open_page):
     html = c.get('/').text
     assert o['text'] in part(html, 'article') and f'name="index" type="hidden" value="{o["index"]}"' in re.sub(r'<input ([^>]*)>', lambda m: '<input '+' '.join(sorted(m[1].split()))+'>', html).replace(' id="index"', '')
     r = c.post('/label', data=dict(index=o['index'], label='warm', note=' sure '))
-    assert r.status_code==200 and o['text'] not in part(r.text, 'article') and '1 texts labelled' in part(r.text, 'aside')
+    assert r.status_code==200 and o['text'] not in part(r.text, 'article') and '1 text labelled' in part(r.text, 'aside')
     assert (s.rows()[0]['text'],s.rows()[0]['note'])==(o['text'],' sure ')
     r = c.post('/undo'); assert o['text'] in part(r.text, 'article') and not s.rows()
     r = c.post('/skip', data=dict(index=o['index'])); assert o['text'] not in part(r.text, 'article') and not s.rows()

@@ -212,7 +212,7 @@ def test_people_are_compared_on_random_texts(start):
     assert both.same[0]==pytest.approx((common.label_x=='cold').mean()) and both.kappa[0]<.1
     assert f'anna and bo: the same label for {both.same[0]:.0%} of {len(common)} texts' in str(s)
     table = s.table().set_index('text').label
-    assert table.index.is_unique and (table[common.text]=='cold').all() and 'texts have two labels' in str(s)
+    assert table.index.is_unique and (table[common.text]=='cold').all() and 'texts with two labels' in str(s)
 
 def test_kappa_of_a_small_table(start):
     "Nine texts of ten alike, one class in half of them: (.9 - .5)/(1 - .5)"

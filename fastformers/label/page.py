@@ -65,8 +65,8 @@ def _action(name, key, words, **kw):
 
 def classes(labels, many):
     "Make a button for each class, with keys for the first nine"
-    keys = [*map(str, range(1, 10))]+['']*len(labels)
-    rows = [(o, '0' if o==none else k) for o,k in zip([o for o in labels if o!=none]+[none], keys if none not in labels[:9] else keys)]
+    rows = [*zip([o for o in labels if o!=none], [*map(str, range(1, 10))]+['']*len(labels))]
+    rows.insert(0 if many else len(rows), (none, '0'))
     return Div(*(Button(*([Kbd(k), ' '] if k else []), visible(o), name='label', value=o, data_key=k or None) for o,k in rows), cls='classes many' if many else 'classes')
 
 def text_part(o):
@@ -125,16 +125,16 @@ h1, h2, p, dd { margin: 0 } #said, #found, footer, dt, label { color: var(--dim)
 #text { font-size: 1.35rem; line-height: 1.4; padding: 1rem 1.2rem; margin-bottom: 1rem; max-height: 45vh; overflow: auto; white-space: pre-wrap;
   background: var(--soft); border-left: 4px solid var(--mark); border-radius: 4px; unicode-bidi: isolate }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0 1rem; margin: 0 0 1rem }
-label { display: block; margin-top: .6rem; font-size: .9rem } #search, #note, progress { width: 100% } #found { min-height: 1.5em; margin-top: .4rem }
+label { display: block; margin-top: .6rem; font-size: .9rem } #search, #note, progress { width: 100% } #found { min-height: 1.3em; margin-top: .3rem; font-size: .85rem }
 input, button { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--line); border-radius: 6px; padding: .45rem .7rem;
   max-width: 100% }
 button { text-align: left; cursor: pointer } button:hover, button.first { border-color: var(--mark) } button.first { box-shadow: 0 0 0 1px var(--mark) }
 :focus-visible { outline: 3px solid var(--mark); outline-offset: 2px } #text:focus { outline: 1px solid var(--line) }
 kbd { font: .85em ui-monospace, monospace; border: 1px solid var(--line); border-radius: 4px; padding: 0 .35em; background: var(--soft); color: var(--ink) }
-.classes { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem; margin: .6rem 0 }
+.classes { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .5rem; margin: .6rem 0 }
 .classes button { display: flex; gap: .5em; align-items: baseline }
 .many { grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .3rem; font-size: .92rem; max-height: 38vh; overflow: auto; padding: 4px }
-.more { display: flex; flex-wrap: wrap; gap: .6rem; align-items: end; margin-top: 1rem }
+.more, .more form { display: flex; flex-wrap: wrap; gap: .6rem; align-items: end } .more { margin-top: 1rem } .more label { width: 100%; margin: 0 0 -.4rem }
 aside { border-left: 1px solid var(--line); padding-left: 1.5rem } aside ul { padding-left: 1.1rem; margin: .6rem 0 1rem } aside li { margin: .25rem 0 } .stop { font-weight: bold; color: var(--mark) }
 #train { background: var(--mark); color: var(--on); border-color: var(--mark) } footer { margin-top: 2rem; font-size: .85rem }
 pre { overflow: auto; max-height: 24rem; font-size: .78rem; background: var(--soft); padding: .6rem } .empty { font-size: 1.2rem; padding: 2rem 0 }

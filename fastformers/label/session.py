@@ -304,7 +304,7 @@ def _batch(self:LabelSession, df, now, how):
     rng,t = np.random.default_rng([self.seed, len(df)]),self.text_col
     rows = pd.DataFrame(self.file.rows, columns=self.file.columns)
     aside = {o['text'] for o in [*self.queue]} | {o[t] for o in self.skips.rows if o['by']==self.by}
-    common = pd.unique(rows[rows.audit.map(_true).astype(bool) & ~rows[t].isin({*rows[t][rows.by==self.by]} | aside) & rows[t].isin([*self.at])][t])
+    common = pd.unique(rows[rows.audit.map(_true).astype(bool) & ~rows[t].isin({*rows[t][rows.by==self.by]} | aside) & rows[t].map(lambda o: o in self.at).astype(bool)][t])
     common = pd.DataFrame({'text':common, 'why':'random, labelled by another person too', 'audit':True, 'index':np.array([self.at[o] for o in common], int)})
     new = choose_texts(self.pool, self.batch+len(aside), df, **how, seed=self.seed).rename(columns={t:'text'})
     new = new[~new.text.isin(aside)]
@@ -343,14 +343,14 @@ def lines(self:LabelSession)->list: # sentences
     counts = df.label.value_counts()
     few = sorted((int(counts.get(o, 0)),o) for o in self.names if counts.get(o, 0)<5)
     skipped = [_true(o['audit']) for o in self.skips.rows]
-    res = [f"{len(df):,} texts labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
+    res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
     if self.standing: res += str(self.standing).splitlines()
     if few and len(df): res.append('few labels: '+', '.join(f'{o} ({n})' for n,o in few[:6])+(f' and {len(few)-6} more' if len(few)>6 else ''))
-    if any(skipped): res.append(f"{sum(skipped)} random texts set aside: if they were the hard ones, the score is too good")
+    if any(skipped): res.append(f"random texts set aside: {sum(skipped)}; if they were the hard ones, the score is too good")
     for o in self.agreement().itertuples():
         res.append(f"{named(o.a)} and {named(o.b)}: the same label for {o.same:.0%} of {o.texts} texts"+f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa))
     differ = sum(n>1 for n in pd.DataFrame(rows, columns=self.file.columns).groupby(self.text_col).label.nunique())
-    if differ: res.append(f"{differ} texts have two labels: the later one counts")
+    if differ: res.append(f"texts with two labels: {differ}; the later one counts")
     return [*res, *self.file.says.values(), *[f"the next texts could not be chosen: {self.error}"]*bool(self.error)]
 
 @patch

@@ -11,7 +11,7 @@ __all__ = []
 import threading, time
 from html import escape
 from fastcore.basics import patch
-from .session import LabelSession
+from .session import LabelSession, none
 
 # %% ../../nbs/label/05_widget.ipynb #91f17858
 def _html(o): return escape(str(o)).replace('\n', '<br>')
@@ -42,7 +42,7 @@ def show(self:LabelSession):
         side.value,search.value,note.value,name.value = _html(self),'','',''
         labels = now.get('labels', [])
         search.options,search.layout.display = labels,None if len(labels)>10 else 'none'
-        buttons.children = [button(o, label, o) for o in labels[:10]]
+        buttons.children = [button(o, label, o) for o in [o for o in labels if o!=none][:9]+[none]*bool(labels)]
     def watch(training):
         while training.process.poll() is None:
             bar.value = training.share
