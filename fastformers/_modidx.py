@@ -1360,6 +1360,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fastformers.label.page.Guard.refusal': ( 'label/page.html#guard.refusal',
                                                                                   'fastformers/label/page.py'),
                                         'fastformers.label.page._action': ('label/page.html#_action', 'fastformers/label/page.py'),
+                                        'fastformers.label.page.asset': ('label/page.html#asset', 'fastformers/label/page.py'),
                                         'fastformers.label.page.classes': ('label/page.html#classes', 'fastformers/label/page.py'),
                                         'fastformers.label.page.listen': ('label/page.html#listen', 'fastformers/label/page.py'),
                                         'fastformers.label.page.make_app': ('label/page.html#make_app', 'fastformers/label/page.py'),

@@ -51,7 +51,7 @@ def press(page, *keys):
     "Press `keys`, and wait for the answer"
     with page.expect_response(lambda r: r.request.method=='POST') as r:
         for o in keys: page.keyboard.press(o) if len(o)==1 or o in ('Enter','Escape','Control+z') else page.keyboard.type(o)
-    page.wait_for_function('!busy')
+    while page.evaluate('busy'): page.wait_for_timeout(10)
     return r.value.status
 
 def test_an_afternoon(browser, serve, tmp_path):
@@ -74,7 +74,7 @@ def test_an_afternoon(browser, serve, tmp_path):
         page.keyboard.press('m'); page.keyboard.type('not sure, 1 2'); page.keyboard.press('Enter')
         press(page, '1'); assert rows().note[31]=='not sure, 1 2'
         p.send_signal(signal.SIGKILL); p.wait()
-        page.keyboard.press('1'); page.wait_for_function("document.querySelector('#said').textContent.includes('has ended')")
+        page.keyboard.press('1'); page.locator('#said', has_text='has ended').wait_for()
     assert len(rows())==32
     p,link = serve()
     with tab(browser, link) as page:

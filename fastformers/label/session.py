@@ -34,20 +34,22 @@ def _whole(text):
 
 def _fields(line, sep=','): return next(csv.reader([line], delimiter=sep), [])
 
-def read_rows(path, needed)->tuple: # DataFrame of strings, what of the file is no whole row, must it be written anew?
-    "Read the csv file `path`, which has the columns `needed`"
+def read_rows(path, columns, needed)->tuple: # (rows as dicts of strings, columns, what is no whole row, write the file anew?)
+    "Read the csv file `path`, which has the columns `needed`, and gets the other `columns`"
     try: text = path.read_bytes().decode()
     except UnicodeDecodeError as e: raise ValueError(f"{path} is not UTF-8 ({e}); save it as 'CSV UTF-8'") from None
     whole,torn = _whole(text.removeprefix('\ufeff'))
     head = (whole or torn).partition('\n')[0].rstrip('\r')
     sep = max(',;\t', key=head.count)
-    if torn and whole and torn.count('"')%2==0 and len(_fields(torn, sep))==len(_fields(head, sep)): # an editor's last line
+    if whole and torn.count('"')%2==0 and len(_fields(torn, sep))==len(_fields(head, sep)): # an editor's last line
         whole,torn = f'{whole}{torn}\n',''
     if lost := [o for o in needed if o not in _fields(head, sep)]:
         raise ValueError(f"{path} has no column {lost[0]!r}, so it holds no labels of a session; choose another output")
-    try: df = pd.read_csv(io.StringIO(whole or head, newline=''), sep=sep, dtype=str, keep_default_na=False).fillna('')
+    try: df = pd.read_csv(io.StringIO(whole or head, newline=''), sep=sep, dtype=str, keep_default_na=False)
     except pd.errors.ParserError as e: raise ValueError(f"{path}: {str(e).strip()}") from None
-    return df, torn, whole!=text or sep!=','
+    names = [*df, *(o for o in columns if o not in df)]
+    rows = df.reindex(columns=names).fillna('').to_dict('records')
+    return rows, names, torn, whole!=text or sep!=',' or len(names)>df.shape[1]
 
 # %% ../../nbs/label/03_session.ipynb #bd52d833
 class LabelFile:
@@ -61,7 +63,6 @@ class LabelFile:
         self.read()
 
     def lock_of(self, name): return FileLock(self.path.with_name(f'.{self.path.name}.{name}'), timeout=10)
-
     def say(self, what, text):
         self.says[what] = text
         _log.warning(text)
@@ -76,12 +77,10 @@ class LabelFile:
             if self._state()==self.state: return self.rows
             old,rows,torn = self.rows,[],''
             if self._state():
-                df,torn,self.stale = read_rows(self.path, self.needed)
-                more = [o for o in self.columns if o not in df]
-                self.columns,self.stale = [*df, *more],self.stale or bool(more)
-                rows = df.reindex(columns=self.columns, fill_value='').to_dict('records')
+                rows,self.columns,torn,self.stale = read_rows(self.path, self.columns, self.needed)
+            changed = f"{self.path} was changed by somebody else: {len(old)} rows became {len(rows)}"
             if torn: self.say('torn', f"the last row of {self.path} was cut off and is left out: {torn[:80]!r}")
-            if self.state: self.says['changed'] = f"{self.path} was changed by somebody else: {len(old)} rows became {len(rows)}"
+            if self.state: self.says['changed'] = changed
             self.rows,self.state = rows,self._state()
             return rows
 
@@ -118,7 +117,10 @@ class LabelFile:
 none = 'none of these' # the class of texts that fit no class
 own = ['label','audit','by','note','time'] # columns of the file of labels
 
-def _clean(o): return '' if o is None or o!=o else re.sub('\r\n?', '\n', str(o)).replace('\0', '').encode('utf-8', 'backslashreplace').decode()
+def _clean(o):
+    "Write `o` as text that a csv file gives back as it is"
+    text = '' if o is None or o!=o else str(o).encode('utf-8', 'backslashreplace').decode() # of lone surrogates
+    return re.sub('\r\n?', '\n', text).replace('\0', '')
 
 def _line(o): return ' '.join(_clean(o).split())
 
@@ -150,7 +152,8 @@ class LabelSession:
         worth=.005, # Stop where 100 labels more would bring less
         seed=42
     ):
-        self.names,self.text_col,self.by,self.arch = {_line(k):v for k,v in read_names(names).items()},text_col,by,arch
+        self.names = {_line(k):v for k,v in read_names(names).items()}
+        self.text_col,self.by,self.arch = text_col,by,arch
         self.batch,self.target,self.worth,self.seed = batch,target,worth,seed
         if not self.names: raise ValueError("`names` is empty; expected the names of the classes")
         if target is not None and not 0<target<=1: raise ValueError(f"`target` is a share such as .9, got {target}")
@@ -173,10 +176,11 @@ class LabelSession:
         check_columns(df, **{'text_col':self.text_col, 'label_col':'label'})
         known = {(o[self.text_col],o['by']) for o in self.rows()}
         new = [{k:_clean(v) for k,v in o.items()} for o in df.to_dict('records')]
-        new = [o|dict(label=_line(o['label']), by=o.get('by') or 'earlier', audit=_true(o.get('audit'))) for o in new if o['label']]
+        new = [o|dict(label=_line(o['label']), by=o.get('by') or 'earlier', audit=_true(o.get('audit')))
+               for o in new if o['label']]
         if odd := sorted({o['label'] for o in new}-{*self.labels}):
-            raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}{did_you_mean(odd[0], self.labels)}; "
-                             f"classes are {', '.join(self.labels[:20])}")
+            raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}"
+                             f"{did_you_mean(odd[0], self.labels)}; classes are {', '.join(self.labels[:20])}")
         self.file.add(*(o for o in new if (o[self.text_col],o['by']) not in known))
 
     def rows(self)->list: # dicts of strings
@@ -214,9 +218,10 @@ def label(self:LabelSession, index, label, note=''):
     "Write the `label` of the text `index` to the disk, and return why the text was chosen"
     with self._lock:
         item = self._offered(index)
-        if label not in self.labels: raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; add it by `add_class`")
-        row = self.pool.loc[item['index']].to_dict() | dict(label=label, audit=item['audit'], by=self.by, note=_clean(note), time=_now())
-        self.file.add(row)
+        if label not in self.labels:
+            raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; add it by `add_class`")
+        own = dict(label=label, audit=item['audit'], by=self.by, note=_clean(note), time=_now())
+        self.file.add(self.pool.loc[item['index']].to_dict() | own)
         self.queue.remove(item)
     self._refill()
     return item['why']
@@ -234,12 +239,13 @@ def skip(self:LabelSession, index):
 def undo(self:LabelSession)->str: # the text, which is offered again
     "Take back your own last label, or text set aside"
     with self._lock:
-        mine = [(o['time'],i,f,o) for i,f in enumerate((self.file, self.skips)) for o in f.read() if o['by']==self.by and o['time']]
+        mine = [(f,o) for f in (self.file, self.skips) for o in f.read() if o['by']==self.by and o['time']]
         if not mine: raise ValueError("there is no label of yours to take back")
-        *_,file,row = max(mine, key=lambda o: o[:2])
+        file,row = max(mine, key=lambda o: o[1]['time'])
         file.remove(row)
-        text,audit = row[self.text_col],_true(row['audit'])
-        if text in self.at: self.queue.insert(0, dict(index=self.at[text], text=text, audit=audit, why='taken back', order=None))
+        text = row[self.text_col]
+        item = dict(index=self.at.get(text), text=text, audit=_true(row['audit']), why='taken back', order=None)
+        if text in self.at: self.queue.insert(0, item)
         return text
 
 @patch
@@ -261,7 +267,8 @@ def _offered(self:LabelSession, index):
 def _show(self:LabelSession, item):
     order = item['order'] or []
     labels = [*(o for o in order if o in self.labels), *(o for o in self.labels if o not in order)]
-    return dict(index=item['index'], text=item['text'], context={k:v for k in self.context if (v := self.pool[k][item['index']])}, labels=labels)
+    context = {k:v for k in self.context if (v := self.pool[k][item['index']])}
+    return dict(index=item['index'], text=item['text'], context=context, labels=labels)
 
 # %% ../../nbs/label/03_session.ipynb #12df59f1
 @patch
@@ -298,20 +305,23 @@ def _learn(self:LabelSession):
         _log.exception('the next texts could not be chosen')
         with self._lock: self.error,self._learned = e,None
 
+# %% ../../nbs/label/03_session.ipynb #681e525b
 @patch
 def _batch(self:LabelSession, df, now, how):
     "Choose a batch, a quarter of it random, of which those come first that others have labelled"
     rng,t = np.random.default_rng([self.seed, len(df)]),self.text_col
     rows = pd.DataFrame(self.file.rows, columns=self.file.columns)
     aside = {o['text'] for o in [*self.queue]} | {o[t] for o in self.skips.rows if o['by']==self.by}
-    common = pd.unique(rows[rows.audit.map(_true).astype(bool) & ~rows[t].isin({*rows[t][rows.by==self.by]} | aside) & rows[t].map(lambda o: o in self.at).astype(bool)][t])
-    common = pd.DataFrame({'text':common, 'why':'random, labelled by another person too', 'audit':True, 'index':np.array([self.at[o] for o in common], int)})
+    seen = {*rows[t][rows.by==self.by]} | aside
+    common = [o for o in rows[t][rows.audit.map(_true).astype(bool)].unique() if o in self.at and o not in seen]
+    common = pd.DataFrame({'text':common, 'why':'random, labelled by another person too', 'audit':True,
+                           'index':np.array([self.at[o] for o in common], int)})
     new = choose_texts(self.pool, self.batch+len(aside), df, **how, seed=self.seed).rename(columns={t:'text'})
     new = new[~new.text.isin(aside)]
     audit = pd.concat([common.sample(frac=1, random_state=rng), new[new.audit]])[:self.batch//4]
     new = pd.concat([audit, new[~new.audit][:self.batch-len(audit)]]).sample(frac=1, random_state=rng).to_dict('records')
     found = now.probabilities([o['text'] for o in new]) if new and len(self.names)>9 else None
-    for i,o in enumerate(new):
+    for i,o in enumerate(new): # random texts, and a third of the others, show the classes as they were given
         plain = found is None or o['audit'] or rng.random()<1/3
         o['order'] = None if plain else [found[0][j] for j in np.argsort(-found[1][i])]
     return new
@@ -326,14 +336,15 @@ def agreement(self:LabelSession)->pd.DataFrame: # a row for each two people: a, 
     wide = df.pivot(index=self.text_col, columns='by', values='label')
     for a,b in combinations(wide, 2):
         x,y = wide[[a,b]].dropna().to_numpy().T
-        if len(x): res.append((a, b, len(x), (x==y).mean(), cohen_kappa_score(x, y) if len({*x,*y})>1 else np.nan))
+        kappa = cohen_kappa_score(x, y) if len({*x,*y})>1 else np.nan
+        if len(x): res.append((a, b, len(x), (x==y).mean(), kappa))
     return pd.DataFrame(res, columns=['a','b','texts','same','kappa'])
 
 @patch
 def texts_a_minute(self:LabelSession)->float: # NaN before five labels
     "Return the usual pace of this person, pauses left out"
-    times = pd.to_datetime([o['time'] for o in self.file.rows if o['by']==self.by and o['time']][-21:], utc=True, errors='coerce')
-    gaps = times.to_series().diff().dt.total_seconds().dropna()
+    times = [o['time'] for o in self.file.rows if o['by']==self.by and o['time']][-21:]
+    gaps = pd.to_datetime(times, utc=True, errors='coerce').to_series().diff().dt.total_seconds().dropna()
     return 60/max(gaps.median(), .1) if len(gaps)>=4 else np.nan
 
 @patch
@@ -341,17 +352,19 @@ def lines(self:LabelSession)->list: # sentences
     "Say how many labels there are, how good they make a classifier, and what to be careful with"
     rows,df,pace,named = self.rows(),self.table(),self.texts_a_minute(),lambda o: o or 'you'
     counts = df.label.value_counts()
-    few = sorted((int(counts.get(o, 0)),o) for o in self.names if counts.get(o, 0)<5)
+    few = [f'{o} ({n})' for n,o in sorted((int(counts.get(o, 0)),o) for o in self.names) if n<5]
     skipped = [_true(o['audit']) for o in self.skips.rows]
     res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
     if self.standing: res += str(self.standing).splitlines()
-    if few and len(df): res.append('few labels: '+', '.join(f'{o} ({n})' for n,o in few[:6])+(f' and {len(few)-6} more' if len(few)>6 else ''))
+    if few and len(df): res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
     if any(skipped): res.append(f"random texts set aside: {sum(skipped)}; if they were the hard ones, the score is too good")
     for o in self.agreement().itertuples():
-        res.append(f"{named(o.a)} and {named(o.b)}: the same label for {o.same:.0%} of {o.texts} texts"+f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa))
+        kappa = f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa)
+        res.append(f"{named(o.a)} and {named(o.b)}: the same label for {o.same:.0%} of {o.texts} texts{kappa}")
     differ = sum(n>1 for n in pd.DataFrame(rows, columns=self.file.columns).groupby(self.text_col).label.nunique())
     if differ: res.append(f"texts with two labels: {differ}; the later one counts")
-    return [*res, *self.file.says.values(), *[f"the next texts could not be chosen: {self.error}"]*bool(self.error)]
+    if self.error: res.append(f"the next texts could not be chosen: {self.error}")
+    return [*res, *self.file.says.values()]
 
 @patch
 def __str__(self:LabelSession): return '\n'.join(self.lines())
@@ -392,8 +405,10 @@ def train(self:LabelSession)->Training:
     df,path = self.table(),self.file.path
     if df.label.nunique()<2: raise ValueError("a classifier needs labels of two classes or more")
     if self.training and not self.training.verdict: raise ValueError("the training still runs")
-    if len(df)<len(self.rows()): write_text(path := path.with_suffix('.table.csv'), df.to_csv(index=False)) # one row a text
-    names = [o for o in self.labels if o!=none or none in {*df.label}] # a class without a label is known by its name
+    if len(df)<len(self.rows()): # one row a text
+        path = path.with_suffix('.table.csv')
+        write_text(path, df.to_csv(index=False))
+    names = [o for o in self.labels if o!=none or none in {*df.label}] # a class without a text is known by its name
     more = [] if any(',' in o for o in names) else ['--labels', ','.join(names)]
     self.training = Training(['classify', path, '--text-col', self.text_col, '--arch', self.arch, *more,
                               '--output', self.file.path.with_suffix(''), '--force'])
