@@ -74,6 +74,68 @@ def run(args):
                                         classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
                         table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed)
 
+def simulated(x, y, n, batch, rng):
+    "A session on vectors and labels: positions in the order of labelling, is each a random row?"
+    from fastformers.label.choose_texts import choose_rows
+    order,at,audit = rng.permutation(len(x)),[],[]
+    reserve,rest = order[:len(x)//4],order[len(x)//4:]
+    while len(at)<n:
+        free = rest[~np.isin(rest, at)]
+        k,a = min(batch, n-len(at)),(len(at)+min(batch, n-len(at)))//4-len(at)//4
+        new = [*reserve[sum(audit):sum(audit)+a], *free[[*choose_rows(x[free], y[at].tolist(), x[at], {}, k-a)]]]
+        mix = rng.permutation(len(new))
+        audit += (mix<a).tolist()
+        at += [new[i] for i in mix]
+    return np.array(at), np.array(audit)
+
+def audit(args, n=200, more=100, sessions=25):
+    "Does the interval of the random rows hold the accuracy on all other texts, and how far is the forecast from what 100 more labels brought?"
+    from fastformers.label.forecast import forecast, learning_curve
+    from fastformers.label.vectors import TextVectors, fit_vectors
+    from fastformers.stats import wilson
+    table = Table(results/'label', part='development', **circumstances(args)['versions'])
+    for part in range(args.parts):
+        for name in (args.sets.split(';') if args.sets else ('domains','trec','agnews','sst2','domains, skewed')):
+            def make():
+                found = []
+                for seed in range(part*sessions, (part+1)*sessions):
+                    pool = pool_of(data[name][2]()[0], seed, 'skewed' in name, 4000)
+                    x,y = TextVectors()(pool.text.tolist()).astype(np.float32),pool.label.to_numpy(object)
+                    at,is_audit = simulated(x, y, n+more, 25, np.random.default_rng(seed))
+                    rest = np.setdiff1d(np.arange(len(x)), at)
+                    true = [(fit_vectors(x[at[:k]], y[at[:k]].tolist())(x[rest])==y[rest]).mean() for k in (n, n+more)]
+                    sizes,right = learning_curve(x[at[:n]], y[at[:n]].tolist(), is_audit[:n])
+                    k = right[:,-1].sum()
+                    low,high = wilson(k, len(right))
+                    gain,a,b = forecast(sizes, right, more)
+                    found.append((low<=true[0]<=high, k/len(right)-true[0], gain-(true[1]-true[0]), a<=true[1]-true[0]<=b))
+                held,bias,error,inside = map(np.array, zip(*found))
+                return dict(covered=int(held.sum()), sessions=sessions, bias=round(float(bias.mean()), 4), within=int((abs(error)<=.02).sum()), forecast_bias=round(float(error.mean()), 4),
+                            inside=int(inside.sum()), commit=commit, processor=processor())
+            table.get(make, 'covered', what='audit', set=name, labels=n, draw=part)
+
+def step(args):
+    "CPU seconds of a step of a session with 10,000 texts, whose vectors are there"
+    from fastformers.label.choose_texts import choose_texts
+    from fastformers.label.forecast import standing
+    from fastformers.label.vectors import TextVectors
+    table = Table(results/'label', part='development', **circumstances(args)['versions'])
+    pool = pool_of(clinc()[0], 1, False)
+    start = time.process_time()
+    TextVectors()(pool.text.tolist())
+    print(f'vectors of {len(pool):,} texts: {time.process_time()-start:.0f} CPU s (0 if they were there)')
+    for n in (25,100,300):
+        rows = pool.sample(n, random_state=1).assign(audit=np.arange(n)%4==0)
+        def make():
+            spent = []
+            for _ in range(3):
+                start = time.process_time()
+                choose_texts(pool.text, 25, rows)
+                standing(rows)
+                spent.append(time.process_time()-start)
+            return dict(cpu_seconds=round(float(np.median(spent)), 2), commit=commit, processor=processor())
+        table.get(make, 'cpu_seconds', what='step', set='domains', labels=n)
+
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'label'/'rows.jsonl').read_text().splitlines())
     rows = rows[rows.part==('test' if args.final else 'development')]
@@ -85,15 +147,22 @@ def table(args):
         print(f"| {name} | {n:g} | {way} | {len(p)} | {mean('drawn')} | {mean('chosen')} | {mean('chosen, names')} | "
               f"{f'{both.mean():+.1f} ({both.min():+.1f} to {both.max():+.1f})' if len(both) else ''} |")
 
+    print('\n| set | sessions | interval holds the truth | score - truth, points | forecast within 2 points | its mean error, points | its interval holds the gain |\n|---|---|---|---|---|---|---|')
+    for name,o in [*rows[rows.what=='audit'].groupby('set', sort=False), *[('all', rows[rows.what=='audit'])]*('audit' in rows.what.values)]:
+        n = o.sessions.sum()
+        print(f'| {name} | {n:.0f} | {o.covered.sum()/n:.1%} | {100*o.bias.mean():+.1f} | {o.within.sum()/n:.0%} | {100*o.forecast_bias.mean():+.1f} | {o.inside.sum()/n:.0%} |')
+    for _,o in rows[rows.what=='step'].iterrows(): print(f'\nA step after {o.labels:g} labels: {o.cpu_seconds} CPU s')
+
 if __name__=='__main__':
     p = parser(__doc__)
     p.add_argument('do', choices=('run','audit','step','table'))
     p.add_argument('--draws', default='1')
     p.add_argument('--sets', default='', help='with ; between them')
     p.add_argument('--arms', default='drawn;chosen;chosen, names', help='with ; between them')
+    p.add_argument('--parts', type=int, default=8, help='of `audit`, 25 sessions a set each')
     p.add_argument('--full-only', action='store_true', help='only the largest number of labels')
     args = p.parse_args()
     if args.do!='table':
         quiet()
         logging.disable(logging.INFO)
-    dict(run=run, table=table)[args.do](args)
+    dict(run=run, audit=audit, step=step, table=table)[args.do](args)

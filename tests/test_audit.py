@@ -39,3 +39,11 @@ def test_audit_and_is_valid_are_one_too_many(df, arch, door):
     doors = held | dict(fine_tune_classifier=fine_tune_classifier, leaderboard=lambda df,arch: leaderboard(df, archs=[arch]),
                         ulmfit=lambda df,arch: ulmfit(df, arch=arch))
     with pytest.raises(ValueError, match='`is_valid` and `audit`'): doors[door](both, arch)
+
+def test_chosen_rows_without_random_ones_are_warned_of(df, tmp_path, caplog):
+    from fastformers.ulmfit.recipe import Recipe, read_data
+    (new := df.drop(columns='audit')).to_csv(tmp_path/'chosen.csv', index=False)
+    df.to_csv(tmp_path/'audit.csv', index=False)
+    for name,chosen,n in (('chosen',True,1), ('chosen',False,1), ('audit',True,1)):
+        read_data(Recipe().replace(data=dict(source=str(tmp_path/f'{name}.csv'), chosen=chosen)))
+        assert sum('chose to label' in o.message for o in caplog.records)==n

@@ -12,6 +12,7 @@ __all__ = ['Setting', 'section_types', 'RunConfig', 'DataConfig', 'ModelConfig',
            'read_data', 'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
+import logging
 from collections import namedtuple
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, fields, replace
@@ -70,8 +71,9 @@ class DataConfig:
     text_col:str = 'text'
     # Column of the labels, or several separated by commas: columns of 0 and 1, or the answer and where it starts
     label_col:str = 'label'
-    # Column that is true for validation rows; blank: is_valid if there is one, else 20 % are drawn
+    # Column that is true for validation rows; blank: is_valid or audit if there is one, else 20 % are drawn
     valid_col:str|None = None
+    chosen:bool = False # Were rows chosen to be labelled, not drawn at random? Then only a column audit has honest held-out rows
     group_col:str|None = None # Column of groups, such as customers, whose rows are held out together
     # More texts, without labels: a file or folder as above, a txt file with one text per line, or intents
     unlabelled:str|None = None
@@ -359,6 +361,9 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
     if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
+    if d.chosen and not d.valid_col and 'audit' not in df:
+        logging.getLogger(__name__).warning("rows that somebody chose to label are easier or harder than the rest, so held-out ones among them say little about other texts; "
+            "label some that are drawn at random too, and mark these in a column `audit`")
     more,general = read(d.unlabelled, d.unlabelled_rows, **text),read(d.general, **text)
     return df, more, general, read(d.test, split='test', **cols)
 
