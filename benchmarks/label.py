@@ -62,7 +62,7 @@ def run(args):
                 if how=='drawn': return pool.sample(n, random_state=seed)
                 if how not in made: made[how] = session(pool, max(n, data[name][0]), batch, seed, names if 'names' in how else None)
                 return made[how][:n]
-            for way in ('frozen probe','as typed'):
+            for way in args.ways.split(';'):
                 for how in args.arms.split(';'):
                     given = names if 'names' in how else None
                     for k in [o for o in milestones if o<n]*(way=='frozen probe')+[n]+[2*n]*(how=='drawn' and name=='intents'):
@@ -81,8 +81,9 @@ def simulated(x, y, n, batch, rng):
     reserve,rest = order[:len(x)//4],order[len(x)//4:]
     while len(at)<n:
         free = rest[~np.isin(rest, at)]
+        chosen = np.array(at, int)[~np.array(audit, bool)]
         k,a = min(batch, n-len(at)),(len(at)+min(batch, n-len(at)))//4-len(at)//4
-        new = [*reserve[sum(audit):sum(audit)+a], *free[[*choose_rows(x[free], y[at].tolist(), x[at], {}, k-a)]]]
+        new = [*reserve[sum(audit):sum(audit)+a], *free[[*choose_rows(x[free], y[chosen].tolist(), x[chosen], {}, k-a)]]]
         mix = rng.permutation(len(new))
         audit += (mix<a).tolist()
         at += [new[i] for i in mix]
@@ -159,6 +160,7 @@ if __name__=='__main__':
     p.add_argument('--draws', default='1')
     p.add_argument('--sets', default='', help='with ; between them')
     p.add_argument('--arms', default='drawn;chosen;chosen, names', help='with ; between them')
+    p.add_argument('--ways', default='frozen probe;as typed', help='with ; between them')
     p.add_argument('--parts', type=int, default=8, help='of `audit`, 25 sessions a set each')
     p.add_argument('--full-only', action='store_true', help='only the largest number of labels')
     args = p.parse_args()

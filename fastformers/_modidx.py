@@ -1330,6 +1330,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'fastformers/label/choose_texts.py'),
                                                 'fastformers.label.choose_texts.cover': ( 'label/choose_texts.html#cover',
                                                                                           'fastformers/label/choose_texts.py'),
+                                                'fastformers.label.choose_texts.is_audit': ( 'label/choose_texts.html#is_audit',
+                                                                                             'fastformers/label/choose_texts.py'),
                                                 'fastformers.label.choose_texts.labelled': ( 'label/choose_texts.html#labelled',
                                                                                              'fastformers/label/choose_texts.py'),
                                                 'fastformers.label.choose_texts.order_of': ( 'label/choose_texts.html#order_of',

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np, pandas as pd
 from scipy.stats import binomtest
 from ..inference.names import read_names
-from .choose_texts import labelled
+from .choose_texts import is_audit, labelled
 from .vectors import TextVectors, fit_vectors
 from ..stats import fmt_range, wilson
 
@@ -98,7 +98,7 @@ def standing(
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more would bring"
     labels,texts = labelled(df, text_col, label_col)
-    audit = df.loc[df[label_col].notna(),'audit'].fillna(False).astype(bool).to_numpy() if len(labels) and 'audit' in df else np.zeros(len(labels), bool)
+    audit = is_audit(df[df[label_col].notna()]) if len(labels) else np.zeros(0, bool)
     vectors,names = TextVectors(arch),read_names(names) if names is not None else {}
     x,called = vectors(texts).astype(np.float32),dict(zip(names, vectors([*names.values()])))
     res = Standing(len(labels), int(audit.sum()), dict(Counter(labels)), clf=fit_vectors(x, labels, called), vectors=vectors)
