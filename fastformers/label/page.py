@@ -11,6 +11,7 @@ __all__ = ['longest', 'Guard', 'visible', 'classes', 'text_part', 'training_part
 
 # %% ../../nbs/label/04_page.ipynb #4ad25f38
 import os, re, secrets, socket
+from contextlib import suppress
 from importlib import resources
 import uvicorn
 from fasthtml.components import Article, Aside, Body, Button, Dd, Div, Dl, Dt, Footer, Form, H1, H2, Head, Header, Html, Input, Kbd
@@ -38,11 +39,13 @@ class Guard:
         "Return status and sentence of what is wrong with the request `r`, or None"
         host,size = r.headers.get('host', ''),r.headers.get('content-length', '')
         if host not in (f'127.0.0.1:{self.port}', f'localhost:{self.port}'): return 403, 'This page is at 127.0.0.1 alone.'
-        if not (self._has_token(r.cookies.get(self.cookie)) or r.method=='GET' and self._has_token(r.query_params.get('token'))):
+        linked = r.method=='GET' and self._has_token(r.query_params.get('token'))
+        if not (linked or self._has_token(r.cookies.get(self.cookie))):
             return 403, 'Open the page by the link that the command printed.'
         if r.method in ('GET','HEAD'): return
         if r.headers.get('origin')!=f'http://{host}': return 403, 'This request comes from another page.'
-        if not re.fullmatch(r'\d{1,9}', size) or 'transfer-encoding' in r.headers: return 411, 'The length of the request is missing.'
+        if not re.fullmatch(r'\d{1,9}', size) or 'transfer-encoding' in r.headers:
+            return 411, 'The length of the request is missing.'
         if int(size)>longest: return 413, f'The request is longer than {longest:,} bytes.'
 
     async def __call__(self, scope, receive, send):
@@ -61,27 +64,30 @@ class Guard:
 # %% ../../nbs/label/04_page.ipynb #3512869f
 def visible(text): return re.sub(r'[\x00-\x08\x0b-\x1f\x7f]', lambda m: chr(0x2400+ord(m[0]) if m[0]<' ' else 0x2421), text)
 
-def _action(name, key, words, **kw):
-    return Form(Button(Kbd(key), ' ', words, id=name, **kw), method='post', action=f'/{name}')
+def _post(action, *parts, **kw): return Form(*parts, method='post', action=action, **kw)
+def _field(id, words, **kw): return Label(words, fr=id), Input(id=id, autocomplete='off', **kw)
+def _undo(): return _post('/undo', Button(Kbd('u'), ' Undo', id='undo'))
 
 def classes(labels, many):
     "Make a button for each class, with keys for the first nine"
     rows = [*zip([o for o in labels if o!=none], [*map(str, range(1, 10))]+['']*len(labels))]
     rows.insert(0 if many else len(rows), (none, '0'))
-    return Div(*(Button(*([Kbd(k), ' '] if k else []), visible(o), name='label', value=o, data_key=k or None) for o,k in rows), cls='classes many' if many else 'classes')
+    def button(o, key):
+        return Button(*[Kbd(key), ' '][:2*bool(key)], visible(o), name='label', value=o, data_key=key or None)
+    return Div(*(button(*o) for o in rows), cls='classes many' if many else 'classes')
 
 def text_part(o):
     "Show the text `o` of a session with its classes"
-    context = Dl(*(part for k,v in o['context'].items() for part in (Dt(visible(k)), Dd(visible(v), dir='auto'))))
-    many = len(o['labels'])>10
-    search = (Label('Search a class', fr='search'), Input(id='search', type='search', autocomplete='off', placeholder='type a few letters, Enter takes the first'),
-              P(id='found', role='status')) if many else ()
-    index = Input(type='hidden', name='index', value=o['index'])
-    return Main(Article(visible(o['text']), id='text', tabindex=0, dir='auto', aria_label='Text to label'), context if o['context'] else '',
-        Form(Button(disabled=True, hidden=True), index, *search, classes(o['labels'], many),
-             Label('Note', fr='note'), Input(id='note', name='note', autocomplete='off', maxlength=1000), method='post', action='/label', id='form'),
-        Div(_action('undo', 'u', 'Undo'), Form(Button(Kbd('s'), ' Set aside', id='skip'), Input(type='hidden', name='index', value=o['index']), method='post', action='/skip'),
-            Form(Label('New class', fr='name'), Input(id='name', name='name', autocomplete='off', maxlength=200), Button('Add'), method='post', action='/add'), cls='more'))
+    context = [part for k,v in o['context'].items() for part in (Dt(visible(k)), Dd(visible(v), dir='auto'))]
+    many,index = len(o['labels'])>10,Input(type='hidden', name='index', value=o['index'])
+    hint = 'type a few letters, Enter takes the first'
+    search = *_field('search', 'Search a class', type='search', placeholder=hint), P(id='found', role='status')
+    note,name = (_field(k, v, name=k, maxlength=200) for k,v in (('note','Note'), ('name','New class')))
+    skip = _post('/skip', Button(Kbd('s'), ' Set aside', id='skip'), index)
+    return Main(Article(visible(o['text']), id='text', tabindex=0, dir='auto', aria_label='Text to label'),
+        Dl(*context) if context else '',
+        _post('/label', Button(disabled=True, hidden=True), index, *(search if many else ()), classes(o['labels'], many), *note, id='form'),
+        Div(_undo(), skip, _post('/add', *name, Button('Add')), cls='more'))
 
 # %% ../../nbs/label/04_page.ipynb #123143f4
 def training_part(session):
@@ -89,14 +95,15 @@ def training_part(session):
     t = session.training
     if t and not t.verdict:
         return P('Training: ', t.stage, id='stage'), Progress(value=f'{t.share:.2f}', max=1, aria_labelledby='stage')
-    button = Form(Button('Train a classifier', id='train'), method='post', action='/train')
+    button = _post('/train', Button('Train a classifier', id='train'))
     return (button, Pre(t.verdict, tabindex=0, aria_label='Verdict')) if t else (button,)
 
 def side_part(session):
     "Show how many labels there are, what they are worth, and the training"
     (first,*rest),stop = session.lines(),session.standing and session.standing.stop
-    running = session.training and not session.training.verdict
-    return Aside(H2(first), Ul(*(Li(visible(o), cls='stop' if o==stop else None) for o in rest)), *training_part(session), data_poll='1' if running else None, aria_label='Where we are')
+    lines = Ul(*(Li(visible(o), cls='stop' if o==stop else None) for o in rest))
+    poll = '1' if session.training and not session.training.verdict else None
+    return Aside(H2(first), lines, *training_part(session), data_poll=poll, aria_label='Where we are')
 
 def whole_page(session, said=''):
     "Show the text to label now, the side, and what was `said` about the last action"
@@ -104,11 +111,12 @@ def whole_page(session, said=''):
     except Exception as e: o,said = None,f'The next texts could not be chosen: {e}'
     waits = o is None and session.busy
     says = 'The first texts are being chosen …' if waits else 'There is no text left to label.'
-    main = text_part(o) if o else Main(P(says, cls='empty'), _action('undo', 'u', 'Undo'), data_poll='1' if waits else None)
-    head = Head(Meta(charset='utf-8'), Meta(name='viewport', content='width=device-width, initial-scale=1'), Title(f'Label · {session.file.path.name}'),
+    main = text_part(o) if o else Main(P(says, cls='empty'), _undo(), data_poll='1' if waits else None)
+    name = session.file.path.name
+    head = Head(Meta(charset='utf-8'), Meta(name='viewport', content='width=device-width, initial-scale=1'), Title(f'Label · {name}'),
                 Link(rel='icon', href='data:,'), Link(rel='stylesheet', href='/page.css'), Script(src='/page.js', defer=True))
     keys = Footer(*(part for k,v in _keys.items() for part in (Kbd(k), f' {v}  ')))
-    body = Header(H1(session.file.path.name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
+    body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
     return Html(head, Body(*body), lang='en')
 
 _keys = {'1–9':'class', '0':none, 'u':'undo', 's':'set aside', 'n':'new class', 'm':'note', '/':'search', 'Esc':'leave a field'}
@@ -155,12 +163,16 @@ def make_app(session, token, port)->FastHTML:
 def listen(port)->socket.socket:
     "Take the `port` of this machine, which no other can reach"
     try: return socket.create_server(('127.0.0.1', port))
-    except OSError as e: raise OSError(f"port {port} cannot be used: {os.strerror(e.errno).lower()}; choose another by `port`, such as {port+1}") from None
+    except OSError as e:
+        why = os.strerror(e.errno).lower()
+        raise OSError(f"port {port} cannot be used: {why}; choose another by `port`, such as {port+1}") from None
 
 def serve(session, sock):
     "Print the link of the page of a `session`, and answer on `sock` until the process is stopped"
     port,token = sock.getsockname()[1],secrets.token_urlsafe(24)
-    print(f"Open http://127.0.0.1:{port}/?token={token}\n{session.file.path} has {len(session.rows())} labels; Ctrl+C ends, and the same command goes on.", flush=True)
-    config = uvicorn.Config(make_app(session, token, port), log_level='error', ws='none', lifespan='off', server_header=False)
-    try: uvicorn.Server(config).run(sockets=[sock])
-    except KeyboardInterrupt: print(f"\n{len(session.rows())} labels are in {session.file.path}")
+    print(f"Open http://127.0.0.1:{port}/?token={token}\n{session.file.path} has {len(session.rows())} labels; "
+          "Ctrl+C ends, and the same command goes on.", flush=True)
+    app = make_app(session, token, port)
+    config = uvicorn.Config(app, log_level='error', ws='none', lifespan='off', server_header=False)
+    with suppress(KeyboardInterrupt): uvicorn.Server(config).run(sockets=[sock])
+    print(f"\n{len(session.rows())} labels are in {session.file.path}")
