@@ -13,7 +13,7 @@ from common import *
 from compare import clinc, sets
 from classes import intents
 
-data = {'domains':(300, 25, clinc), 'domains, skewed':(200, 25, clinc), 'intents':(600, 50, intents), 'intents, skewed':(600, 50, intents),
+data = {'domains':(300, 25, clinc), 'domains, skewed':(200, 25, clinc), 'intents':(600, 50, intents), 'intents, skewed':(200, 50, intents),
         'trec':(500, 25, sets['trec'][1]), 'agnews':(300, 25, sets['agnews'][1]), 'sst2':(300, 25, sets['sst2'][1])}
 milestones = 100,200,300,400,500,600,800,1200
 
