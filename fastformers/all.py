@@ -58,6 +58,8 @@ from .ulmfit.run import ulmfit
 from .compare.leaderboard import leaderboard
 from .compare.curve import label_curve
 from .label.choose_texts import choose_texts
+from .label.forecast import standing
+from .label.widget import LabelSession
 
 # %% ../nbs/11_all.ipynb #06e584ed
 __all__ = [o for o in dir() if not o.startswith('_')]
