@@ -1379,6 +1379,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelFile.__init__': ( 'label/session.html#labelfile.__init__',
                                                                                              'fastformers/label/session.py'),
+                                           'fastformers.label.session.LabelFile._beside': ( 'label/session.html#labelfile._beside',
+                                                                                            'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelFile._put': ( 'label/session.html#labelfile._put',
                                                                                          'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelFile._state': ( 'label/session.html#labelfile._state',

@@ -129,8 +129,18 @@ def test_a_row_that_was_cut_off_is_left_out_and_said(start, torn):
     s = start()
     kept = torn.count(',')==5                               # all but a part of its time
     assert len(s.rows())==3+kept and ('cut off' in str(s))==(not kept)
+    if not kept: assert start.path.with_name('.labels.csv.torn').read_text()==torn
     work(s, 1)
     assert start.path.read_bytes().startswith(whole) and len(rows(start.path))==4+kept
+
+def test_a_bare_quote_of_another_tool_costs_no_row(start):
+    bare = 'text,label\n5" pipe,warm\n'+''.join(f'text {i},cold\n' for i in range(20))
+    start.path.write_text(bare)
+    s = start(); work(s, 1)
+    assert len(rows(start.path))==22 and rows(start.path).text[0]=='5" pipe' and 'cut off' not in str(s)
+    start.path.write_text(bad := bare.replace('5" pipe', '"5 pipe'))
+    with pytest.raises(ValueError, match='line 2: a quote is open'): start()
+    assert start.path.read_text()==bad
 
 def edit(path, df): df.to_csv(path, index=False); os.utime(path, ns=(time.time_ns(),)*2)
 
@@ -271,7 +281,7 @@ def test_small_and_odd_pools_end(start, pool, names, n):
     while o := s.next(): s.label(o['index'], o['labels'][k%2]); k += 1
     assert k==n and s.next() is None and str(s)
 
-@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
+@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='note', texts=pd.DataFrame(dict(note=texts))), 'column of the session'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
 def test_mistakes_are_named_at_the_door(start, kw, match):
     with pytest.raises((ValueError,TypeError), match=match): start(**kw)
     assert not start.path.exists()

@@ -20,6 +20,9 @@ async function poll() {                                   // while texts are cho
   const page = await fetched('/');
   if (page && !busy) show(page, $('main').dataset.poll ? ['main', 'aside'] : ['aside']);  // a half-written note stays
 }
+document.addEventListener('click', e => {                 // the second half of a double click is about the text before
+  if (e.detail > 1 && e.target.closest('button')) e.preventDefault();
+});
 document.addEventListener('submit', async e => {
   e.preventDefault();
   if (busy) return;

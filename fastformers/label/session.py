@@ -26,10 +26,13 @@ from ..text.readers import check_columns
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/label/03_session.ipynb #7d3cb924
-def _whole(text):
-    "Divide the text of a csv file after its last whole row: in an open quote their number is odd"
-    end = len(text)
-    while text.count('"', 0, end)%2 or end and text[end-1]!='\n': end = text.rfind('\n', 0, end-1)+1
+def _whole(text, sep=','):
+    "Split the text of a csv file after its last whole row"
+    field = re.compile(rf'(?:"[^"]*(?:""[^"]*)*"(?!")|(?!"))[^{sep}\n]*[{sep}\n]') # 5" pipe opens no quote
+    at = end = 0
+    while o := field.match(text, at):
+        at = o.end()
+        if text[at-1]=='\n': end = at
     return text[:end], text[end:]
 
 def _fields(line, sep=','): return next(csv.reader([line], delimiter=sep), [])
@@ -38,13 +41,17 @@ def read_rows(path, columns, needed)->tuple: # (rows as dicts of strings, column
     "Read the csv file `path`, which has the columns `needed`, and gets the other `columns`"
     try: text = path.read_bytes().decode()
     except UnicodeDecodeError as e: raise ValueError(f"{path} is not UTF-8 ({e}); save it as 'CSV UTF-8'") from None
-    whole,torn = _whole(text.removeprefix('\ufeff'))
-    head = (whole or torn).partition('\n')[0].rstrip('\r')
+    head = text.removeprefix('\ufeff').partition('\n')[0].rstrip('\r')
     sep = max(',;\t', key=head.count)
-    if whole and torn.count('"')%2==0 and len(_fields(torn, sep))==len(_fields(head, sep)): # an editor's last line
+    whole,torn = _whole(text.removeprefix('\ufeff'), sep)
+    def is_row(o): return len(_fields(o, sep))==len(_fields(head, sep))
+    if whole and not _whole(torn+'\n', sep)[1] and is_row(torn): # an editor's last line
         whole,torn = f'{whole}{torn}\n',''
     if lost := [o for o in needed if o not in _fields(head, sep)]:
         raise ValueError(f"{path} has no column {lost[0]!r}, so it holds no labels of a session; choose another output")
+    if any(map(is_row, torn.split('\n')[1:-1])):
+        raise ValueError(f"{path}, line {whole.count(chr(10))+1}: a quote is open over several rows; "
+                         "close it or write it twice")
     try: df = pd.read_csv(io.StringIO(whole or head, newline=''), sep=sep, dtype=str, keep_default_na=False)
     except pd.errors.ParserError as e: raise ValueError(f"{path}: {str(e).strip()}") from None
     names = [*df, *(o for o in columns if o not in df)]
@@ -62,7 +69,8 @@ class LabelFile:
         self.rows,self.stale,self.state,self.says = [],False,None,{}
         self.read()
 
-    def lock_of(self, name): return FileLock(self.path.with_name(f'.{self.path.name}.{name}'), timeout=10)
+    def _beside(self, name): return self.path.with_name(f'.{self.path.name}.{name}')
+    def lock_of(self, name): return FileLock(self._beside(name), timeout=10)
     def say(self, what, text):
         self.says[what] = text
         _log.warning(text)
@@ -79,7 +87,9 @@ class LabelFile:
             if self._state():
                 rows,self.columns,torn,self.stale = read_rows(self.path, self.columns, self.needed)
             changed = f"{self.path} was changed by somebody else: {len(old)} rows became {len(rows)}"
-            if torn: self.say('torn', f"the last row of {self.path} was cut off and is left out: {torn[:80]!r}")
+            if torn:
+                write_text(kept := self._beside('torn'), torn)
+                self.say('torn', f"the last row of {self.path} was cut off and is now in {kept.name}: {torn[:80]!r}")
             if self.state: self.says['changed'] = changed
             self.rows,self.state = rows,self._state()
             return rows
@@ -156,6 +166,8 @@ class LabelSession:
         self.text_col,self.by,self.arch = text_col,by,arch
         self.batch,self.target,self.worth,self.seed = batch,target,worth,seed
         if not self.names: raise ValueError("`names` is empty; expected the names of the classes")
+        if text_col in (taken := [*own, 'why', 'index']):
+            raise ValueError(f"`text_col` {text_col!r} is a column of the session; rename it to none of {', '.join(taken)}")
         if target is not None and not 0<target<=1: raise ValueError(f"`target` is a share such as .9, got {target}")
         if Path(output).suffix!='.csv': raise ValueError(f"`output` is a csv file, got {output}")
         self.pool = read_pool(texts, text_col)

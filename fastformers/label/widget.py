@@ -22,27 +22,34 @@ def show(self:LabelSession):
     try: import ipywidgets as w
     except ImportError: raise ImportError("the widget needs ipywidgets; run pip install 'fastformers[label]'") from None
     said,text,side,buttons,now = w.HTML(),w.HTML(),w.HTML(),w.Box(layout={'flex_flow':'row wrap'}),{}
+    aside = w.Box()
     note,name = (w.Text(placeholder=o, continuous_update=False) for o in ('note','new class'))
     search,bar = w.Combobox(placeholder='search a class', ensure_option=True, continuous_update=False),w.FloatProgress(max=1)
 
     def run(act, *args):
         try: said.value = _html(act(*args) or '')
         except (ValueError,OSError) as e: said.value = _html(e)
-        draw()
+        try: draw()
+        except Exception as e: said.value = _html(e) # of the model or the file
     def button(words, act, *args):
         res = w.Button(description=words, layout={'width':'auto'})
         res.on_click(lambda _: run(act, *args))
         return res
-    def label(o): return self.label(now['index'], o, note.value)
+    def label(index, o): return self.label(index, o, note.value)
     def draw():
+        search.value = name.value = ''
+        new,last = self.next() or {},now.get('index')
         now.clear()
-        now.update(self.next() or {})
+        now.update(new)
+        index = now.get('index')
+        if index!=last: note.value = '' # a note stays with its text
         context = '<br>'.join(f'{_html(k)}: {_html(v)}' for k,v in now.get('context', {}).items())
         text.value = f"<h3 dir='auto'>{_html(now.get('text', 'There is no text left to label.'))}</h3>{context}"
-        side.value,search.value,note.value,name.value = _html(self),'','',''
-        labels = now.get('labels', [])
+        side.value,labels = _html(self),now.get('labels', [])
         search.options,search.layout.display = labels,None if len(labels)>10 else 'none'
-        buttons.children = [button(o, label, o) for o in [o for o in labels if o!=none][:9]+[none]*bool(labels)]
+        # a second click on a button is about the text that it was drawn for
+        buttons.children = [button(o, label, index, o) for o in [o for o in labels if o!=none][:9]+[none]*bool(labels)]
+        aside.children = [button('Set aside', self.skip, index)][:len(labels)]
     def watch(training):
         while training.process.poll() is None:
             bar.value = training.share
@@ -52,8 +59,9 @@ def show(self:LabelSession):
         threading.Thread(target=watch, args=(self.train(),), daemon=True).start()
         bar.layout.display = None
 
-    for o,act in ((search, label), (name, self.add_class)): o.observe(lambda v,act=act: v['new'] and run(act, v['new']), 'value')
+    def find(o): return label(now.get('index'), o)
+    for o,act in ((search, find), (name, self.add_class)): o.observe(lambda v,act=act: v['new'] and run(act, v['new']), 'value')
     bar.layout.display = 'none'
-    actions = [button('Undo', self.undo), button('Set aside', lambda: self.skip(now['index'])), name, button('Train', train), bar]
-    draw()
+    actions = [button('Undo', self.undo), aside, name, button('Train', train), bar]
+    run(str) # nothing, and draw
     return w.HBox([w.VBox([said, text, search, buttons, note, w.HBox(actions)], layout={'flex':'2'}), w.Box([side], layout={'flex':'1'})])
