@@ -50,6 +50,10 @@ def test_the_order_of_classes_and_why_are_not_told(open_page):
     assert 'random' not in html and 'typical' not in html and 'audit' not in html
     assert 'id="search"' in html and html.count('data-key')==10 and html.count('name="label"')==13
 
+def test_nine_classes_and_none_have_keys_and_no_search(open_page):
+    html = open_page(names=[*(f'class {o}' for o in 'abcdefghi'), none])[1].get('/').text
+    assert 'id="search"' not in html and html.count('data-key')==10 and html.count('name="label"')==10
+
 def test_nothing_comes_from_elsewhere(open_page):
     s,c = open_page()
     for url in ('/','/page.css','/page.js'):

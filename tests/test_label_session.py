@@ -3,6 +3,7 @@ import os, signal, subprocess, sys, time
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel
 from fastformers.label import session as module
+from fastformers.label.choose_texts import choose_texts
 from fastformers.label.session import LabelFile, LabelSession, Training, none
 from fastformers.testing import tiny_arch, tiny_tok
 
@@ -93,6 +94,29 @@ def test_undo_takes_back_your_own_last_step(start):
     for _ in range(3): s.undo()
     with pytest.raises(ValueError, match='no label of yours'): s.undo()
     assert rows(start.path).by.tolist()==['anna']
+
+def test_undo_leaves_what_another_session_of_the_same_name_wrote(start):
+    a,b = start(),start()
+    work(a, 1); work(b, 1)
+    first,second = rows(start.path).text
+    assert a.undo()==first and rows(start.path).text.tolist()==[second]
+    with pytest.raises(ValueError, match='no label of yours'): a.undo()
+    assert start(texts[:1]).undo()==second                  # after a restart, also a text that is not in its pool
+
+def test_random_texts_go_on_coming_where_they_are_set_aside(start, tiny, monkeypatch):
+    monkeypatch.setattr(module, 'choose_texts', choose_texts)
+    s = start(arch=tiny)
+    for _ in range(60):
+        o = s.next()
+        s.skip(o['index']) if s.queue[0]['audit'] else s.label(o['index'], 'cold')
+    assert len(s.skips.rows)>=10
+
+def test_the_order_stays_with_nine_classes_and_none(start):
+    names = [*(f'class {o}' for o in 'abcdefghi'), none]
+    s = start(names=names, batch=20)
+    for i in range(60):
+        o = s.next(); assert o['labels']==names
+        s.label(o['index'], names[i%10])
 
 def test_what_was_set_aside_stays_aside_and_is_said(start):
     s = start(texts[:40])
@@ -235,8 +259,11 @@ def test_labels_of_a_model_are_taken_over_with_their_source(start):
     df = rows(start.path)
     assert df.by.tolist()==['model']*5+['earlier'] and (df.audit=='False').all()
     assert len(start(labelled=old).rows())==6               # once
+    more = pd.DataFrame(dict(text=texts[6:8], label=[1.,2.], audit=True)) # numbers, and drawn at random elsewhere
+    df = start(names=['1','2','warm','cold'], labelled=more).table()[6:]
+    assert df.label.tolist()==['1','2'] and not df.audit.any()
     work(s, 10)
-    assert not {*rows(start.path).text[6:]}&{*old.text}
+    assert not {*rows(start.path).text[8:]}&{*old.text}
     with pytest.raises(ValueError, match='no label of yours'): start(by='x').undo()
     for bad,match in ((old.assign(label='wram'), 'wram; did you mean warm'), (old.drop(columns='label'), 'label')):
         with pytest.raises(ValueError, match=match): start(labelled=bad)
@@ -281,7 +308,7 @@ def test_small_and_odd_pools_end(start, pool, names, n):
     while o := s.next(): s.label(o['index'], o['labels'][k%2]); k += 1
     assert k==n and s.next() is None and str(s)
 
-@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='note', texts=pd.DataFrame(dict(note=texts))), 'column of the session'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
+@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(batch=3), '4 or more'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='note', texts=pd.DataFrame(dict(note=texts))), 'column of the session'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
 def test_mistakes_are_named_at_the_door(start, kw, match):
     with pytest.raises((ValueError,TypeError), match=match): start(**kw)
     assert not start.path.exists()
@@ -305,8 +332,14 @@ def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypat
     assert args['classify']==str(start.path.with_suffix('.table.csv')) and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
     assert len(rows(args['classify']))==len(s.table())<len(s.rows())
     with pytest.raises(ValueError, match='two classes'): LabelSession(texts, ['a'], start.path.with_name('new.csv')).train()
+    s = start(names=['warm','cold','a, b'])
+    s.train(); assert '--labels' not in got[1] and 'not trained: a, b' in str(s)
+
+def test_without_a_terminal_the_command_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pty', None)
+    with pytest.raises(OSError, match='run: fastformers classify "a b.csv"'): Training(['classify', 'a b.csv'])
 
 def test_a_training_that_fails_says_why(tmp_path):
     t = Training(['classify', str(tmp_path/'none.csv'), '--output', str(tmp_path/'out')])
-    t.process.wait(); time.sleep(.2)
+    t.process.wait()
     assert 'does not exist' in t.verdict

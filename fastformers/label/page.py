@@ -30,7 +30,7 @@ _headers = {'content-security-policy':"default-src 'none'; style-src 'self'; scr
             'referrer-policy':'same-origin', 'x-content-type-options':'nosniff', 'cache-control':'no-store', 'cross-origin-resource-policy':'same-origin'}
 
 class Guard:
-    "Refuse requests that do not come from the page itself, and forbid it to load from elsewhere"
+    "Refuse requests without the token, the right host or the right origin"
     def __init__(self, app, token, port): self.app,self.token,self.port,self.cookie = app,token,port,f'label_{port}'
 
     def _has_token(self, given): return secrets.compare_digest((given or '').encode('utf-8', 'replace'), self.token.encode())
@@ -128,7 +128,7 @@ def asset(name):
 
 # %% ../../nbs/label/04_page.ipynb #1a6ecb1e
 def make_app(session, token, port)->FastHTML:
-    "Make the web application of a `session`, which answers to those who have the `token`"
+    "Make the web application of a `session`"
     def refused(request, e): return PlainTextResponse(str(e), 400 if isinstance(e, ValueError) else 500)
     app = FastHTML(default_hdrs=False, sess_cls=None, secret_key=token, middleware=[Middleware(Guard, token=token, port=port)],
                    exception_handlers={ValueError:refused, OSError:refused})
@@ -161,7 +161,7 @@ def make_app(session, token, port)->FastHTML:
 
 # %% ../../nbs/label/04_page.ipynb #477ae8e2
 def listen(port)->socket.socket:
-    "Take the `port` of this machine, which no other can reach"
+    "Open `port` on 127.0.0.1"
     try: return socket.create_server(('127.0.0.1', port))
     except OSError as e:
         why = os.strerror(e.errno).lower()
