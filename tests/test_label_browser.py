@@ -88,6 +88,13 @@ def test_an_afternoon(browser, serve, tmp_path):
         assert 'fastformers predict labels' in page.locator('pre').inner_text()
     assert main(['predict', str(tmp_path/'labels'), 'a warm and red thing'])==0
 
+def test_a_double_click_labels_one_text(browser, serve, tmp_path):
+    p,link = serve()
+    with tab(browser, link) as page:
+        page.locator('[data-key="1"]').click(click_count=2, delay=400)                          # slower than the answer
+        page.wait_for_timeout(500)
+        assert len(pd.read_csv(tmp_path/'labels.csv'))==1
+
 def test_seventy_classes_by_a_few_letters(browser, serve, tmp_path):
     names = [f'{a}_{b}' for a in words[:9] for b in words[5:13]]
     p,link = serve(','.join(names))
