@@ -1,11 +1,12 @@
 "The page to label on: what it shows, whom it lets in, and that nothing wrong changes a label"
-import random, re, socket, string
+import random, re, shutil, socket, string, subprocess
 import pandas as pd, pytest
 from fastformers.cli import main
 pytest.importorskip('fasthtml')
+from fastcore.xml import to_xml
 from starlette.testclient import TestClient
 from fastformers.label import page
-from fastformers.label.page import listen, make_app
+from fastformers.label.page import asset, classes, listen, make_app
 from fastformers.label import session
 from fastformers.label.session import none
 from test_label_session import start, texts, tiny
@@ -48,11 +49,18 @@ def test_the_order_of_classes_and_why_are_not_told(open_page):
     s,c = open_page(names=[f'class {o}' for o in 'abcdefghijkl'], batch=12)
     html = c.get('/').text
     assert 'random' not in html and 'typical' not in html and 'audit' not in html
-    assert 'id="search"' in html and html.count('data-key')==10 and html.count('name="label"')==13
+    assert 'id="search"' in html and html.count('data-key')==1 and html.count('name="label"')==13
+    assert to_xml(classes(s.labels, True, ranked=True)).count('data-key')==10
 
 def test_nine_classes_and_none_have_keys_and_no_search(open_page):
     html = open_page(names=[*(f'class {o}' for o in 'abcdefghi'), none])[1].get('/').text
     assert 'id="search"' not in html and html.count('data-key')==10 and html.count('name="label"')==10
+
+@pytest.mark.skipif(not shutil.which('node'), reason='needs node')
+def test_an_exact_name_is_found_before_one_that_begins_so():
+    rank = re.search('const rank = .*', asset('page.js'))[0]
+    js = f"{rank} console.log(['none of these', 'piano', 'say_no', 'x', 'no'].sort((a, b) => rank(a, 'no') - rank(b, 'no')).join())"
+    assert subprocess.run(['node', '-e', js], capture_output=True, text=True).stdout.strip()=='no,none of these,say_no,piano,x'
 
 def test_nothing_comes_from_elsewhere(open_page):
     s,c = open_page()

@@ -70,7 +70,7 @@ def test_a_quarter_is_random_and_nothing_on_screen_tells(start):
     plain,audit = [],[]
     for i in range(120):
         o = s.next()
-        assert {*o}=={'index','text','context','labels'} and sorted(o['labels'])==sorted([*names,none])
+        assert {*o}=={'index','text','context','labels','ranked'} and sorted(o['labels'])==sorted([*names,none])
         plain.append(o['labels'][:12]==names)
         s.label(o['index'], names[r.integers(12)])
         audit.append(rows(start.path).audit.iloc[-1]=='True')
@@ -94,6 +94,12 @@ def test_undo_takes_back_your_own_last_step(start):
     for _ in range(3): s.undo()
     with pytest.raises(ValueError, match='no label of yours'): s.undo()
     assert rows(start.path).by.tolist()==['anna']
+
+def test_after_undo_the_classes_stand_as_they_did(start):
+    s = start(names=[f'class {o}' for o in 'abcdefghijkl'])
+    while (o := s.next())['labels']==s.labels: s.label(o['index'], o['labels'][len(s.rows())%2])
+    s.label(o['index'], none)
+    s.undo(); assert s.next()==o and o['ranked']
 
 def test_undo_leaves_what_another_session_of_the_same_name_wrote(start):
     a,b = start(),start()

@@ -29,22 +29,26 @@ document.addEventListener('submit', async e => {
   busy = true;
   const page = await fetched(e.target.action, new FormData(e.target, e.submitter));
   busy = false;
-  if (!page) return;
+  if (!page) return e.target.action.endsWith('/add') && ($('#name').value = '');
   say($('#said', page).textContent);
   show(page, ['main', 'aside']);
 });
-document.addEventListener('input', e => {
-  if (e.target.id !== 'search') return;
-  const q = e.target.value.trim().toLowerCase(), box = $('.classes'), all = [...box.children];
+const rank = (t, q) => t === q ? 0 : t.startsWith(q) ? 1 : (' ' + t.replaceAll('_', ' ')).includes(' ' + q) ? 2 : t.includes(q) ? 3 : 4;
+function filter() {
+  const q = $('#search').value.trim().toLowerCase(), box = $('.classes'), all = [...box.children], of = b => rank(b.value.toLowerCase(), q);
   all.forEach((b, i) => { b.dataset.at ??= i });
-  const rank = (b, t = b.value.toLowerCase()) => t.startsWith(q) ? 0 : (' ' + t.replaceAll('_', ' ')).includes(' ' + q) ? 1 : t.includes(q) ? 2 : 3;
-  all.sort((a, b) => rank(a) - rank(b) || a.dataset.at - b.dataset.at);
-  all.forEach((b, i) => { b.hidden = rank(b) === 3; b.classList.toggle('first', q && i === 0 && !b.hidden); box.append(b) });
+  all.sort((a, b) => (q && of(a) - of(b)) || a.dataset.at - b.dataset.at);
+  all.forEach((b, i) => { b.hidden = of(b) === 4; b.classList.toggle('first', !!q && i === 0 && !b.hidden); box.append(b) });
   $('#found').textContent = q && `${all.filter(b => !b.hidden).length} of ${all.length} classes`;
-});
+}
+document.addEventListener('input', e => { if (e.target.id === 'search') filter() });
 document.addEventListener('keydown', e => {
   const at = document.activeElement, search = at.id === 'search', ctrl = e.ctrlKey || e.metaKey, undo = ctrl && e.key === 'z';
-  if (e.key === 'Escape') return at.blur();
+  if (e.key === 'Escape') {
+    if (search || at.id === 'name') at.value = '';
+    if (search) filter();
+    return at.blur();
+  }
   if (e.key === 'Enter' && (search || at.id === 'note')) {
     e.preventDefault();
     return search ? $('button.first')?.click() : $('#text').focus();
@@ -52,8 +56,8 @@ document.addEventListener('keydown', e => {
   if ((at.matches('input') && !(search && !at.value)) || e.altKey || e.repeat || (ctrl && !undo)) return;
   const letters = { u: '#undo', s: '#skip', n: '#name', m: '#note', '/': '#search' };   // in the search field they are typed
   const o = $(undo ? '#undo' : /^[0-9]$/.test(e.key) ? `[data-key="${e.key}"]` : !search && letters[e.key] || 'none');
+  if (o || /^[0-9]$/.test(e.key)) e.preventDefault();     // a digit that no button shows does nothing
   if (!o) return;
-  e.preventDefault();
   o.matches('input') ? o.focus() : o.click();
 });
 if (location.search) history.replaceState(null, '', '/');

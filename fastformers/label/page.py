@@ -68,9 +68,10 @@ def _post(action, *parts, **kw): return Form(*parts, method='post', action=actio
 def _field(id, words, **kw): return Label(words, fr=id), Input(id=id, autocomplete='off', **kw)
 def _undo(): return _post('/undo', Button(Kbd('u'), ' Undo', id='undo'))
 
-def classes(labels, many):
-    "Make a button for each class, with keys for the first nine"
-    rows = [*zip([o for o in labels if o!=none], [*map(str, range(1, 10))]+['']*len(labels))]
+def classes(labels, many, ranked=False):
+    "Make a button for each class, with keys for the first nine, unless there are `many` and none is likelier"
+    keys = [*map(str, range(1, 10))]*(ranked or not many)
+    rows = [*zip([o for o in labels if o!=none], keys+['']*len(labels))]
     rows.insert(0 if many else len(rows), (none, '0'))
     def button(o, key):
         return Button(*[Kbd(key), ' '][:2*bool(key)], visible(o), name='label', value=o, data_key=key or None)
@@ -86,7 +87,7 @@ def text_part(o):
     skip = _post('/skip', Button(Kbd('s'), ' Set aside', id='skip'), index)
     return Main(Article(visible(o['text']), id='text', tabindex=0, dir='auto', aria_label='Text to label'),
         Dl(*context) if context else '',
-        _post('/label', Button(disabled=True, hidden=True), index, *(search if many else ()), classes(o['labels'], many), *note, id='form'),
+        _post('/label', Button(disabled=True, hidden=True), index, *(search if many else ()), classes(o['labels'], many, o['ranked']), *note, id='form'),
         Div(_undo(), skip, _post('/add', *name, Button('Add')), cls='more'))
 
 # %% ../../nbs/label/04_page.ipynb #123143f4
@@ -119,7 +120,7 @@ def whole_page(session, said=''):
     body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
     return Html(head, Body(*body), lang='en')
 
-_keys = {'1–9':'class', '0':none, 'u':'undo', 's':'set aside', 'n':'new class', 'm':'note', '/':'search', 'Esc':'leave a field'}
+_keys = {'1–9':'class of this number', '0':none, 'u':'undo', 's':'set aside', 'n':'new class', 'm':'note', '/':'search', 'Esc':'leave a field'}
 
 # %% ../../nbs/label/04_page.ipynb #3255ef33
 def asset(name):

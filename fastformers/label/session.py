@@ -180,7 +180,7 @@ class LabelSession:
         self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'), [text_col,'audit','by','time'], [text_col])
         self.queue,self.standing,self.error,self.training = [],None,None,None
         self._learned,self._thread,self._lock = None,None,threading.RLock()
-        self._begun,self._wrote = _now(),set() # (text, time) of the rows that this session wrote
+        self._begun,self._wrote = _now(),{} # (text, time) of the rows that this session wrote: order of the classes
         self._open = self.file.lock_of('open')
         try: self._open.acquire(blocking=False) # held as long as this session lives
         except Timeout: self.file.say('open', f"another session is open on {output}, or this cell ran before; "
@@ -222,7 +222,7 @@ def table(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a boo
 
 # %% ../../nbs/label/03_session.ipynb #ec3d0b62
 @patch
-def next(self:LabelSession, wait=True)->dict: # index, text, context, labels in the order to show; None: there is no more
+def next(self:LabelSession, wait=True)->dict: # index, text, context, labels in the order to show, are they ranked?; None: there is no more
     "Return the text to label now, or None; without `wait` also while the first ones are being chosen"
     self._refill()
     if wait and self._thread and not self.queue: self._thread.join()
@@ -239,7 +239,7 @@ def label(self:LabelSession, index, label, note=''):
             raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; add it by `add_class`")
         own = dict(label=label, audit=item['audit'], by=self.by, note=_clean(note), time=_now())
         self.file.add(self.pool.loc[item['index']].to_dict() | own)
-        self._wrote.add((item['text'], own['time']))
+        self._wrote[item['text'],own['time']] = item['order']
         self.queue.remove(item)
     self._refill()
     return item['why']
@@ -250,7 +250,7 @@ def skip(self:LabelSession, index):
     with self._lock:
         item = self._offered(index)
         self.skips.add({self.text_col:item['text'], 'audit':item['audit'], 'by':self.by, 'time':(time := _now())})
-        self._wrote.add((item['text'], time))
+        self._wrote[item['text'],time] = item['order']
         self.queue.remove(item)
     self._refill()
 
@@ -264,7 +264,8 @@ def undo(self:LabelSession)->str: # the text, which is offered again if this ses
         file,row = max(mine, key=lambda o: o[1]['time'])
         file.remove(row)
         text = row[self.text_col]
-        item = dict(index=self.at.get(text), text=text, audit=_true(row['audit']), why='taken back', order=None)
+        item = dict(index=self.at.get(text), text=text, audit=_true(row['audit']), why='taken back',
+                    order=self._wrote.get((text,row['time'])))
         if text in self.at: self.queue.insert(0, item)
         return text
 
@@ -288,7 +289,7 @@ def _show(self:LabelSession, item):
     order = item['order'] or []
     labels = [*(o for o in order if o in self.labels), *(o for o in self.labels if o not in order)]
     context = {k:v for k in self.context if (v := self.pool[k][item['index']])}
-    return dict(index=item['index'], text=item['text'], context=context, labels=labels)
+    return dict(index=item['index'], text=item['text'], context=context, labels=labels, ranked=bool(order))
 
 # %% ../../nbs/label/03_session.ipynb #12df59f1
 @patch
