@@ -402,6 +402,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fastformers.cli._cell': ('cli.html#_cell', 'fastformers/cli.py'),
                                  'fastformers.cli._change': ('cli.html#_change', 'fastformers/cli.py'),
                                  'fastformers.cli._check_out': ('cli.html#_check_out', 'fastformers/cli.py'),
+                                 'fastformers.cli._class_names': ('cli.html#_class_names', 'fastformers/cli.py'),
                                  'fastformers.cli._classify_by_names': ('cli.html#_classify_by_names', 'fastformers/cli.py'),
                                  'fastformers.cli._gather': ('cli.html#_gather', 'fastformers/cli.py'),
                                  'fastformers.cli._help': ('cli.html#_help', 'fastformers/cli.py'),

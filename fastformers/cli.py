@@ -211,9 +211,23 @@ def compare(args):
     if board.best: print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
 
 # %% ../nbs/10_cli.ipynb #c32f9b92
+def _class_names(text):
+    "Read the names of classes from a file with a name a line, or from a text with commas"
+    is_file = os.path.isfile(path := os.path.expanduser(text))
+    try: names = Path(path).read_text('utf-8-sig').splitlines() if is_file else text.split(',')
+    except UnicodeDecodeError: raise argparse.ArgumentTypeError(f"{text} is no UTF-8 text; expected a name a line") from None
+    names = tuple(o.strip() for o in names if o.strip())
+    if len(names)>1: return names
+    raise argparse.ArgumentTypeError(f"expected two classes or more, as travel,banking, or a file with a name a line, "
+                                     f"got {text}; for a single class write NAME,none of these")
+
 def label(args):
     "Label texts on a page of this machine, those first that teach most, and see how good the labels are"
     if find_spec('fasthtml') is None: raise ImportError("the page needs FastHTML; run pip install 'fastformers[label]'")
+    if args.target is not None and not 0<args.target<=1:
+        raise ValueError(f"--target is a share: write .9 for 90 %; got {args.target:g}")
+    if Path(args.output).suffix!='.csv': raise ValueError(f"--output is a csv file, got {args.output}")
+    check_file(args.output)
     d = args.data
     df = read_table(args.file, d, text_col=d.text_col)
     old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col='label')
@@ -455,7 +469,8 @@ def make_parser():
     add_flags(p, 'classifier', 'task score class_weights')
     p = command(label, 'TEXTS --labels NAMES')
     p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a text a line')
-    p.add_argument('--labels', type=_typed(tuple[str,...]), metavar='NAMES', required=True, help='Names of the classes, separated by commas')
+    p.add_argument('--labels', type=_class_names, metavar='NAMES', required=True,
+                   help='Names of the classes, separated by commas, or a file with a name a line')
     p.add_argument('--output', metavar='FILE', default='labels.csv', help='csv file of the labels, continued if it is there (default: labels.csv)')
     p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: whose it is')
     p.add_argument('--by', default='', metavar='NAME', help='Who labels, where several people do')

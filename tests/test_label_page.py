@@ -150,6 +150,21 @@ def test_a_mistake_is_one_line(tiny, tmp_path, capsys, monkeypatch, case, words)
         assert command('--labels', 'warm,cold', '--output', tmp_path/'l.csv', *(['--arch', tiny] if case!='arch' else []), *kw, *more, file=tmp_path/('none.csv' if case=='file' else 'texts.csv'))==2
     assert words in (err := capsys.readouterr().err).splitlines()[-1], err
 
+@pytest.mark.parametrize('more,words', [(['--labels', 'travel'], 'a file with a name a line'), (['--labels', 'names.txt'], 'a file with a name a line'), (['--target', 90], 'write .9'), (['--output', 'l.xlsx'], 'csv file'), (['--output', '/proc/x/l.csv'], 'cannot be written')])
+def test_a_wrong_flag_is_told_before_a_file_is_read(tmp_path, capsys, monkeypatch, more, words):
+    from fastformers import cli
+    monkeypatch.chdir(tmp_path); monkeypatch.setattr(cli, 'read_table', lambda *args, **kw: pytest.fail('too late'))
+    try: rc = command('--labels', 'warm,cold', *more, file='texts.csv')
+    except SystemExit as e: rc = e.code
+    assert rc==2 and words in capsys.readouterr().err
+
+def test_names_of_classes_come_from_a_file(tmp_path):
+    from fastformers.cli import make_parser
+    (tmp_path/'names.txt').write_text('\ufeffcold\n\n no \nwarm, dry\n', encoding='utf-8')
+    def read(o): return make_parser().parse_args(['label', 'x.csv', '--labels', str(o)]).labels
+    assert read(tmp_path/'names.txt')==('cold','no','warm, dry')
+    assert len(read(','.join(f'class {i}' for i in range(150))))==150
+
 def test_without_the_extra_the_command_says_what_to_install(tmp_path, capsys, monkeypatch):
     from fastformers import cli
     monkeypatch.setattr(cli, 'find_spec', lambda name: None)
