@@ -62,6 +62,12 @@ def test_an_exact_name_is_found_before_one_that_begins_so():
     js = f"{rank} console.log(['none of these', 'piano', 'say_no', 'x', 'no'].sort((a, b) => rank(a, 'no') - rank(b, 'no')).join())"
     assert subprocess.run(['node', '-e', js], capture_output=True, text=True).stdout.strip()=='no,none of these,say_no,piano,x'
 
+def test_only_the_first_texts_are_called_so(open_page, monkeypatch):
+    s,c = open_page()
+    monkeypatch.setattr(type(s), 'busy', True); monkeypatch.setattr(type(s), 'next', lambda self, wait=True: None)
+    assert 'The next texts are being chosen' in c.get('/').text
+    s.standing = None; assert 'The first texts are being chosen' in c.get('/').text
+
 def test_nothing_comes_from_elsewhere(open_page):
     s,c = open_page()
     for url in ('/','/page.css','/page.js'):

@@ -139,7 +139,7 @@ def test_a_wrong_index_or_class_changes_nothing(start):
     for index,label,match in ((o['index'], 'wram', 'did you mean warm'), (o['index'], '', 'no class'), (-1, 'warm', 'not on offer'), (10**9, 'warm', 'not on offer'), ('1', 'warm', 'not on offer')):
         with pytest.raises(ValueError, match=match): s.label(index, label)
     with pytest.raises(ValueError, match='not on offer'): s.skip(-1)
-    for name,match in (('', 'letters'), (' \n', 'letters'), ('warm', 'already'), (none, 'already')):
+    for name,match in (('', 'letters'), (' \n', 'letters'), ('warm', 'already'), (none, 'already'), ('Warm', "a class 'warm' already"), ('hot, dry', 'no comma')):
         with pytest.raises(ValueError, match=match): s.add_class(name)
     assert start.path.read_bytes()==before and s.next()==o
 
@@ -148,6 +148,15 @@ def test_a_new_class_stays(start):
     assert s.add_class('  not  sure ')=='not sure'
     s.label(s.next()['index'], 'not sure')
     assert start().labels==['warm','cold','not sure',none]
+    s.add_class('no label yet')
+    assert start().labels==['warm','cold','no label yet','not sure',none] and 'no label yet' in s.next()['labels']
+
+def test_a_list_of_many_classes_is_counted_not_named(start):
+    s = start(names=[f'class {i}' for i in range(150)])
+    work(s, 3, lambda o: 'class 7')
+    s._thread.join()
+    assert '1 of 150 classes have a label; the others are known by their names alone' in s.lines() and 'few labels' not in str(s)
+    assert 'after accuracy .5' in s.lines() and 'few labels' in str(start())
 
 # The file
 

@@ -111,7 +111,8 @@ def whole_page(session, said=''):
     try: o = session.next(wait=False)
     except Exception as e: o,said = None,f'The next texts could not be chosen: {e}'
     waits = o is None and session.busy
-    says = 'The first texts are being chosen …' if waits else 'There is no text left to label.'
+    which = 'next' if session.standing else 'first'
+    says = f'The {which} texts are being chosen …' if waits else 'There is no text left to label.'
     main = text_part(o) if o else Main(P(says, cls='empty'), _undo(), data_poll='1' if waits else None)
     name = session.file.path.name
     head = Head(Meta(charset='utf-8'), Meta(name='viewport', content='width=device-width, initial-scale=1'), Title(f'Label · {name}'),
@@ -120,7 +121,7 @@ def whole_page(session, said=''):
     body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
     return Html(head, Body(*body), lang='en')
 
-_keys = {'1–9':'class of this number', '0':none, 'u':'undo', 's':'set aside', 'n':'new class', 'm':'note', '/':'search', 'Esc':'leave a field'}
+_keys = {'1–9':'class of this number', '0':none, 'u':'undo', 's':'set aside', 'n':'new class', 'm':'note', '/':'search', 'Esc':'leave a field, clear the search'}
 
 # %% ../../nbs/label/04_page.ipynb #3255ef33
 def asset(name):

@@ -178,6 +178,7 @@ class LabelSession:
         self.at = {o:i for i,o in [*enumerate(self.pool[text_col])][::-1]} # text -> its first row
         self.file = LabelFile(output, [text_col, *self.context, *own], [text_col,'label'])
         self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'), [text_col,'audit','by','time'], [text_col])
+        self.added = LabelFile(self.file.path.with_suffix('.classes.csv'), ['name','by','time'], ['name'])
         self.queue,self.standing,self.error,self.training = [],None,None,None
         self._learned,self._thread,self._lock = None,None,threading.RLock()
         self._begun,self._wrote = _now(),{} # (text, time) of the rows that this session wrote: order of the classes
@@ -201,9 +202,10 @@ class LabelSession:
         self.file.add(*(o for o in new if (o[self.text_col],o['by']) not in known))
 
     def rows(self)->list: # dicts of strings
-        "Return the rows and add their new classes"
+        "Return the rows and read which classes are new"
         rows = self.file.read()
-        for o in {o['label'] for o in rows}-{*self.labels,''}: self.names[o] = name_text(o) or o
+        new = {o['label'] for o in rows} | {o['name'] for o in self.added.read()}
+        for o in sorted(new-{*self.labels,''}): self.names[o] = name_text(o) or o
         return rows
 
     @property
@@ -271,10 +273,13 @@ def undo(self:LabelSession)->str: # the text, which is offered again if this ses
 
 @patch
 def add_class(self:LabelSession, name):
-    "Add a class, which the next texts can get"
+    "Add a class, which the next texts can get, and keep it in a file beside that of the labels"
     name = _line(name)
     if not name_text(name): raise ValueError(f"the name of a class has letters, got {name!r}")
-    if name in self.labels: raise ValueError(f"there is a class {name!r} already")
+    if ',' in name: raise ValueError(f"a new class has no comma, which separates classes in a list; got {name!r}")
+    if known := [o for o in self.labels if o.casefold()==name.casefold()]:
+        raise ValueError(f"there is a class {known[0]!r} already")
+    self.added.add(dict(name=name, by=self.by, time=_now()))
     self.names[name] = name_text(name)
     return name
 
@@ -376,10 +381,12 @@ def lines(self:LabelSession)->list: # sentences
     def named(o): return o or ('somebody' if self.by else 'you')
     counts = df.label.value_counts()
     few = [f'{o} ({n})' for n,o in sorted((int(counts.get(o, 0)),o) for o in self.names) if n<5]
+    n_names,n_found = len(self.names),len({*self.names} & {*df.label})
     skipped = [_true(o['audit']) for o in self.skips.rows]
     res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
-    if self.standing: res += str(self.standing).splitlines()
-    if few and len(df): res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
+    if self.standing: res += f"after {self.standing}".replace('\n', ': ', 1).splitlines() # labels that it has seen: score
+    if n_found<n_names: res.append(f"{n_found} of {n_names} classes have a label; the others are known by their names alone")
+    if few and len(df) and n_names<=20: res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
     if any(skipped): res.append(f"random texts set aside: {sum(skipped)}; if they were the hard ones, the score is too good")
     for o in self.agreement().itertuples():
         kappa = f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa)
