@@ -1,5 +1,5 @@
 "The page to label on: what it shows, whom it lets in, and that nothing wrong changes a label"
-import random, re, shutil, socket, string, subprocess
+import json, random, re, shutil, socket, string, subprocess
 import pandas as pd, pytest
 from fastformers.cli import main
 pytest.importorskip('fasthtml')
@@ -61,6 +61,26 @@ def test_an_exact_name_is_found_before_one_that_begins_so():
     rank = re.search('const rank = .*', asset('page.js'))[0]
     js = f"{rank} console.log(['none of these', 'piano', 'say_no', 'x', 'no'].sort((a, b) => rank(a, 'no') - rank(b, 'no')).join())"
     assert subprocess.run(['node', '-e', js], capture_output=True, text=True).stdout.strip()=='no,none of these,say_no,piano,x'
+
+@pytest.mark.skipif(not shutil.which('node'), reason='needs node')
+def test_esc_shows_all_classes_and_a_refused_name_leaves_its_field(tmp_path):
+    js = """const on = {}, field = id => ({ id, value: '', blur() {}, focus() {}, matches: s => s === 'input' });
+    const button = value => ({ value, dataset: {}, classList: { toggle() {} } }), said = {};
+    const search = field('search'), name = field('name'), found = {};
+    const box = { children: ['alpha', 'beta', 'gamma'].map(button), append(b) { this.children = [...this.children.filter(o => o !== b), b] } };
+    const parts = { '#search': search, '#name': name, '.classes': box, '#found': found, '#said': said };
+    globalThis.location = { search: '' };
+    globalThis.document = { activeElement: search, querySelector: s => parts[s] ?? null, addEventListener: (k, f) => { on[k] = f } };
+    globalThis.FormData = class {}; globalThis.fetch = async () => ({ ok: false, text: async () => 'refused' });
+    (0, eval)(SOURCE);
+    const seen = () => box.children.filter(b => !b.hidden).map(b => b.value).join(' '), key = k => on.keydown({ key: k, preventDefault() { console.log(k, 'stops') } });
+    search.value = 'ga'; on.input({ target: search }); console.log(seen());
+    key('Escape'); console.log(seen()); key('1');
+    name.value = 'Beta'; document.activeElement = name; key('Escape'); console.log(name.value === '');
+    name.value = 'Beta'; on.submit({ preventDefault() {}, target: { action: '/add' } }).then(() => console.log(said.textContent, name.value === ''));"""
+    (tmp_path/'page.js').write_text(js.replace('SOURCE', json.dumps(asset('page.js'))))
+    out = subprocess.run(['node', tmp_path/'page.js'], capture_output=True, text=True)
+    assert out.stdout.splitlines()==['gamma', 'alpha beta gamma', '1 stops', 'true', 'refused true'], out.stderr
 
 def test_only_the_first_texts_are_called_so(open_page, monkeypatch):
     s,c = open_page()
