@@ -1458,7 +1458,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fastformers/label/session.py'),
                                            'fastformers.label.session._line': ('label/session.html#_line', 'fastformers/label/session.py'),
                                            'fastformers.label.session._now': ('label/session.html#_now', 'fastformers/label/session.py'),
-                                           'fastformers.label.session._true': ('label/session.html#_true', 'fastformers/label/session.py'),
                                            'fastformers.label.session._whole': ( 'label/session.html#_whole',
                                                                                  'fastformers/label/session.py'),
                                            'fastformers.label.session.read_pool': ( 'label/session.html#read_pool',

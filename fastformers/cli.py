@@ -452,8 +452,8 @@ def make_parser():
     p = command(classify, '(LABELLED | --labels NAMES) --output DIR')
     labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
     p.add_argument('data.source', metavar='LABELLED', help=labelled, nargs='?', default=argparse.SUPPRESS)
-    p.add_argument('--labels', type=_typed(tuple[str,...]), metavar='NAMES',
-                   help='Names of the classes, separated by commas: also of those without a labelled text, or without LABELLED')
+    names = 'Names of the classes, separated by commas, or a file with a name a line'
+    p.add_argument('--labels', type=_class_names, metavar='NAMES', help=f'{names}: also of those without a labelled text, or without LABELLED')
     data(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
     p = command(compare, 'LABELLED --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=labelled)
@@ -469,8 +469,7 @@ def make_parser():
     add_flags(p, 'classifier', 'task score class_weights')
     p = command(label, 'TEXTS --labels NAMES')
     p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a text a line')
-    p.add_argument('--labels', type=_class_names, metavar='NAMES', required=True,
-                   help='Names of the classes, separated by commas, or a file with a name a line')
+    p.add_argument('--labels', type=_class_names, metavar='NAMES', required=True, help=names)
     p.add_argument('--output', metavar='FILE', default='labels.csv', help='csv file of the labels, continued if it is there (default: labels.csv)')
     p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: whose it is')
     p.add_argument('--by', default='', metavar='NAME', help='Who labels, where several people do')

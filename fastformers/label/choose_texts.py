@@ -11,10 +11,12 @@ __all__ = ['cover', 'between', 'pool_of', 'labelled', 'is_audit', 'order_of', 'c
 # %% ../../nbs/label/01_choose_texts.ipynb #03852e02
 import re
 import numpy as np, pandas as pd
+from ..data.labels import as_frame
 from ..inference.names import read_names
 from .vectors import TextVectors, fit_vectors
 from ..tasks.core import as_text
 from ..text.core import normal, text_key
+from ..text.encode import read_column
 from ..text.readers import check_columns
 
 # %% ../../nbs/label/01_choose_texts.ipynb #a9baccc5
@@ -59,13 +61,9 @@ def _look(text):
 
 def pool_of(texts, text_col='text')->list: # of strings, '' for a missing one
     "Read the texts of a list, a column or a table"
-    if isinstance(texts, str): raise TypeError(f"expected a list, a column or a table of texts, got the text {texts[:40]!r}")
-    if hasattr(texts, 'columns'):
-        check_columns(texts, text_col=text_col)
-        texts = texts[text_col]
-    texts = ['' if o is None or o!=o else o for o in texts]
-    if odd := [o for o in texts if not isinstance(o, str)]: raise TypeError(f"expected texts, got {odd[0]!r}")
-    return texts
+    df = as_frame(texts, text_col)
+    check_columns(df, text_col=text_col)
+    return read_column(df.fillna({text_col:''}), text_col)
 
 def labelled(df, text_col='text', label_col='label')->tuple: # (labels, texts), lists of strings
     "Return labels and texts of the labelled rows"
@@ -75,13 +73,13 @@ def labelled(df, text_col='text', label_col='label')->tuple: # (labels, texts), 
     return [*map(as_text, df[label_col])], pool_of(df, text_col) if len(df) else []
 
 def is_audit(df)->np.ndarray: # booleans
-    "Return which rows were drawn at random, by the column `audit`"
-    return np.array([str(o).lower() in ('true','1','1.0') for o in df.audit], dtype=bool) if 'audit' in df else np.zeros(len(df), bool)
+    "Return which rows were drawn at random, by the column `audit` of bools or of texts"
+    return np.array([str(o).lower() in ('true','1','1.0') for o in df.get('audit', [False]*len(df))], dtype=bool)
 
-def order_of(texts, seed=42)->tuple: # (positions in a random order, is each of them for random rows?)
-    "Shuffle the different texts by their hashes and reserve a quarter for random rows"
-    looks = [*map(_look, texts)]
-    first = {o:i for i,o in reversed([*enumerate(looks)]) if o}
+def order_of(texts, done=(), seed=42)->tuple: # (positions in a random order, is each of them for random rows?)
+    "Shuffle the different texts, but for those that are `done`, by their hashes, and reserve a quarter for random rows"
+    done = {'', *map(_look, done)}
+    first = {o:i for i,o in reversed([*enumerate(map(_look, texts))]) if o not in done}
     keys = np.array([text_key(f'{seed} {o}') for o in first], dtype=np.uint64)
     order = np.argsort(keys)
     return np.array([*first.values()], dtype=int)[order], keys[order]<np.uint64(1<<62)
@@ -134,21 +132,20 @@ def choose_texts(
     "Choose the `n` texts to label next, a quarter of them at random"
     if n<1: raise ValueError(f"expected a number of texts above 0, got {n}")
     texts = pool_of(texts, text_col)
-    every,done_texts = labelled(df, text_col, label_col)
-    done,names = {*map(_look, done_texts)},read_names(names) if names is not None else {}
+    every,known = labelled(df, text_col, label_col)
+    order,reserve = order_of(texts, known, seed)
+    names = read_names(names) if names is not None else {}
     # what was drawn at random must not steer what is chosen: it would be easier or harder than the rest then
-    labels,done_texts = labelled(df[~is_audit(df)], text_col, label_col) if every else ([],[])
-    order,reserve = order_of(texts, seed)
-    free = np.array([_look(texts[i]) not in done for i in order], dtype=bool)
-    audit,rest = order[free&reserve],order[free&~reserve][:50_000] # more would only take longer
+    labels,done = labelled(df[~is_audit(df)], text_col, label_col) if every else ([],[])
+    audit,rest = order[reserve],order[~reserve][:50_000] # more would only take longer
     n_random = (len(every)+n)//4-len(every)//4
     n_random = min(max(n_random, n-len(rest)), len(audit))
     found = {int(i):('random, to be held out', True) for i in audit[:n_random]}
-    if (left := min(n-len(found), len(rest))) and len(rest):
+    if left := min(n-len(found), len(rest)):
         vectors = TextVectors(arch)
-        x,known,called = vectors([texts[i] for i in rest]),vectors(done_texts),vectors([*names.values()])
-        known = known.reshape(-1, x.shape[1])
-        for i,why in choose_rows(x, labels, known, dict(zip(names, called)), left).items(): found[int(rest[i])] = why,False
+        x,done,called = vectors([texts[i] for i in rest]),vectors(done),vectors([*names.values()])
+        done = done.reshape(-1, x.shape[1])
+        for i,why in choose_rows(x, labels, done, dict(zip(names, called)), left).items(): found[int(rest[i])] = why,False
     at = np.random.default_rng([seed, len(every)]).permutation([*found]).astype(int) # random ones among the others
     return pd.DataFrame({text_col:[texts[i] for i in at], 'why':[found[i][0] for i in at],
                          'audit':np.array([found[i][1] for i in at], dtype=bool), 'index':at})

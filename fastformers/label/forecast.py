@@ -11,7 +11,7 @@ __all__ = ['learning_curve', 'forecast', 'Standing', 'standing']
 # %% ../../nbs/label/02_forecast.ipynb #e4559f67
 from collections import Counter
 from dataclasses import dataclass
-import numpy as np, pandas as pd
+import numpy as np
 from scipy.stats import binomtest
 from ..inference.names import read_names
 from .choose_texts import is_audit, labelled
@@ -67,7 +67,6 @@ class Standing:
     "Hold the score, the forecast and the stop reason of a session"
     n:int # Labelled rows
     n_audit:int # Random ones among them
-    counts:dict # {label: rows}
     score:float=None # Share of right answers on the random rows, None for fewer than ten
     low:float=None
     high:float=None # Ends of its 95 % interval (Wilson 1927)
@@ -76,7 +75,6 @@ class Standing:
     stop:str='' # Why it is time to stop, '' if it is not
     clf:object=None # A `VectorClassifier`, None before two classes are known
     vectors:object=None # `TextVectors`
-    score_name = 'accuracy'
     def probabilities(self, texts)->tuple: # (labels, array `(n, n_labels)`), None before two classes are known
         "Compute how likely each class is for each of the `texts`"
         return self.clf and (self.clf.labels, self.clf.scores(self.vectors(texts).astype(np.float32)))
@@ -98,10 +96,10 @@ def standing(
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more would bring"
     labels,texts = labelled(df, text_col, label_col)
-    audit = is_audit(df[df[label_col].notna()]) if len(labels) else np.zeros(0, bool)
+    audit = is_audit(df[df[label_col].notna()]) if labels else np.zeros(0, bool)
     vectors,names = TextVectors(arch),read_names(names) if names is not None else {}
     x,called = vectors(texts).astype(np.float32),dict(zip(names, vectors([*names.values()])))
-    res = Standing(len(labels), int(audit.sum()), dict(Counter(labels)), clf=fit_vectors(x, labels, called), vectors=vectors)
+    res = Standing(len(labels), int(audit.sum()), clf=fit_vectors(x, labels, called), vectors=vectors)
     if res.n_audit<10: return res
     sizes,right = learning_curve(x, labels, audit, called)
     k,n = int(right[:,-1].sum()),res.n_audit

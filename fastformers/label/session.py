@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from ..data.labels import as_frame
 from ..files import atomic_file, check_file, did_you_mean, write_text
 from ..inference.names import name_text, read_names
-from .choose_texts import choose_texts
+from .choose_texts import choose_texts, is_audit
 from .forecast import standing
 from ..tasks.core import as_text
 from ..text.readers import check_columns
@@ -143,8 +143,6 @@ def read_pool(texts, text_col):
         _log.info(f"{', '.join(gone)}: not shown, since the file of labels has columns of these names")
     return df.drop(columns=gone).reset_index(drop=True).map(_clean)
 
-def _true(o): return str(o).lower() in ('true','1','1.0')
-
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 # %% ../../nbs/label/03_session.ipynb #9a9717f8
@@ -189,18 +187,6 @@ class LabelSession:
         if labelled is not None: self._adopt(labelled)
         self._refill()
 
-    def _adopt(self, df):
-        "Add the missing rows of `df` to the file"
-        check_columns(df, **{'text_col':self.text_col, 'label_col':'label'})
-        known = {(o[self.text_col],o['by']) for o in self.rows()}
-        new = [{k:_clean(v) for k,v in o.items()} for o in df.to_dict('records')]
-        new = [o|dict(label=_line(as_text(o['label'])), by=o.get('by') or 'earlier', audit=False)
-               for o in new if o['label']]
-        if odd := sorted({o['label'] for o in new}-{*self.labels}):
-            raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}"
-                             f"{did_you_mean(odd[0], self.labels)}; classes are {', '.join(self.labels[:20])}")
-        self.file.add(*(o for o in new if (o[self.text_col],o['by']) not in known))
-
     def rows(self)->list: # dicts of strings
         "Return the rows and read which classes are new"
         rows = self.file.read()
@@ -214,13 +200,27 @@ class LabelSession:
     @property
     def busy(self): return self._thread is not None and self._thread.is_alive()
 
+# %% ../../nbs/label/03_session.ipynb #97603c75
+@patch
+def _adopt(self:LabelSession, df):
+    "Add the missing rows of `df` to the file"
+    check_columns(df, **{'text_col':self.text_col, 'label_col':'label'})
+    known = {(o[self.text_col],o['by']) for o in self.rows()}
+    new = [{k:_clean(v) for k,v in o.items()} for o in df.to_dict('records')]
+    new = [o|dict(label=_line(as_text(o['label'])), by=o.get('by') or 'earlier', audit=False)
+           for o in new if o['label']]
+    if odd := sorted({o['label'] for o in new}-{*self.labels}):
+        raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}"
+                         f"{did_you_mean(odd[0], self.labels)}; classes are {', '.join(self.labels[:20])}")
+    self.file.add(*(o for o in new if (o[self.text_col],o['by']) not in known))
+
 # %% ../../nbs/label/03_session.ipynb #85a8389c
 @patch
 def table(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a bool
     "Return the labels to train on, one row a text"
     df = pd.DataFrame(self.rows(), columns=self.file.columns)
     df = df[df.label!=''].drop_duplicates(self.text_col, keep='last', ignore_index=True)
-    return df.assign(audit=df.audit.map(_true).astype(bool))
+    return df.assign(audit=is_audit(df))
 
 # %% ../../nbs/label/03_session.ipynb #ec3d0b62
 @patch
@@ -266,7 +266,7 @@ def undo(self:LabelSession)->str: # the text, which is offered again if this ses
         file,row = max(mine, key=lambda o: o[1]['time'])
         file.remove(row)
         text = row[self.text_col]
-        item = dict(index=self.at.get(text), text=text, audit=_true(row['audit']), why='taken back',
+        item = dict(index=self.at.get(text), text=text, audit=is_audit(pd.DataFrame([row]))[0], why='taken back',
                     order=self._wrote.get((text,row['time'])))
         if text in self.at: self.queue.insert(0, item)
         return text
@@ -339,7 +339,7 @@ def _batch(self:LabelSession, df, now, how):
     rows = pd.DataFrame(self.file.rows, columns=self.file.columns)
     aside = {o['text'] for o in [*self.queue]} | {o[t] for o in self.skips.rows if o['by']==self.by}
     seen = {*rows[t][rows.by==self.by]} | aside
-    common = [o for o in rows[t][rows.audit.map(_true).astype(bool)].unique() if o in self.at and o not in seen]
+    common = [o for o in rows[t][is_audit(rows)].unique() if o in self.at and o not in seen]
     common = pd.DataFrame({'text':common, 'why':'random, labelled by another person too', 'audit':True,
                            'index':np.array([self.at[o] for o in common], int)})
     pool = self.pool[[t]].mask(self.pool[[t]].isin(aside), '') # a blank text is not chosen
@@ -359,7 +359,7 @@ def agreement(self:LabelSession)->pd.DataFrame: # a row for each two people: a, 
     "Compare the labels of people on the random texts that both labelled"
     from sklearn.metrics import cohen_kappa_score
     df,res = pd.DataFrame(self.rows(), columns=self.file.columns),[]
-    df = df[df.audit.map(_true).astype(bool) & (df.label!='')].drop_duplicates([self.text_col,'by'], keep='last')
+    df = df[is_audit(df) & (df.label!='')].drop_duplicates([self.text_col,'by'], keep='last')
     wide = df.pivot(index=self.text_col, columns='by', values='label')
     for a,b in combinations(wide, 2):
         x,y = wide[[a,b]].dropna().to_numpy().T
@@ -382,12 +382,12 @@ def lines(self:LabelSession)->list: # sentences
     counts = df.label.value_counts()
     few = [f'{o} ({n})' for n,o in sorted((int(counts.get(o, 0)),o) for o in self.names) if n<5]
     n_names,n_found = len(self.names),len({*self.names} & {*df.label})
-    skipped = [_true(o['audit']) for o in self.skips.rows]
+    skipped = is_audit(pd.DataFrame(self.skips.rows))
     res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
     if self.standing: res += f"after {self.standing}".replace('\n', ': ', 1).splitlines() # labels that it has seen: score
     if n_found<n_names: res.append(f"{n_found} of {n_names} classes have a label; the others are known by their names alone")
     if few and len(df) and n_names<=20: res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
-    if any(skipped): res.append(f"random texts set aside: {sum(skipped)}; if they were the hard ones, the score is too good")
+    if skipped.any(): res.append(f"random texts set aside: {skipped.sum()}; if they were the hard ones, the score is too good")
     for o in self.agreement().itertuples():
         kappa = f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa)
         res.append(f"{named(o.a)} and {named(o.b)}: the same label for {o.same:.0%} of {o.texts} texts{kappa}")
