@@ -408,8 +408,8 @@ class Training:
             raise OSError(f"this system has no pty; run: fastformers {subprocess.list2cmdline(args)}") from None
         self.share,self.stage,self._out = 0.,'starting',tempfile.TemporaryFile()
         own,child = pty.openpty()
-        command = [sys.executable, '-W', 'ignore', '-m', 'fastformers', *args]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=child)
+        self.process = subprocess.Popen([sys.executable, '-W', 'ignore', '-m', 'fastformers', *args],
+                                        stdin=subprocess.DEVNULL, stdout=self._out, stderr=child)
         os.close(child)
         self._reader = threading.Thread(target=self._watch, args=(own,), daemon=True)
         self._reader.start()
