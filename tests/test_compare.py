@@ -168,6 +168,14 @@ def test_hopeless_checkpoints_are_dropped():
     board = leaderboard(df, archs=['bad','good'], entries=names, minutes=1)
     assert 'dropped' in board.notes['tuned (bad)'] and board.done('tuned (good)')
 
+def test_the_two_best_checkpoints_train():
+    "by their probes, also where the third is within the interval"
+    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task)
+    names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
+    board = leaderboard(df, archs=['a','b','c'], entries=names, minutes=1)
+    assert [board.done(f'tuned ({o})') for o in 'abc']==[True,True,False]
+    assert board.notes['tuned (c)']=='dropped: frozen probe (c) is behind frozen probe (a) and frozen probe (b)'
+
 @pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'F1 of a text'),
                                             (lambda d: d.text.str.len().astype(float), '-squared error')])
 def test_several_labels_numbers_and_pairs(labels, measure, tiny):

@@ -103,7 +103,8 @@ class Runner:
             if early and o not in self.tried and not self.missing(b.plan[o], early): continue
             if not b.done(o): return f'needs {o}, which did not finish'
             rivals = [k for k,v in b.plan.items() if v.fit is b.plan[o].fit and b.done(k)]
-            top = max(rivals, key=b.score)
+            top,*rest = sorted(rivals, key=b.score, reverse=True)
+            if o in rest[1:]: return f"dropped: {o} is behind {top} and {rest[0]}" # two checkpoints go on
             if b.gain(top, o)[1]>0: return f"dropped: {o} is {b.against(o, top)} than {top}"
 
 # %% ../../nbs/compare/03_runner.ipynb #6c307611

@@ -1,0 +1,60 @@
+"""Which learning rate and which pooling for which encoder: `fine_tune_classifier` with each rate of a grid, beside the frozen probe
+
+    FASTFORMERS_DATA=... python benchmarks/rates.py run --archs minilm,PATH/all-mpnet-base-v2 --draws 1   # development rows
+    python benchmarks/rates.py table                                                                      # what the rows say
+
+All rates see the same rows and the same number of steps. Finished rows are in results/rates/rows.jsonl, and a second call goes on."""
+from pathlib import Path
+from classify import Rows as Table
+from common import *
+from compare import draw, sets
+
+def probe(df, arch, pool, lr=None):
+    from fastai.torch_core import set_seed
+    from fastformers.data.block import classifier_dls
+    from fastformers.learner.core import classifier_learner
+    set_seed(42)
+    return classifier_learner(classifier_dls(df, arch), arch, pool=pool).fit_probe()
+
+def stage(df, arch, pool, lr):
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    return fine_tune_classifier(df, arch, lr=lr, pool=pool).learner
+
+def run(args):
+    from fastformers.learner.core import as_predictor
+    quiet()
+    logging.disable(logging.INFO)
+    table = Table(results/'rates', part='development', **circumstances(args)['versions'])
+    for seed in map(int, args.draws.split(',')):
+        for arch in args.archs.split(','):
+            for name in args.sets.split(','):
+                key,_,n = name.partition(':')
+                train,dev,_ = sets[key][1]()
+                dev = dev.sample(min(len(dev), 500), random_state=0)
+                rows = draw(train, int(n or sets[key][0][0]), seed)[['text','label']]
+                for lr,pool in ((lr, pool) for lr in (None, *map(float, filter(None, args.rates.split(',')))) for pool in args.pools.split(',')):
+                    def make():
+                        start = time.process_time()
+                        learn = (stage if lr else probe)(rows, arch, pool, lr)
+                        spent = time.process_time()-start
+                        found = [o['label'] for o in as_predictor(learn)(dev.text.tolist())]
+                        return dict(accuracy=round(float(np.mean(np.array(found)==dev.label.to_numpy())), 4), cpu_seconds=round(spent), rows=len(dev), commit=commit, processor=processor())
+                    table.get(make, 'accuracy', encoder=Path(arch).name, set=key, labels=len(rows), lr=lr or 'frozen probe', pool=pool, draw=seed)
+
+def table(args):
+    rows = pd.DataFrame(json.loads(l) for l in (results/'rates'/'rows.jsonl').read_text().splitlines())
+    p = rows.pivot_table(index=['encoder','pool','set','labels'], columns='lr', values='accuracy', aggfunc='mean', sort=False)
+    p = p[sorted(p, key=lambda o: -1 if isinstance(o, str) else o)]
+    p['draws'] = rows.groupby(['encoder','pool','set','labels'], sort=False).draw.nunique()
+    print(p.reset_index().to_string(index=False, float_format='{:.3f}'.format, na_rep=''))
+
+if __name__=='__main__':
+    p = parser(__doc__)
+    p.add_argument('do', choices=('run','table'))
+    p.add_argument('--draws', default='1')
+    p.add_argument('--archs', default='minilm')
+    p.add_argument('--sets', default='trec:100,clinc150,sst2', help='each with the number of labels after a colon')
+    p.add_argument('--rates', default='2e-5,6e-5,1e-4,2e-4')
+    p.add_argument('--pools', default='concat', help='of the head: concat, mean, cls')
+    args = p.parse_args()
+    run(args) if args.do=='run' else table(args)
