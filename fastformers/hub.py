@@ -16,6 +16,7 @@ from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError
+from safetensors import SafetensorError, safe_open
 from .files import did_you_mean, is_main_process, lfs_pointer
 
 # %% ../nbs/01_hub.ipynb #21654fb3
@@ -60,11 +61,15 @@ def _from_hub(arch, revision):
     except (OSError,ValueError): raise FileNotFoundError(not_found(arch, 'checkpoint', error)) from None
 
 def _checked(path):
-    "Return the directory `path`, or raise if it holds pointers of git-lfs, or adapters without their network"
+    "Return the directory `path`, or raise if it holds pointers of git-lfs, a part of a file, or adapters without their network"
     files = {o.name:o for o in Path(path).iterdir() if o.is_file()}
     for o in files.values():
         if o.stat().st_size<1000 and o.read_bytes().startswith(lfs_pointer):
             raise OSError(f"{o} is a pointer of git-lfs; fetch the file itself by git lfs pull")
+        if o.suffix=='.safetensors':
+            try:
+                with safe_open(o, 'np'): pass # reads the list of tensors alone
+            except SafetensorError as e: raise OSError(f"{o} is not whole, fetch it again ({e})") from None
     if 'adapter_config.json' in files and 'config.json' not in files:
         raise OSError(f"{path} holds adapters of peft without their network; write both together: "
                       "AutoPeftModel.from_pretrained(path).merge_and_unload().save_pretrained(directory)")

@@ -262,7 +262,8 @@ def to_explain(path): return cli.main(['explain', str(path), 'a text'])
 
 @pytest.mark.parametrize('door', [to_resolve, to_tokenizer, to_learner, to_predictor, to_classify, to_predict, to_explain], ids=lambda o: o.__name__[3:])
 @pytest.mark.parametrize('files,why', [({'model.safetensors':pointer}, 'model.safetensors is a pointer of git-lfs.*git lfs pull'), ({'tokenizer.json':pointer}, 'tokenizer.json is a pointer'),
-    ({'adapter_config.json':'{"peft_type": "LORA"}', 'config.json':None}, 'adapters of peft without their network.*merge_and_unload')], ids=['weights','tokenizer','peft'])
+    ({'adapter_config.json':'{"peft_type": "LORA"}', 'config.json':None}, 'adapters of peft without their network.*merge_and_unload'),
+    ({'model.safetensors':'half of a file'}, 'model.safetensors is not whole, fetch it again')], ids=['weights','tokenizer','peft','half'])
 def test_a_directory_is_named_for_what_it_is(door, files, why, models, tmp_path, patch):
     import shutil
     shutil.copytree(models/'bert', tmp_path/'arch')
