@@ -121,3 +121,20 @@ def test_precision_on_a_gpu(how):
     dls = classifier_dls(df, tiny_tok(), bs=4, device='cuda')
     learn = fit(classifier_learner(dls, tiny_arch('bert'), cbs=TokenAccumulation(n_acc=8), precision=how))
     assert all(o.isfinite() for o in learn.recorder.losses) and learn.get_preds()[0].dtype==torch.float32
+
+def test_predictor_in_bf16(tmp_path, monkeypatch):
+    from fastformers.inference.predictor import from_hf
+    from fastformers.models import fast_cpu
+    fit(classifier(), lambda o: o.fit(4, 1e-3)).to_hf(tmp_path/'c')
+    texts = [*df.text]
+    def opened(how): return from_hf(tmp_path/'c', 'cpu', precision=how)
+    a,b = opened('fp32'),opened('bf16')
+    x,y = a.scores(texts),b.scores(texts)
+    assert x.dtype==y.dtype==b.vectors(texts).dtype==torch.float32
+    assert 0<(x-y).abs().max()<.03 and (a.vectors(texts)*b.vectors(texts)).sum(1).min()>.99
+    assert (b.scores(texts[:1])-y[:1]).abs().max()<.02, 'alone as in a batch'
+    monkeypatch.delenv('FASTFORMERS_PRECISION', raising=False)
+    for speed,same in (2.,y),(1.,x):
+        monkeypatch.setattr(fast_cpu, 'bf16_speedup', lambda: speed)
+        assert torch.equal(opened('auto').scores(texts), same)
+    with pytest.raises(ValueError, match="'auto', 'fp32' or 'bf16'; got 'half'"): opened('half')

@@ -25,6 +25,7 @@ from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
+from ..models.fast_cpu import uses_bf16
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool
 from ..text.encode import HFTokenizer, is_pair, reading_args
@@ -38,11 +39,13 @@ class Predictor(BasePredictor):
         tok, # Its `HFTokenizer`
         task=None, # Its `Task`; None: no labels, only vectors
         pairs=None, # Was it trained on pairs of texts? None: not known
-        device=None # Default: GPU if there is one
+        device=None, # Default: GPU if there is one
+        precision='auto' # 'fp32', 'bf16'; 'auto': bfloat16 where it is faster
     ):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
         self._task,self.opened = task,None # or the arguments of `from_hf` that opened it
+        self.bf16 = uses_bf16(precision, self.device)
         model.config.use_cache = False # keys and values are for generation
 
     def __reduce_ex__(self, protocol): # another process opens the directory again
@@ -69,7 +72,8 @@ class Predictor(BasePredictor):
         max_tokens = 1024*torch.get_num_threads() if self.device.type=='cpu' else 65536
         out = [None]*len(rows)
         for at,x in self.tok.batches(rows, bs, max_tokens):
-            for i,o in zip(at, f(x.to(self.device)).float().cpu()): out[i] = torch.atleast_1d(o)
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16): res = f(x.to(self.device))
+            for i,o in zip(at, res.float().cpu()): out[i] = torch.atleast_1d(o)
         return out
 
     def scores(self,
@@ -89,7 +93,7 @@ class Predictor(BasePredictor):
         if any(map(is_pair, texts)):
             raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
         rows = self.tok.encode_batch(texts)
-        def mean(x): return normalize(mean_pool(self.model.states(x), x.real))
+        def mean(x): return normalize(mean_pool(self.model.states(x).float(), x.real))
         return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
 
     def layers(self, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
@@ -116,7 +120,7 @@ class Predictor(BasePredictor):
         return self.task.scores(logits), self.kept.novelty(vectors)
 
     def write(self, path):
-        if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
+        if self.opened and self.opened[4]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
         else: write_bundle(path, self.model, self.tok, self.pairs)
         if self.kept: self.kept.save(path)
         if self.card: write_text(Path(path)/'README.md', _card_of_now(self))
@@ -162,25 +166,27 @@ def from_hf(
     device=None, # Default: GPU if there is one
     head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main', # Revision of a hub id
-    backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
+    backend='torch', # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
+    precision='auto' # Of torch: 'fp32', 'bf16'; 'auto': FASTFORMERS_PRECISION, else bfloat16 where it is faster
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
-    "Load a classifier, or a body for its vectors, in float32, without fastai"
+    "Load a classifier, or a body for its vectors, without fastai"
     path = Path(model_dir(path, revision)).absolute()
-    try: return _open(path, device, head, revision, backend)
+    try: return _open(path, device, head, revision, backend, precision)
     except Exception as e:
         e.add_note(f"On opening {path}.")
         raise
 
-def _open(path, device, head, revision, backend):
+def _open(path, device, head, revision, backend, precision):
     "Open the directory `path` for `from_hf`"
     bundle = read_bundle(path) or _plain_bundle(path)
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
-    if bundle.head['class']=='ensemble': return Ensemble(sorted(path.glob('member_*')), device)
+    if bundle.head['class']=='ensemble': return Ensemble([from_hf(o, device, precision=precision) for o in sorted(path.glob('member_*'))])
     model = backends.find(backend)(_model(path, bundle, head), path)
     limit = max_length(model.body, bundle.max_len)
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
-    predictor = Predictor(model, tok, bundle.task, bundle.pairs, device)
-    predictor.opened,predictor.trained_on = (path,device,head,revision,backend),read_keys(path)
+    predictor = Predictor(model, tok, bundle.task, bundle.pairs, device,
+        precision if backend=='torch' else 'fp32')
+    predictor.opened,predictor.trained_on = (path,device,head,revision,backend,precision),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
     card = path/'README.md'
     if card.is_file(): predictor.card = card.read_text('utf-8', 'replace')
