@@ -4,7 +4,7 @@
     FASTFORMERS_DATA=... python benchmarks/label.py run --draws 1,2,3 --final    # test rows, once
     FASTFORMERS_DATA=... python benchmarks/label.py audit                        # coverage of the audit rows' interval, error of the forecast
     FASTFORMERS_DATA=... python benchmarks/label.py step                         # CPU seconds of a step with 10,000 texts
-    python benchmarks/label.py table [--final]
+    python benchmarks/label.py table [--final]                                   # and the picture
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
 `frozen probe` is what the session itself shows; `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Finished rows are in results/label/rows.jsonl, and a second call goes on."""
@@ -137,9 +137,32 @@ def step(args):
             return dict(cpu_seconds=round(float(np.median(spent)), 2), commit=commit, processor=processor())
         table.get(make, 'cpu_seconds', what='step', set='domains', labels=n)
 
+def picture(rows):
+    "Draw accuracy by number of labels, chosen and drawn, with the range of the draws"
+    import matplotlib.pyplot as plt
+    titles = {'domains':'10 domains', 'domains, skewed':'10 domains, skewed', 'intents':'150 intents', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
+    rows = rows[(rows.what=='run') & (rows.way=='frozen probe')]
+    fig,axs = plt.subplots(2, 3, figsize=(10,5.6), layout='constrained')
+    for ax,(name,title) in zip(axs.flat, titles.items()):
+        mean = {}
+        for arm,color in (('drawn','#64748b'),('chosen','#15803d')):
+            o = rows[(rows.set==name) & (rows.arm==arm) & (rows.labels<=data[name][0])].groupby('labels').accuracy.agg(['mean','min','max'])
+            ax.fill_between(o.index, o['min'], o['max'], color=color, alpha=.15, lw=0)
+            ax.plot(o.index, o['mean'], color=color, marker='.', label=arm)
+            mean[arm] = o['mean']
+        n,level = mean['drawn'].idxmax(),mean['drawn'].max()
+        k = np.interp(level, np.maximum.accumulate(mean['chosen']), mean['chosen'].index)
+        ax.annotate('', (k, level), (n, level), arrowprops=dict(arrowstyle='->', color='#b45309'))
+        title = f"{title}: {'over '*bool(mean['chosen'].iloc[0]>=level)}{n/k:.1f} times fewer labels"
+        ax.set_title(title, fontsize=10)
+        ax.set(xlabel='labels', ylabel='accuracy')
+    axs.flat[0].legend(loc='lower right', frameon=False)
+    for to in (results/'label', results.parent.parent/'nbs/images'): fig.savefig(to/'chosen_labels.png', dpi=80)
+
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'label'/'rows.jsonl').read_text().splitlines())
     rows = rows[rows.part==('test' if args.final else 'development')]
+    picture(rows)
     print('| set | labels | way | draws | drawn | chosen | chosen, with names | chosen - drawn |\n|---|---|---|---|---|---|---|---|')
     for (name,n,way),o in rows[rows.what=='run'].groupby(['set','labels','way'], sort=False):
         p = o.pivot_table(index='draw', columns='arm', values='accuracy')
