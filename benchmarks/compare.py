@@ -114,7 +114,7 @@ def both(rows):
 def trainer(rows, lr):
     "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, a tenth of them warm-up"
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
-    from fastformers.callback.compute import bf16_speedup
+    from fastformers.models.fast_cpu import bf16_speedup
     from fastformers.hub import resolve_arch
     path = resolve_arch(rows.plan['arch'])
     set_seed(rows.plan['seed'])

@@ -65,7 +65,7 @@ def trainer(what, df, test, seed, lr, epochs=epochs, max_len=max_len):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.hub import resolve_arch
-    from fastformers.callback.compute import bf16_speedup
+    from fastformers.models.fast_cpu import bf16_speedup
     texts,path = columns(df),str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df.label for l in str(o).split(';')})
     kind = 'regression' if what=="Pearson's r" else 'multi_label_classification' if what=='LRAP' else 'single_label_classification'

@@ -81,7 +81,7 @@ def s2(args):
     return fig
 
 def s3(args):
-    from fastformers.callback.compute import bf16_speedup
+    from fastformers.models.fast_cpu import bf16_speedup
     task,seeds = lm_task('minilm', 'minilm', args.bs or 32, args.steps or 7, dropout=not args.no_dropout),{o:iter(range(100)) for o in ('fp32','bf16')}
     def run(precision): return task.ours(precision, seed=next(seeds[precision])) # the same dropout in both, another one each time: what fp32 runs differ by is the noise
     runs = in_turn({o:partial(run, o) for o in seeds}, args.repeats, says_tokens)
