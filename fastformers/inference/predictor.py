@@ -27,7 +27,7 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
 from ..models.fast_cpu import uses_bf16
 from ..models.load import load_body, load_config
-from ..models.heads import as_head, build_head, mean_pool
+from ..models.heads import as_head, build_head, mean_pool, sentence_pool
 from ..text.encode import HFTokenizer, is_pair, reading_args
 from ..text.tokenizer import load_tokenizer, tok_hash
 
@@ -45,6 +45,7 @@ class Predictor(BasePredictor):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
         self._task,self.opened = task,None # or the arguments of `from_hf` that opened it
+        self.pool = mean_pool # of `vectors`
         self.bf16 = uses_bf16(precision, self.device)
         model.config.use_cache = False # keys and values are for generation
 
@@ -88,13 +89,13 @@ class Predictor(BasePredictor):
         texts, # A text or a list of texts
         bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
-        "Average the last hidden states of each text (Reimers and Gurevych 2019)"
+        "Pool the last hidden states of each text, by the mean or as `sentence_pool` read it (Reimers and Gurevych 2019)"
         texts = as_texts(texts)
         if any(map(is_pair, texts)):
             raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
         rows = self.tok.encode_batch(texts)
-        def mean(x): return normalize(mean_pool(self.model.states(x).float(), x.real))
-        return torch.stack(self._each(mean, rows, bs)) if rows else self.vectors('')[:0]
+        def pooled(x): return normalize(self.pool(self.model.states(x).float(), x.real))
+        return torch.stack(self._each(pooled, rows, bs)) if rows else self.vectors('')[:0]
 
     def layers(self, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
         "Compute outputs, inputs of the output layer and mean vectors of length 1 of `texts` in one pass"
@@ -178,7 +179,8 @@ def from_hf(
 
 def _open(path, device, head, revision, backend, precision):
     "Open the directory `path` for `from_hf`"
-    bundle = read_bundle(path) or _plain_bundle(path)
+    own = read_bundle(path)
+    bundle = own or _plain_bundle(path)
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
     if bundle.head['class']=='ensemble': return Ensemble([from_hf(o, device, precision=precision) for o in sorted(path.glob('member_*'))])
     model = backends.find(backend)(_model(path, bundle, head), path)
@@ -186,6 +188,7 @@ def _open(path, device, head, revision, backend, precision):
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device,
         precision if backend=='torch' else 'fp32')
+    if own is None: predictor.pool = sentence_pool(path)
     predictor.opened,predictor.trained_on = (path,device,head,revision,backend,precision),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
     card = path/'README.md'

@@ -34,7 +34,7 @@ class TextVectors:
     def __init__(self,
         arch='minilm' # A sentence encoder: hub id, directory or shipped name
     ):
-        files = [o for o in sorted(Path(model_dir(arch)).iterdir()) if o.suffix in ('.json','.safetensors','.txt','.model')]
+        files = [o for o in sorted(Path(model_dir(arch)).rglob('*')) if o.suffix in ('.json','.safetensors','.txt','.model')]
         seen = [f'{o.name} {o.stat().st_size} {o.stat().st_mtime_ns}' for o in files]
         self.arch,self.path = arch,cache_dir()/'vectors'/content_hash(seen)
         self.lock = FileLock(self.path/'lock')
