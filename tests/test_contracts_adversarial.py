@@ -2,7 +2,6 @@
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.text.encode import HFTokenizer
-from safetensors import SafetensorError
 from test_contracts_common import *
 
 pytestmark = pytest.mark.exact
@@ -156,4 +155,4 @@ def test_a_checkpoint_cut_short_is_refused(tmp_path):
     classifier_learner(dls, tiny_arch('bert', num_hidden_layers=1)).save_encoder(tmp_path)
     f = tmp_path/'model.safetensors'
     f.write_bytes(f.read_bytes()[:f.stat().st_size//2])
-    with pytest.raises(SafetensorError): classifier_learner(dls, tmp_path)
+    with pytest.raises(OSError, match='is not whole'): classifier_learner(dls, tmp_path)
