@@ -4,7 +4,7 @@
     FASTFORMERS_DATA=... python benchmarks/label.py run --draws 1,2,3 --final    # test rows, once
     FASTFORMERS_DATA=... python benchmarks/label.py audit                        # coverage of the audit rows' interval, error of the forecast
     FASTFORMERS_DATA=... python benchmarks/label.py step                         # CPU seconds of a step with 10,000 texts
-    python benchmarks/label.py table [--final]                                   # and the picture
+    python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
 `frozen probe` is what the session itself shows; `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Finished rows are in results/label/rows.jsonl, and a second call goes on."""
@@ -157,12 +157,12 @@ def picture(rows):
         ax.set_title(title, fontsize=10)
         ax.set(xlabel='labels', ylabel='accuracy')
     axs.flat[0].legend(loc='lower right', frameon=False)
-    for to in (results/'label', results.parent.parent/'nbs/images'): fig.savefig(to/'chosen_labels.png', dpi=80)
+    fig.savefig(results.parent.parent/'nbs/images/chosen_labels.png', dpi=80)
 
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'label'/'rows.jsonl').read_text().splitlines())
     rows = rows[rows.part==('test' if args.final else 'development')]
-    picture(rows)
+    if not args.final: picture(rows)
     print('| set | labels | way | draws | drawn | chosen | chosen, with names | chosen - drawn |\n|---|---|---|---|---|---|---|---|')
     for (name,n,way),o in rows[rows.what=='run'].groupby(['set','labels','way'], sort=False):
         p = o.pivot_table(index='draw', columns='arm', values='accuracy')

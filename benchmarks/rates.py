@@ -4,7 +4,6 @@
     python benchmarks/rates.py table                                                                      # what the rows say
 
 All rates see the same rows and the same number of steps. Finished rows are in results/rates/rows.jsonl, and a second call goes on."""
-from pathlib import Path
 from classify import Rows as Table
 from common import *
 from compare import draw, sets
@@ -16,19 +15,9 @@ def spanish():
 
 sets = sets | dict(fakenews_es=((300,), spanish))
 
-def probe(df, arch, pool, lr=None):
-    from fastai.torch_core import set_seed
-    from fastformers.data.block import classifier_dls
-    from fastformers.learner.core import classifier_learner
-    set_seed(42)
-    return classifier_learner(classifier_dls(df, arch), arch, pool=pool).fit_probe()
-
-def stage(df, arch, pool, lr):
-    from fastformers.ulmfit.stage import fine_tune_classifier
-    return fine_tune_classifier(df, arch, lr=lr, pool=pool).learner
-
 def run(args):
     from fastformers.learner.core import as_predictor
+    from fastformers.ulmfit.stage import fine_tune_classifier
     quiet()
     logging.disable(logging.INFO)
     table = Table(results/'rates', part='development', **circumstances(args)['versions'])
@@ -42,7 +31,7 @@ def run(args):
                 for lr,pool in ((lr, pool) for lr in (None, *map(float, filter(None, args.rates.split(',')))) for pool in args.pools.split(',')):
                     def make():
                         start = time.process_time()
-                        learn = (stage if lr else probe)(rows, arch, pool, lr)
+                        learn = fine_tune_classifier(rows, arch, lr=lr, pool=pool, epochs=None if lr else 0).learner # 0: the probe
                         spent = time.process_time()-start
                         found = [o['label'] for o in as_predictor(learn)(dev.text.tolist())]
                         return dict(accuracy=round(float(np.mean(np.array(found)==dev.label.to_numpy())), 4), cpu_seconds=round(spent), rows=len(dev), commit=commit, processor=processor())

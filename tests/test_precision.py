@@ -124,7 +124,7 @@ def test_precision_on_a_gpu(how):
 
 def test_predictor_in_bf16(tmp_path, monkeypatch):
     from fastformers.inference.predictor import from_hf
-    from fastformers.models import fast_cpu
+    from fastformers.inference import predictor
     fit(classifier(), lambda o: o.fit(4, 1e-3)).to_hf(tmp_path/'c')
     texts = [*df.text]
     def opened(how): return from_hf(tmp_path/'c', 'cpu', precision=how)
@@ -135,6 +135,6 @@ def test_predictor_in_bf16(tmp_path, monkeypatch):
     assert (b.scores(texts[:1])-y[:1]).abs().max()<.02, 'alone as in a batch'
     monkeypatch.delenv('FASTFORMERS_PRECISION', raising=False)
     for speed,same in (2.,y),(1.,x):
-        monkeypatch.setattr(fast_cpu, 'bf16_speedup', lambda: speed)
+        monkeypatch.setattr(predictor, 'bf16_speedup', lambda: speed)
         assert torch.equal(opened('auto').scores(texts), same)
-    with pytest.raises(ValueError, match="'auto', 'fp32' or 'bf16'; got 'half'"): opened('half')
+    with pytest.raises(ValueError, match="or on a GPU 'fp16'; got 'half'"): opened('half')

@@ -9,13 +9,12 @@ optimizer step equals that of one large batch."""
 __all__ = ['cpu_bf16', 'precision', 'TokenAccumulation']
 
 # %% ../../nbs/callback/04_compute.ipynb #23637a9f
-import logging, os
-import torch
+import logging, torch
 from fastai.basics import Callback, CancelBatchException, default_device, find_bs, to_float
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
 from ..models.core import HFModel
-from ..models.fast_cpu import bf16_speedup
+from ..models.fast_cpu import bf16_speedup, number_format
 from .schedule import ScheduleRunner, in_fit
 from .distributed import all_reduce, broadcast, is_idle, loss_weight
 
@@ -54,14 +53,10 @@ def precision(
 )->list: # callbacks
     "Return the callbacks for training in a number format"
     device = torch.device(device or default_device()).type
-    if how=='auto': how = os.environ.get('FASTFORMERS_PRECISION') or 'auto'
-    if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':
-        raise ValueError("`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; "
-                         f"got {how!r}")
+    how = number_format(how, device)
     if how=='fp32': return []
     if device=='cpu': return [cpu_bf16(enabled=None if how=='auto' else True)]
     if device!='cuda': return []
-    if how=='auto': how = 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'fp16'
     return [MixedPrecision(AMPMode(how))]
 
 # %% ../../nbs/callback/04_compute.ipynb #496620a1

@@ -98,7 +98,7 @@ def add_class(self:BasePredictor,
 # %% ../../nbs/inference/04_classes.ipynb #c8e84fb1
 @patch
 def remove_class(self:BasePredictor, name): # the predictor itself
-    "Remove the class `name`; the scores of the others keep their ratios"
+    "Remove the class `name`. The scores of the others keep their ratios"
     _check(self)
     at,kept = _at(self, name),self.kept
     if self.task.n_out<3: raise ValueError("a classifier has two classes or more")

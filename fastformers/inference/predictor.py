@@ -25,7 +25,7 @@ from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
-from ..models.fast_cpu import uses_bf16
+from ..models.fast_cpu import bf16_speedup, number_format
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head, mean_pool, sentence_pool
 from ..text.encode import HFTokenizer, is_pair, reading_args
@@ -40,13 +40,15 @@ class Predictor(BasePredictor):
         task=None, # Its `Task`; None: no labels, only vectors
         pairs=None, # Was it trained on pairs of texts? None: not known
         device=None, # Default: GPU if there is one
-        precision='auto' # 'fp32', 'bf16'; 'auto': bfloat16 where it is faster
+        precision='auto' # As in `number_format`
     ):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
         self._task,self.opened = task,None # or the arguments of `from_hf` that opened it
         self.pool = mean_pool # of `vectors`
-        self.bf16 = uses_bf16(precision, self.device)
+        how = number_format(precision, self.device)
+        if how=='auto' and bf16_speedup()>=1.1: how = 'bf16'
+        self.autocast = dict(bf16=torch.bfloat16, fp16=torch.float16).get(how) # None: float32
         model.config.use_cache = False # keys and values are for generation
 
     def __reduce_ex__(self, protocol): # another process opens the directory again
@@ -73,7 +75,7 @@ class Predictor(BasePredictor):
         max_tokens = 1024*torch.get_num_threads() if self.device.type=='cpu' else 65536
         out = [None]*len(rows)
         for at,x in self.tok.batches(rows, bs, max_tokens):
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16): res = f(x.to(self.device))
+            with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None): res = f(x.to(self.device))
             for i,o in zip(at, res.float().cpu()): out[i] = torch.atleast_1d(o)
         return out
 
@@ -168,7 +170,7 @@ def from_hf(
     head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main', # Revision of a hub id
     backend='torch', # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
-    precision='auto' # Of torch: 'fp32', 'bf16'; 'auto': FASTFORMERS_PRECISION, else bfloat16 where it is faster
+    precision='auto' # Of torch: 'bf16', 'fp16', 'fp32'; 'auto': FASTFORMERS_PRECISION, else the fastest on this machine
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, without fastai"
     path = Path(model_dir(path, revision)).absolute()
@@ -186,8 +188,7 @@ def _open(path, device, head, revision, backend, precision):
     model = backends.find(backend)(_model(path, bundle, head), path)
     limit = max_length(model.body, bundle.max_len)
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
-    predictor = Predictor(model, tok, bundle.task, bundle.pairs, device,
-        precision if backend=='torch' else 'fp32')
+    predictor = Predictor(model, tok, bundle.task, bundle.pairs, device, precision if backend=='torch' else 'fp32')
     if own is None: predictor.pool = sentence_pool(path)
     predictor.opened,predictor.trained_on = (path,device,head,revision,backend,precision),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)

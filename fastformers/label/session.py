@@ -225,7 +225,7 @@ def table(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a boo
 # %% ../../nbs/label/03_session.ipynb #ec3d0b62
 @patch
 def next(self:LabelSession, wait=True)->dict: # index, text, context, labels in the order to show, are they ranked?; None: there is no more
-    "Return the text to label now, or None; without `wait` also while the first ones are being chosen"
+    "Return the text to label now, or None. Without `wait` None also comes while the first ones are being chosen"
     self._refill()
     if wait and self._thread and not self.queue: self._thread.join()
     with self._lock:
