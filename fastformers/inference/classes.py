@@ -43,7 +43,7 @@ def _check(predictor):
     "Raise unless the classes of `predictor` can change"
     if why := cannot_keep(predictor): raise ValueError(f"classes come and go in a network that puts single texts into classes; {why}")
     if not predictor.task.one_class: raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}")
-    if predictor.opened and predictor.opened[4]!='torch':
+    if predictor.opened and predictor.opened[-1]!='torch':
         raise ValueError(f"a graph cannot change; open the directory with backend='torch', and write the graph again with `to_onnx`")
     if predictor.kept is None or not len(predictor.kept.inputs):
         raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, by version 0.2 or by another "

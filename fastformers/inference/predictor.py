@@ -123,7 +123,7 @@ class Predictor(BasePredictor):
         return self.task.scores(logits), self.kept.novelty(vectors)
 
     def write(self, path):
-        if self.opened and self.opened[4]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
+        if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
         else: write_bundle(path, self.model, self.tok, self.pairs)
         if self.kept: self.kept.save(path)
         if self.card: write_text(Path(path)/'README.md', _card_of_now(self))
@@ -169,17 +169,17 @@ def from_hf(
     device=None, # Default: GPU if there is one
     head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main', # Revision of a hub id
-    backend='torch', # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
-    precision='auto' # Of torch: 'bf16', 'fp16', 'fp32'; 'auto': FASTFORMERS_PRECISION, else the fastest on this machine
+    precision='auto', # Of torch: 'bf16', 'fp16', 'fp32'; 'auto': FASTFORMERS_PRECISION, else the fastest on this machine
+    backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, without fastai"
     path = Path(model_dir(path, revision)).absolute()
-    try: return _open(path, device, head, revision, backend, precision)
+    try: return _open(path, device, head, revision, precision, backend)
     except Exception as e:
         e.add_note(f"On opening {path}.")
         raise
 
-def _open(path, device, head, revision, backend, precision):
+def _open(path, device, head, revision, precision, backend):
     "Open the directory `path` for `from_hf`"
     own = read_bundle(path)
     bundle = own or _plain_bundle(path)
@@ -190,7 +190,7 @@ def _open(path, device, head, revision, backend, precision):
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device, precision if backend=='torch' else 'fp32')
     if own is None: predictor.pool = sentence_pool(path)
-    predictor.opened,predictor.trained_on = (path,device,head,revision,backend,precision),read_keys(path)
+    predictor.opened,predictor.trained_on = (path,device,head,revision,precision,backend),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
     card = path/'README.md'
     if card.is_file(): predictor.card = card.read_text('utf-8', 'replace')
