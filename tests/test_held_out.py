@@ -5,8 +5,10 @@ from fastformers.compare.curve import label_curve
 from fastformers.compare.entries import folds
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import HFTextBlock, classifier_dls
+from fastformers.data import labels
 from fastformers.data.labels import deal, split_rows
 from fastformers.data.rows import Rows
+from fastformers.hub import resolve_arch
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
 from fastformers.stats import mean_interval, paired_bootstrap
@@ -199,3 +201,10 @@ def test_groups_are_drawn_whole(tiny):
     g = report.gains().query('what=="against TF-IDF"').iloc[0]
     a,b = (o.score for o in (report.final[0], report.named['TF-IDF'][0]))
     assert np.allclose((g.low,g.high), paired_bootstrap(a, b, groups=report.final[0].groups['score'])[1:])
+
+def test_only_names_and_directories_are_looked_up(monkeypatch):
+    "A config is iterable, and its keys are no checkpoints"
+    asked = []
+    monkeypatch.setattr(labels, 'resolve_arch', lambda o: asked.append(o) or resolve_arch(o))
+    assert not len(labels.trained_keys(tiny_arch('bert'))) and not len(labels.trained_keys(None)) and asked==[]
+    assert not len(labels.trained_keys(['wiki-mini', tiny_arch('bert')])) and asked==['wiki-mini']

@@ -273,7 +273,7 @@ def trained_on(df, archs, text_col, what='held-out')->np.ndarray: # booleans
 
 def trained_keys(archs)->np.ndarray: # uint64
     "Read the hashes of the texts that the checkpoints `archs` were trained on"
-    return np.concatenate([np.zeros(0, np.uint64), *(read_keys(resolve_arch(o)) for o in L(archs) if isinstance(o, (str,Path)))])
+    return np.concatenate([np.zeros(0, np.uint64), *(read_keys(resolve_arch(o)) for o in listed(archs) if isinstance(o, (str,Path)))])
 
 def new_tests(test, archs, text_col): # None if there is none
     "Leave rows that a checkpoint in `archs` was trained on out of `test`, a DataFrame or a dict of several"
