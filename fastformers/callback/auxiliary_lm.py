@@ -14,6 +14,7 @@ from ..text.core import as_tokens
 from ..text.tokenizer import check_same_tok
 from ..models.core import LanguageModel, split_sequences
 from ..models.load import fit_vocab, load_hf, quiet_hf
+from ..models.vocab import whole_rows
 from ..objectives.core import Objective, reduce_rows
 from ..objectives.clm import default_objective
 from ..data.block import tokenizer_of
@@ -23,9 +24,9 @@ from .regularize import Regularizer, check_shapes, plain_params
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/11_auxiliary_lm.ipynb #c9571bfd
-def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body` itself
+def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body`, or a copy where only some embeddings train
     "Build a language model on the body of `model`, with the LM head of `arch` or by default of its source"
-    body,report,revision = model.body,model.loaded,'main'
+    body,report,revision = whole_rows(model.body),model.loaded,'main'
     if arch is None: arch,revision = (report.source if report.loaded else body.config),report.revision
     p = next(body.parameters())
     hf,there = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype,

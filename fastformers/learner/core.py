@@ -12,7 +12,7 @@ __all__ = ['Fit', 'Lineage', 'lm_learner', 'classifier_learner', 'as_predictor',
 # %% ../../nbs/learner/07_core.ipynb #ce2dbe8f
 import inspect, logging
 from dataclasses import dataclass
-import numpy as np
+import numpy as np, torch
 from copy import copy, deepcopy
 from functools import partial, wraps
 from pathlib import Path
@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 from torch import nn
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
-from fastai.basics import Callback, DataLoaders, L, Learner, delegates, patch
+from fastai.basics import Callback, DataLoaders, L, Learner, delegates, first, patch
 from fastai.callback.fp16 import MixedPrecision
 from transformers import PretrainedConfig, PreTrainedModel
 from fastai.callback.schedule import LRFinder
@@ -29,9 +29,9 @@ from ..args import check_args
 from ..callback import compute
 from ..callback.distributed import Distributed, barrier, n_processes, own_device
 from ..callback.freeze import FreezeGrads, FrozenEval
-from ..callback.regularize import check_shapes
+from ..callback.regularize import Regularizer, check_shapes
 from ..callback.resume import data_hash
-from ..data.block import item_keys, item_labels, item_texts, reads_pairs, tokenizer_of
+from ..data.block import TokenizedRow, item_keys, item_labels, item_texts, reads_pairs, tokenizer_of
 from ..data.labels import class_weights, say_trained_on
 from ..files import atomic_dir, is_main_process, write_text
 from ..hub import push, resolve_arch
@@ -50,7 +50,7 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import is_causal, layer_groups, max_length, vocab_size
 from ..models.heads import LinearHead, PoolingHead, as_head, build_head, heads
 from ..models.load import load_body
-from ..models.vocab import extend_rows
+from ..models.vocab import extend_rows, train_rows
 from ..objectives.core import gather_targets, objective_of
 from ..objectives.metrics import TokenRecorder, TrainingShare
 from ..text.tokenizer import load_tokenizer, same_ids, tok_hash
@@ -261,6 +261,14 @@ def _new_rows(dls, seen):
     tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
     return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path, device=dls.device)
 
+def _train_rows(learn):
+    "Train the embeddings of the training texts' tokens only, unless a regularizer may have texts of its own"
+    model,items,tok = learn.model,learn.dls.train_ds.items,tokenizer_of(learn.dls).tok
+    if not model.loaded.loaded or any(isinstance(o, Regularizer) for o in learn.cbs): return
+    if not isinstance(first(items), TokenizedRow): return # its texts may change from pass to pass
+    special = torch.tensor([*tok.all_special_ids, model.model_inputs.pad])
+    train_rows(model, torch.cat([special, *(o['ids'].ids for o in items)]))
+
 @check_args
 @delegates(_learner)
 def classifier_learner(
@@ -317,6 +325,7 @@ def classifier_learner(
     if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
+    _train_rows(learn)
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.lr = lr
     learn.lineage.made = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,

@@ -29,6 +29,9 @@ class FusedAdam(Optimizer):
     def load_state_dict(self, sd):
         super().load_state_dict(sd)
         self.state = defaultdict(dict, self.state) # fastai's has no default then
+        for p,s in self.state.items(): # those of other rows of the embeddings begin anew
+            if 'grad_avg' in s and s['grad_avg'].shape!=p.shape:
+                for k in ('grad_avg','sqr_avg','step'): del s[k]
 
     def zero_grad(self):
         for p,*_ in self.all_params(): p.grad = None

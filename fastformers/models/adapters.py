@@ -30,7 +30,7 @@ _added = re.compile(r'(^|\.)(adapter|lora_\w+)\.')
 
 def plain_name(name): # None for a weight of adapters or LoRA
     "Return the name of the weight `name` in a checkpoint without adapters"
-    return None if _added.search(name) else name.replace('.base_layer.', '.')
+    return None if _added.search(name) else re.sub(r'\.rows$', '.weight', name.replace('.base_layer.', '.')) # `EmbeddingRows`
 
 def train_only(
     model, # An `HFModel`, changed before its optimizer is made
@@ -192,8 +192,9 @@ def _base_hash(model):
     "Hash the first values of each frozen weight, except the pooler, which only some heads need"
     own = _trained(model, head=False)
     plain = ((n,p) for n,p in model.body.named_parameters() if not n.startswith('pooler.'))
-    frozen = (p for n,p in plain if f'body.{n}' not in own)
-    return content_hash(p.detach().flatten()[:64].float().cpu() for p in frozen)
+    state = model.body.state_dict() # whole embeddings
+    frozen = (state[n if n in state else plain_name(n)] for n,_ in plain if f'body.{n}' not in own)
+    return content_hash(p.flatten()[:64].float().cpu() for p in frozen)
 
 def _kind(model):
     n,nf = len(block_modules(model.body)),model.config.get_text_config().hidden_size

@@ -15,6 +15,7 @@ from itertools import islice
 import torch
 from ..callback.regularize import Regularizer, check_shapes, loaded_weights, plain_params, reference_weights
 from ..models.families import evaluating
+from ..models.vocab import EmbeddingRows
 from ..text.core import as_tokens
 
 # %% ../../nbs/papers/11_ewc.ipynb #f016cecf
@@ -64,9 +65,11 @@ class EWC(Regularizer):
 
     def setup(self):
         ps = plain_params(self.model.body)
-        check_shapes(self.fisher, ps, "the language model of `fisher`")
+        used = {m.rows:m.used for m in self.model.body.modules() if isinstance(m, EmbeddingRows)}
+        fisher = {k:o[used[ps[k]].cpu()] if ps.get(k) in used else o for k,o in self.fisher.items()}
+        check_shapes(fisher, ps, "the language model of `fisher`")
         loaded = loaded_weights(self.model)
-        self.by_weight = {ps[k]:o.to(ps[k].device) for k,o in self.fisher.items() if ps[k] in loaded}
+        self.by_weight = {ps[k]:o.to(ps[k].device) for k,o in fisher.items() if ps[k] in loaded}
         reference_weights(self, self.by_weight)
 
     def penalty(self):
