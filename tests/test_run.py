@@ -18,7 +18,7 @@ from fastformers.data.labels import lm_texts
 from fastformers.data.rows import Rows
 from fastformers.ulmfit.run import ulmfit
 from fastformers.learner.evaluate import evaluate
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, with_pairing
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, with_reading
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
 
@@ -288,7 +288,7 @@ def test_pairs_that_are_compared_are_read_one_by_one_and_others_together(tmp_pat
     def reads(label, **kwargs):
         rows = Rows(pairs.assign(label=label), text_col=['a','b'])
         rows.is_valid = np.zeros(len(rows), bool)
-        return with_pairing(TaskConfig(**kwargs), rows, 'minilm', 'minilm').pairing
+        return with_reading(TaskConfig(**kwargs), rows, 'minilm', 'minilm')[0].pairing
     near = np.where(pairs.index%2, 1., 4.5)+np.random.default_rng(0).random(40)/10
     assert reads(near)=='siamese' and reads(near, pairing='together')=='together'
     assert reads(near, epochs=0) is None # the probe alone

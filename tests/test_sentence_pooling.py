@@ -1,9 +1,15 @@
 "Vectors of a sentence encoder are those of sentence-transformers, whatever its directory says of pooling"
-import json, pytest, torch
+import json, pandas as pd, pytest, torch
+from fastformers.data.block import classifier_dls, lm_dls, tokenizer_of
 from fastformers.inference.names import from_names
 from fastformers.inference.predictor import from_hf
+from fastformers.inference.onnx import to_onnx
 from fastformers.label.vectors import TextVectors
+from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.models.sentence import SentencePool
 from fastformers.testing import tiny_arch, tiny_tok
+from fastformers.text.encode import HFTokenizer
+from fastformers.ulmfit.stage import fine_tune_classifier
 
 st = pytest.importorskip('sentence_transformers')
 texts = ['a film', 'It was a good film, and I liked the acting.', 'no', 'why do they write '*9, 'a film about trains and a train about films']
@@ -35,9 +41,10 @@ def test_vectors_are_those_of_sentence_transformers(encoder, modes):
     p = from_hf(path, 'cpu')
     for bs in (64,1): assert (p.vectors(texts, bs=bs)*want).sum(1).min()>.9999
     mean = from_hf(path, 'cpu')
-    mean.pool = lambda h,mask: (h*mask[...,None]).sum(1)
-    if modes not in ('mean','mean_sqrt_len_tokens') and want.shape[1]==mean.vectors(texts).shape[1]:
-        assert (mean.vectors(texts)*want).sum(1).min()<.9998, 'they differ from the mean'
+    mean.model.sentence = SentencePool()
+    if modes not in ('mean','mean_sqrt_len_tokens'):
+        got = mean.vectors(texts)
+        assert got.shape!=want.shape or (got*want).sum(1).min()<.9998, 'they differ from the mean'
 
 def test_files_of_before_version_5(encoder):
     path,want = encoder('cls')
@@ -53,10 +60,88 @@ def test_names_and_stored_vectors_follow(encoder, tmp_path, monkeypatch):
     (path/'1_Pooling/config.json').write_text(json.dumps(other))
     assert (torch.tensor(TextVectors(path)(texts)).float()*want).sum(1).min()<.999, 'not those of the old pooling'
 
-def test_what_is_not_followed_is_said(encoder, caplog):
+def test_dense_layers(encoder):
+    path,want = encoder(('cls','mean'), dense=True)
+    assert want.shape[1]==8 and (from_hf(path, 'cpu').vectors(texts)*want).sum(1).min()>.9999
+
+def test_what_does_not_fit_is_an_error(encoder):
+    "Each door opens an `HFModel`, so one is enough"
     path,_ = encoder('mean', dense=True)
-    from_hf(path, 'cpu')
-    assert 'vectors are those before Dense of modules.json' in caplog.text
-    said = json.loads((path/'1_Pooling/config.json').read_text())|dict(pooling_mode='median')
-    (path/'1_Pooling/config.json').write_text(json.dumps(said))
-    with pytest.raises(ValueError, match='names the pooling median, expected some of cls'): from_hf(path, 'cpu')
+    def fails(file, match, **o):
+        old = (path/file).read_text()
+        said = json.loads(old)
+        (path/file).write_text(json.dumps(said|o if isinstance(said, dict) else said+[o]))
+        for door in (from_hf, from_names_of):
+            with pytest.raises(ValueError, match=match): door(path)
+        (path/file).write_text(old)
+    def from_names_of(path): from_names(['good','bad'], path)
+    fails('1_Pooling/config.json', 'names the pooling median, expected some of cls', pooling_mode='median')
+    fails('1_Pooling/config.json', 'pools states of width 99', embedding_dimension=99)
+    fails('modules.json', 'names the module CNN, expected Transformer', type='sentence_transformers.models.CNN', path='3_CNN')
+    fails('modules.json', 'names a folder outside', type='sentence_transformers.models.Dense', path='../3_Dense')
+    (path/'2_Dense/model.safetensors').unlink()
+    with pytest.raises(ValueError, match='has no model.safetensors, and pickled weights are not read'): from_hf(path)
+
+@pytest.mark.parametrize('modes', ['cls','weightedmean',('mean','lasttoken')], ids=str)
+def test_what_is_written_is_opened_by_both(encoder, modes, tmp_path):
+    "A language model and a classifier that began with a sentence encoder have its pooling and dense layers"
+    path,_ = encoder(modes, dense=True)
+    df = pd.DataFrame(dict(text=texts*4, label=['a','b','a','b','a']*4))
+    lm = lm_learner(lm_dls(df, path, seq_len=16, bs=4), path)
+    lm.save_encoder(tmp_path/'lm')
+    learn = classifier_learner(classifier_dls(df, tmp_path/'lm', bs=4, max_len=32, windows=1), tmp_path/'lm')
+    learn.fit(1, 1e-3)
+    learn.to_hf(tmp_path/'classifier')
+    for at in ('lm','classifier'):
+        ours,theirs = from_hf(tmp_path/at, 'cpu').vectors(texts), torch.tensor(st.SentenceTransformer(str(tmp_path/at), device='cpu').encode(texts))
+        assert ours.shape[1]==8 and torch.cosine_similarity(ours, theirs).min()>.9999
+
+def test_onnx_has_the_same_vectors(encoder, tmp_path):
+    pytest.importorskip('onnxruntime')
+    path,want = encoder('cls', dense=True)
+    learn = classifier_learner(classifier_dls(pd.DataFrame(dict(text=texts*4, label=['a','b','a','b','a']*4)), path, bs=4), path)
+    learn.to_hf(tmp_path/'c')
+    to_onnx(tmp_path/'c')
+    assert (from_hf(tmp_path/'c', 'cpu', backend='onnx').vectors(texts)*want).sum(1).min()>.9999
+
+@pytest.mark.parametrize('family', ['bert','roberta','gpt2','xlnet','t5','modernbert','llama','xlm-roberta'])
+def test_a_prompt_is_read_as_if_it_stood_in_the_text(family):
+    tok = tiny_tok(family)
+    plain,prompted = HFTokenizer(tok), HFTokenizer(tok, prompt='query: ')
+    for o in ('a film','The 2nd film','about trains; why?'):
+        assert prompted.encode_batch([o])[0].ids.tolist()==plain.encode_batch([f'query: {o}'])[0].ids.tolist()
+        read = ''.join(o[a:b].strip() for a,b in prompted.rust.encode(o).offsets)
+        assert read==o.replace(' ', ''), 'places are those in the text'
+    assert prompted.prompt==HFTokenizer(prompted.tok).prompt=='query: ' and HFTokenizer(prompted.tok, prompt='none').prompt==plain.prompt==''
+    short = HFTokenizer(tok, max_len=18, prompt='query: ').encode_batch(['why do they write '*9])[0]
+    assert len(short)==18 and short.ids.tolist()[:4]==prompted.encode_batch(['a'])[0].ids.tolist()[:4], 'a prompt is not cut'
+
+def says(path, **o): (path/'config_sentence_transformers.json').write_text(json.dumps(o))
+
+def test_which_prompt_comes_before_a_text(encoder):
+    path,_ = encoder('cls')
+    prompts = dict(query='a train ', Classification='a film ', document='')
+    says(path, prompts=prompts, default_prompt_name='query')
+    p,theirs = from_hf(path, 'cpu'),st.SentenceTransformer(str(path), device='cpu')
+    assert p.tok.prompt=='a train ' and (p.vectors(texts)*torch.tensor(theirs.encode(texts))).sum(1).min()>.9999
+    p.tok = HFTokenizer(p.tok.tok, max_len=32, prompt='Classification')
+    assert (p.vectors(texts)*torch.tensor(theirs.encode(texts, prompt_name='Classification'))).sum(1).min()>.9999
+    says(path, prompts=prompts, default_prompt_name=None)
+    assert HFTokenizer(path).prompt=='a film ', 'one for classification'
+    says(path, prompts=dict(query='a train ', document=''), default_prompt_name=None)
+    assert HFTokenizer(path).prompt==''
+    with pytest.raises(ValueError, match="the prompt 'qurey' is not listed; expected none, query or a text"): HFTokenizer(path, prompt='qurey')
+
+def test_a_classifier_carries_its_prompt(encoder, tmp_path):
+    "Its directory has the prompt once, for this library and for sentence-transformers"
+    path,_ = encoder('cls')
+    says(path, prompts=dict(query='a train ', passage='a film '), default_prompt_name=None)
+    df = pd.DataFrame(dict(text=[f'{t} {i}' for i in range(6) for t in texts], label=['a','b','a','b','a']*6))
+    stage = fine_tune_classifier(df, path, path=tmp_path/'c', prompt='passage', epochs=0, max_len=40)
+    assert stage.plan['prompt']=='passage' and tokenizer_of(stage.learner.dls).prompt=='a film '
+    p,theirs = from_hf(tmp_path/'c', 'cpu'),st.SentenceTransformer(str(tmp_path/'c'), device='cpu')
+    assert p.tok.prompt=='a film ' and torch.cosine_similarity(p.vectors(texts), torch.tensor(theirs.encode(texts))).min()>.9999
+    assert torch.allclose(p.scores(texts), as_predictor(stage.learner).scores(texts), atol=1e-6)
+    chosen = fine_tune_classifier(df, path, epochs=0)
+    assert chosen.plan['prompt'] in ('none','query','passage') and all(o in chosen.plan.settings['prompt'][1] for o in ('none','query','passage'))
+    with pytest.raises(ValueError, match='is not listed'): fine_tune_classifier(df, path, prompt='qurey', epochs=0)

@@ -31,7 +31,7 @@ def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body`
     p = next(body.parameters())
     hf,there = load_hf(auto_cls, arch, revision=revision, dtype=p.dtype,
                        attn_implementation=body.config._attn_implementation)
-    there.adapters = None # adapters belong to the body that is replaced
+    there.where = None # adapters belong to the body that is replaced
     fit_vocab(hf, body.get_input_embeddings().num_embeddings)
     check_shapes(plain_params(hf.base_model), plain_params(body), f"the language model of {there.source}")
     with quiet_hf():

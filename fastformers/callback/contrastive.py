@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from .distributed import gathered_rows
 from .regularize import Regularizer
-from ..models.heads import mean_pool
 
 # %% ../../nbs/callback/10_contrastive.ipynb #5c0a1e08
 def contrastive_loss(
@@ -60,7 +59,7 @@ class Contrastive(Regularizer):
     def after_train(self): del self.dl.get_idxs
 
     def before_batch(self):
-        def keep(head, args): self.vectors = mean_pool(*args[:2])
+        def keep(head, args): self.vectors = self.model.sentence.pool(*args[:2])
         self.hook = self.model.head.register_forward_pre_hook(keep)
     def after_pred(self): self.hook.remove()
 

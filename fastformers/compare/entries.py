@@ -39,7 +39,7 @@ from ..tasks.scores import set_score
 from ..text.core import normal, text_key
 from ..text.encode import first_texts
 from ..ulmfit.recipe import Recipe, TaskConfig, settings
-from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner, with_pairing
+from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm, task_dls, task_learner, with_reading
 
 # %% ../../nbs/compare/00_entries.ipynb #66373d73
 def labels_in(rows:Rows)->list:
@@ -272,7 +272,7 @@ def check_pass(learn, minutes):
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     arch,seed,table = rows.plan['arch'],rows.plan['seed'],rows.like(_frame(rows)).hold_out()
-    c = with_pairing(_config(rows), table, arch, arch)
+    c,_ = with_reading(_config(rows), table, arch, arch)
     set_seed(seed)
     learn = task_learner(task_dls(table, arch, c, seed), arch, c)
     check_pass(learn, rows.plan['limit'])

@@ -14,13 +14,14 @@ from collections import Counter
 from operator import eq
 import numpy as np
 from fastcore.foundation import first
-from ..hub import model_dir
+
 from .novelty import Kept, word_hashes
 from .output_layer import set_output_layer
 from .predictor import Predictor
 from ..models.core import TextClassifier
-from ..models.heads import LinearHead, pools, sentence_pool
+from ..models.heads import LinearHead, pools
 from ..models.load import load_body
+from ..models.sentence import SentencePool
 from ..tasks.core import SingleLabel, as_text
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer
@@ -75,8 +76,8 @@ def from_names(
     if len(names)<2: raise ValueError(f"expected the names of two classes or more, got {[*names]}")
     body,report = load_body(arch)
     if not report.loaded: raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
-    own = sentence_pool(model_dir(arch))
-    pool = first(k for k,f in pools.items() if f is own) or 'mean'
+    own = SentencePool(report.where).pools
+    pool = first(k for k,f in pools.items() if own==[f]) or 'mean'
     model = TextClassifier(body, report, lambda nf: LinearHead(nf, len(names), pool=pool))
     model.task = SingleLabel([*names], 'label')
     tok = load_tokenizer(arch)

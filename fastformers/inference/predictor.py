@@ -27,7 +27,7 @@ from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
 from ..models.fast_cpu import bf16_speedup, number_format
 from ..models.load import load_body, load_config
-from ..models.heads import as_head, build_head, mean_pool, sentence_pool
+from ..models.heads import as_head, build_head
 from ..text.encode import HFTokenizer, is_pair, reading_args
 from ..text.tokenizer import load_tokenizer, tok_hash
 
@@ -45,7 +45,6 @@ class Predictor(BasePredictor):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
         self._task,self.opened = task,None # or the arguments of `from_hf` that opened it
-        self.pool = mean_pool # of `vectors`
         how = number_format(precision, self.device)
         if how=='auto' and bf16_speedup()>=1.1: how = 'bf16'
         self.autocast = dict(bf16=torch.bfloat16, fp16=torch.float16).get(how) # None: float32
@@ -91,19 +90,19 @@ class Predictor(BasePredictor):
         texts, # A text or a list of texts
         bs:int=64 # Most texts in a batch
     ) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
-        "Pool the last hidden states of each text, by the mean or as `sentence_pool` read it (Reimers and Gurevych 2019)"
+        "Compute the vector of each text as `SentencePool` does: by the mean, or as the encoder was trained (Reimers and Gurevych 2019)"
         texts = as_texts(texts)
         if any(map(is_pair, texts)):
             raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
         rows = self.tok.encode_batch(texts)
-        def pooled(x): return normalize(self.pool(self.model.states(x).float(), x.real))
+        def pooled(x): return normalize(self.model.sentence(self.model.states(x).float(), x.real))
         return torch.stack(self._each(pooled, rows, bs)) if rows else self.vectors('')[:0]
 
     def layers(self, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
-        "Compute outputs, inputs of the output layer and mean vectors of length 1 of `texts` in one pass"
+        "Compute outputs, inputs of the output layer and pooled states of length 1 of `texts` in one pass"
         head,seen = self.model.head,[]
         hooks = [output_layer(self.model).register_forward_pre_hook(lambda m,args: seen.append(args[0])),
-                 head.register_forward_pre_hook(lambda m,args: seen.append(normalize(mean_pool(*args[:2]))))]
+                 head.register_forward_pre_hook(lambda m,args: seen.append(normalize(self.model.sentence.pool(*args[:2]))))]
         def every(x):
             seen.clear()
             o = self.model(x)
@@ -189,7 +188,6 @@ def _open(path, device, head, revision, precision, backend):
     limit = max_length(model.body, bundle.max_len)
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device, precision if backend=='torch' else 'fp32')
-    if own is None: predictor.pool = sentence_pool(path)
     predictor.opened,predictor.trained_on = (path,device,head,revision,precision,backend),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
     card = path/'README.md'

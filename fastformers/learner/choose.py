@@ -7,11 +7,12 @@ What trains decides nothing. So a new rule is a function here, and its place in 
 
 # %% auto #0
 __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule', 'choose_epochs', 'choose_contrastive',
-           'choose_score', 'choose_class_weights', 'choose_names', 'with_names', 'named_dls', 'Plan']
+           'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names', 'with_names', 'named_dls', 'Plan']
 
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
 from dataclasses import dataclass
+import logging, warnings
 import numpy as np, pandas as pd
 from fastai.basics import DataLoaders, Learner, first, no_random, patch
 from ..callback.schedule import Schedule
@@ -21,9 +22,17 @@ from ..data.block import item_labels, item_texts, reads_pairs, tokenizer_of, wit
 from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
 from . import probe # `cross_validate_probe`
+from ..models.core import HFModel
 from ..models.heads import LinearHead, heads
+from ..models.load import load_body
 from ..objectives.core import objective_of
 from ..tasks.core import task_of
+from ..text.encode import HFTokenizer
+from ..text.tokenizer import load_tokenizer, prompt_name
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/06_choose.ipynb #00f295dd
 def choose_head_init(task, head=None, adapters=None, pairing='together', asked=None)->tuple: # ('probe', 'contrastive' or 'random', why)
@@ -78,6 +87,31 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
     with no_random(): accuracy = learn.cross_validate_probe(valid=False).mean()
     found = f'the probe has {accuracy:.2f} in folds of {n} rows, the largest class {largest:.2f}'
     return bool(accuracy-largest<.55*(1-largest)), found # measured on the page of the stages
+
+# %% ../../nbs/learner/06_choose.ipynb #7e3c0002
+def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
+    "Choose the words before each text: of several that `arch` lists, those with which a probe of at most 300 rows is clearly better in folds"
+    tok = load_tokenizer(tok)
+    prompts = tok.init_kwargs.get('prompts') or {}
+    if asked is not None or not prompts: return asked, 'as asked' if prompts else 'default'
+    if tok.init_kwargs['prompt'] or not rows.task.one_class or rows.pair: return None, "the checkpoint's own"
+    at = pd.Series(rows.splits[0]).sample(frac=1, random_state=0)[:300]
+    texts,y = zip(*((rows.texts[i], rows.labels[i]) for i in at))
+    folds = min(5, sorted([0, *Counter(y).values()])[-2])
+    predictor = folds>1 and Predictor(HFModel(*load_body(arch)), HFTokenizer(tok))
+    if not predictor or not predictor.model.loaded.loaded: return None, 'no second class with two rows'
+    def right(prompt):
+        predictor.tok = HFTokenizer(tok, max_len=128, prompt=prompt)
+        x = predictor.vectors([*texts]).numpy()
+        with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
+            return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
+    found = {k:right(k) for k in ('none',*prompts)}
+    best = max(found, key=lambda k: found[k].mean())
+    more = found[best]-found['none']
+    if more.mean()<=more.std()/len(y)**.5: best = 'none' # within one standard error
+    why = f"a probe of {len(y)} rows has {', '.join(f'{v.mean():.3f} with {k}' for k,v in found.items())}"
+    _log.info(f"prompt: {best}, {why}")
+    return best, why
 
 # %% ../../nbs/learner/06_choose.ipynb #c5dded19
 def choose_score(task, labels, asked=None)->tuple: # (name for `set_score`, or None, why)
@@ -186,6 +220,7 @@ def plan(self:Learner,
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
     res = {k:(getattr(tok, k), long) for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
+    res['prompt'] = (prompt_name(tok.tok, tok.prompt), 'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm: init = 'random','a language model'
     elif not model.new_head: init = 'random','the head of the checkpoint is kept' if model.loaded.loaded else 'random weights'

@@ -35,7 +35,7 @@ from ..data.block import TokenizedRow, item_keys, item_labels, item_texts, reads
 from ..data.labels import class_weights, say_trained_on
 from ..files import atomic_dir, is_main_process, write_text
 from ..hub import push, resolve_arch
-from ..inference.bundle import hf_classifier, model_card, read_bundle, save_tokenizer, write_bundle
+from ..inference.bundle import hf_classifier, model_card, read_bundle, save_checkpoint, write_bundle
 from ..inference.novelty import Kept, cannot_keep, none_of
 from ..inference.predictor import Predictor
 from ..inference.stage_json import read_keys, read_stage, write_keys, write_stage
@@ -405,7 +405,7 @@ def _write(learn, path, readme=False, keep=5000, **facts):
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
     if task: facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], **facts}
     with atomic_dir(path) as tmp:
-        if task is None: model.save(tmp); save_tokenizer(tok, tmp)
+        if task is None: save_checkpoint(tmp, model, tok)
         else:
             n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds)) # one, if trained again on all
             bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,

@@ -29,6 +29,7 @@ from .families import evaluating, get_meta, is_decoder, max_length, vocab_size
 from .heads import window_places
 from .hidden_states import HiddenStateSelector, all_states, forget_states
 from .load import ADAPTERS, LoadReport, fit_vocab, quiet_hf
+from .sentence import SentencePool
 
 _log = logging.getLogger(__name__)
 _PAD = int(TensorTokens(0, attention_mask=0))
@@ -150,6 +151,8 @@ class HFModel(nn.Module):
         self.loaded = report or LoadReport(f'random {hf.config.model_type}', 0, list(hf.state_dict()))
         self.adapters = None # Or {'method', 'settings', 'trained': names of trainable weights of the body}
         self.model_inputs = ModelInputs(self.body) # tokens -> arguments of `body`
+        # how the checkpoint's vectors of texts are made
+        self.sentence = SentencePool(self.loaded.where, getattr(hf.config.get_text_config(), 'hidden_size', None), self.loaded.revision)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "Return the Hugging Face base model, without a head"; return self.hf.base_model
@@ -183,6 +186,7 @@ class HFModel(nn.Module):
     def save(self, path):
         "Write a Hugging Face checkpoint to `path`, with LoRA merged and bottlenecks in a separate file"
         with quiet_hf(): self.hf.save_pretrained(path, state_dict=plain_state(self.hf))
+        self.sentence.save(path)
         bottlenecks = self.adapters and self.adapters['method']=='bottleneck'
         if bottlenecks: save_adapters(self, Path(path)/ADAPTERS, head=False)
         usual_modes(Path(path).glob('*.safetensors'))

@@ -8,18 +8,14 @@ which `build_head` builds them again. Your own head is any such module, passed a
 
 # %% auto #0
 __all__ = ['pools', 'joins', 'heads', 'cls_pool', 'last_pool', 'mean_pool', 'max_pool', 'concat_pool', 'weighted_mean_pool',
-           'sentence_pool', 'spec_of', 'PoolingHead', 'TokenHead', 'window_places', 'LinearHead', 'build_head',
-           'as_head']
+           'spec_of', 'PoolingHead', 'TokenHead', 'window_places', 'LinearHead', 'build_head', 'as_head']
 
 # %% ../../nbs/models/05_heads.ipynb #be690c41
-import json, logging, torch
+import torch
 from functools import partial
-from pathlib import Path
 from torch import nn, Tensor
 from torch.nn.functional import cosine_similarity, normalize
 from ..files import Registry
-
-_log = logging.getLogger(__name__)
 
 # %% ../../nbs/models/05_heads.ipynb #35cdac24
 def _real(h, mask):
@@ -65,32 +61,6 @@ def weighted_mean_pool(h:Tensor, mask:Tensor)->Tensor:
     "Average `h` over real tokens with the weights 1, 2, 3 and so on (Muennighoff 2022, section 3.1.1)"
     w = mask.cumsum(1)*mask
     return (_real(h, mask)*w[...,None]).sum(1) / w.sum(1, keepdim=True).clamp(min=1)
-
-def _sqrt_mean_pool(h, mask): return mean_pool(h, mask)*mask.sum(1, keepdim=True)**.5
-
-# names of sentence-transformers, those of its older files, in the order in which these concatenate, and functions
-_sentence = {'cls':('cls_token',cls_pool), 'max':('max_tokens',max_pool), 'mean':('mean_tokens',mean_pool),
-             'mean_sqrt_len_tokens':('mean_sqrt_len_tokens',_sqrt_mean_pool),
-             'weightedmean':('weightedmean_tokens',weighted_mean_pool), 'lasttoken':('lasttoken',last_pool)}
-
-def sentence_pool(
-    path # Directory of a checkpoint
-): # Function of hidden states `(bs, sl, nf)` and mask `(bs, sl)`, the mean where the directory says nothing
-    "Read how the sentence encoder in `path` pools hidden states (Reimers and Gurevych 2019)"
-    file = Path(path)/'modules.json'
-    modules = json.loads(file.read_text('utf-8')) if file.is_file() else []
-    parts = {o['type'].split('.')[-1]:o['path'] for o in modules}
-    if more := [o for o in parts if o not in ('Transformer','Pooling','Normalize')]:
-        _log.warning(f"{path}: vectors are those before {', '.join(more)} of modules.json")
-    if 'Pooling' not in parts: return mean_pool
-    file = Path(path)/parts['Pooling']/'config.json'
-    said = json.loads(file.read_text('utf-8'))
-    names = said.get('pooling_mode') or [k for k,(old,_) in _sentence.items() if said.get(f'pooling_mode_{old}')]
-    names = [names] if isinstance(names, str) else names
-    if not names or {*names}-{*_sentence}:
-        raise ValueError(f"{file} names the pooling {', '.join(names) or 'nothing'}, expected some of {', '.join(_sentence)}")
-    fs = [_sentence[k][1] for k in names]
-    return fs[0] if len(fs)==1 else lambda h,mask: torch.cat([f(h, mask) for f in fs], 1)
 
 # %% ../../nbs/models/05_heads.ipynb #24f21933
 def _products(u, v):

@@ -24,11 +24,13 @@ from transformers.utils import logging as hf_logging
 from . import awd_lstm # registers it with transformers
 from .families import block_modules, get_meta
 from .fast_cpu import use_fast_cpu
-from ..hub import load_kwargs, not_found, resolve_arch
+from ..hub import find_file, load_kwargs, not_found, resolve_arch
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/models/03_load.ipynb #e717c846
+ADAPTERS = 'adapters.safetensors' # bottleneck adapters, in the directory of a checkpoint
+
 @dataclass
 class LoadReport:
     "Report which weights of a model came from the checkpoint `source`, and which are new"
@@ -37,7 +39,9 @@ class LoadReport:
     new: list = field(default_factory=list) # Names of tensors that start random
     dropped: list = field(default_factory=list) # Names of tensors of the checkpoint that are not used
     revision: str = 'main' # Of a hub id
-    adapters: Path = None # File of bottleneck adapters in the checkpoint's directory
+    where: str = None # Directory or hub id of its files; None: there are none
+    @property
+    def adapters(self): "Find the file of bottleneck adapters, None if there is none"; return find_file(self.where, ADAPTERS)
     def __str__(self):
         def some(o): return f"{len(o)} ({', '.join(o[:3])}{', ...' if len(o)>3 else ''})" if o else 'none'
         return f"{self.source}: {self.loaded} tensors loaded; new: {some(self.new)}; dropped: {some(self.dropped)}"
@@ -86,8 +90,6 @@ class EncoderLM(PreTrainedModel):
         # T5's embeddings have the standard deviation 1
         return MaskedLMOutput(logits=F.linear(h*self.config.d_model**-.5, self.get_input_embeddings().weight))
 
-ADAPTERS = 'adapters.safetensors' # bottleneck adapters, in the directory of a checkpoint
-
 def load_hf(
     auto_cls, # `AutoModel`, `AutoModelForMaskedLM`, or a model class of transformers
     arch, # Hub id, directory, shipped name, a network whose weights are copied, or a `PretrainedConfig` for random ones
@@ -135,8 +137,8 @@ def _report(hf, name, path, revision, info):
     names = list(hf.state_dict())
     if info is None: return LoadReport(f'random {hf.config.model_type}', 0, names, revision=revision)
     new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
-    beside = Path(path, ADAPTERS) if Path(path, ADAPTERS).is_file() else None
-    report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, beside)
+    where = str(path) if os.path.isdir(path) or not os.path.isabs(path) else None # a network was in a temporary directory
+    report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, where)
     (_log.warning if new else _log.info)(str(report))
     return report
 

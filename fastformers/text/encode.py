@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from ..args import check_args
 from .core import TensorTokens, TokenText, valid_text
-from .tokenizer import PythonEncoder, load_tokenizer, need_rust
+from .tokenizer import PythonEncoder, find_prompt, load_tokenizer, need_rust, put_prompt
 
 # %% ../../nbs/text/03_encode.ipynb #a8c86588
 def reading_args(o)->dict:
@@ -43,14 +43,17 @@ class HFTokenizer(Transform):
         windows:int=1, # Maximum number of windows of `max_len` tokens for a longer (second) text
         overlap:int=0, # Number of tokens that a window shares with the window before it
         pairing:str='together', # How a pair is read: 'together', 'siamese' or 'both_orders', see `pairings`
-        backwards:bool=None # Read each text from last to first token? None: as in the tokenizer's files
+        backwards:bool=None, # Read each text from last to first token? None: as in the tokenizer's files
+        prompt:str=None # Words before each text: a name that the checkpoint lists, a text, or 'none'; None: as in its files
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
-        if backwards is not None:
+        said = dict(backwards=backwards, prompt=prompt if prompt is None else find_prompt(self.tok, prompt))
+        if said := {k:v for k,v in said.items() if v is not None}:
             self.tok = copy.deepcopy(self.tok)
-            self.tok.init_kwargs['backwards'] = backwards # written to tokenizer_config.json
-        self.backwards = self.tok.init_kwargs.get('backwards', False)
+            self.tok.init_kwargs |= said # written to tokenizer_config.json
+        self.backwards,self.prompt = self.tok.init_kwargs.get('backwards', False),self.tok.init_kwargs.get('prompt', '')
+        if self.prompt: need_rust(self.tok, 'prompts')
         if not self.reversible: need_rust(self.tok, 'tags and answers')
         if self.backwards and not self.reversible:
             raise ValueError("tags and answers are read forwards, and this tokenizer reads backwards; "
@@ -63,7 +66,7 @@ class HFTokenizer(Transform):
             raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
         if truncation not in _head:
             raise ValueError(f"`truncation` {truncation!r} is none of {', '.join(_head)}")
-        n = 2+self.tok.num_special_tokens_to_add(pair=True)
+        n = 2+self.tok.num_special_tokens_to_add(pair=True)+len(self.tok(self.prompt, add_special_tokens=False).input_ids)
         if max_len is not None and max_len<n:
             raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")
         tok,i = self.tok,self.tok.pad_token_id
@@ -223,7 +226,8 @@ def _encoder(tok):
     else: m['vocab'] = {new(k):v for k,v in m['vocab'].items()}
     if m.get('unk_token'): m['unk_token'] = new(m['unk_token'])
     if m.get('merges'): m['merges'] = [o for o in m['merges'] if ''.join(o) not in names]
-    return Tokenizer.from_str(json.dumps(d))
+    new,prompt = Tokenizer.from_str(json.dumps(d)),tok.init_kwargs.get('prompt')
+    return put_prompt(new, prompt) if prompt else new
 
 # %% ../../nbs/text/03_encode.ipynb #8ce13584
 # of `k` kept tokens, how many are from the beginning

@@ -202,6 +202,9 @@ class TaskConfig(TrainConfig):
     sep_level:str|None = None
     # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
     max_len:int|None = None
+    # Words before each text: the name of one that the checkpoint lists, a text, or none; blank: its default; where it
+    # lists several without a default and texts have one class, one with which a probe of the training rows is clearly better
+    prompt:str|None = None
     truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
     # A longer text is read in up to so many windows of max_len tokens; blank: 1, but if `max_len` is blank too and texts
     # have more than 128 tokens: 16 windows of 128, of which each training step reads one

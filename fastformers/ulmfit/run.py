@@ -177,7 +177,7 @@ class _Run:
         report,c = Report(self.stages, **kwargs),self.r.classifier
         last = report.final[0]
         if last.learner is None: # it was read
-            c = replace(c, **{k:last.settings[k] for k in ('pairing','pool') if k in last.settings})
+            c = replace(c, **{k:last.settings[k] for k in ('pairing','pool','prompt') if k in last.settings})
             last.learner = classifier_learner(self.dls(last.path, c), last.path, head=c.head, pool=c.pool,
                                               hidden_states=c.hidden_states)
         for s in self.stages:
