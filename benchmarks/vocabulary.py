@@ -32,7 +32,7 @@ def make(arch, rows):
             if len(self.learn.steps)==12: raise KeyboardInterrupt
     defaults.callbacks = [o for o in defaults.callbacks if o is not ProgressCallback]
     dls = classifier_dls(intents(600), arch, bs=16, device='cpu')
-    with mock.patch.object(core, '_train_rows', core._train_rows if rows else lambda learn: None):
+    with mock.patch.object(core, 'train_own_rows', core.train_own_rows if rows else lambda learn: None):
         return core.classifier_learner(dls, arch, head_init='random', cbs=Steps())
 
 def step(learn):

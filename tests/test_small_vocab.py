@@ -18,6 +18,7 @@ from fastformers.interpret.attribution import integrated_gradients
 from fastformers.interpret.forgetting import forgetting
 from fastformers.learner import core
 from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.learner import train # `fit_plan`
 from fastformers.models.adapters import add_adapters, load_adapters, save_adapters
 from fastformers.models.vocab import EmbeddingRows, train_rows
 from fastformers.papers.ewc import EWC, fisher_diagonal
@@ -42,7 +43,7 @@ def few(monkeypatch): monkeypatch.setattr(core, 'train_rows', partial(train_rows
 def make(arch, rows=True, bs=8, **kwargs):
     set_seed(0)
     with pytest.MonkeyPatch.context() as m:
-        if not rows: m.setattr(core, '_train_rows', lambda learn: None)
+        if not rows: m.setattr(core, 'train_own_rows', lambda learn: None)
         return classifier_learner(classifier_dls(df, tiny_tok(), bs=bs, device='cpu'), arch, **dict(head_init='random', precision='fp32')|kwargs)
 
 def table(learn): return learn.model.body.get_input_embeddings()
@@ -98,7 +99,7 @@ def test_families(few, tmp_path, family, head):
 
 def of_family(arch, family, rows, head):
     with pytest.MonkeyPatch.context() as m:
-        if not rows: m.setattr(core, '_train_rows', lambda learn: None)
+        if not rows: m.setattr(core, 'train_own_rows', lambda learn: None)
         return classifier_learner(classifier_dls(df, tiny_tok(family), bs=8, device='cpu'), arch, head=head, head_init='random', precision='fp32')
 
 def test_other_texts_are_read_with_the_rows_of_the_checkpoint(few, arch):
@@ -117,6 +118,16 @@ def test_other_texts_are_read_with_the_rows_of_the_checkpoint(few, arch):
     with learn.no_logging(), learn.no_bar(): learn.fit(1, 3e-3)        # reads new rows, which stay
     rest = sorted({*range(3000)}-{*table(learn).used.tolist()})
     assert torch.equal(table(learn).weight[rest], before[rest])
+
+def test_a_plan_trains_the_rows_of_its_data(few, arch):
+    "Names of classes become training rows after the learner was made"
+    rows = df[:18].assign(label=['zebra','quartz fjord']*9)
+    learn = classifier_learner(classifier_dls(rows, tiny_tok(), bs=8, device='cpu'), arch, precision='fp32')
+    words = tiny_tok()('zebra quartz fjord').input_ids
+    assert not {*words}<={*table(learn).used.tolist()}
+    plan = learn.plan(names=['zebra','quartz fjord'], epochs=1.)
+    with learn.no_logging(), learn.no_bar(): learn.fit_plan(plan)
+    assert {*words}<={*table(learn).used.tolist()} and table(learn).rows in learn.opt.state
 
 def test_files_are_whole(few, arch, tmp_path):
     learn = make(arch)

@@ -26,6 +26,7 @@ from ..callback.schedule import Schedule, discriminative_lrs, full_tune, linear_
 from ..callback.windows import SampleWindow
 from ..data.block import all_rows
 from .calibration import best_temperature # and `calibrate`
+from .core import train_own_rows
 from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
 from .probe import ProbeFirst # and `fit_probe`
@@ -138,6 +139,7 @@ def train(
     "Train `learn` by `plan`, evaluate it before and after, and keep the probe where training is worse"
     learn.remove_cbs(ProbeFirst)
     if plan['names']: learn.dls = with_names(learn.dls, plan['names'])
+    if learn.model.task: train_own_rows(learn) # the data may be others
     is_lm,meter,took = objective_of(learn.dls) is not None,meter or Meter(),0.
     probe = plan['head_init']!='random'
     res = Training(score_name=row_score(learn)[0], lr=plan['lr'], contrasted=plan['contrastive'])

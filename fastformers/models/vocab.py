@@ -130,9 +130,10 @@ def train_rows(
     "Train the embeddings of `ids` only, where most rows are others and no other module has the same weight"
     if get_meta(model.config).vocab: return
     old = model.body.get_input_embeddings()
-    if type(old) is not nn.Embedding or not old.weight.requires_grad: return
-    used,n = torch.unique(ids).to(old.weight.device),old.num_embeddings
-    shared = sum(p is old.weight for m in model.modules() for p in m.parameters(recurse=False))>1
+    if type(old) not in (nn.Embedding,EmbeddingRows) or not (own := next(old.parameters())).requires_grad: return
+    used,n = torch.unique(ids).to(own.device),old.num_embeddings
+    if isinstance(old, EmbeddingRows) and (old.at[used]>=0).all(): return
+    shared = sum(p is own for m in model.modules() for p in m.parameters(recurse=False))>1
     if shared or len(used)>n/2 or (n-len(used))*old.embedding_dim<least: return
     _swap(model, old, EmbeddingRows(old, used))
 
