@@ -292,11 +292,11 @@ def _check_out(path):
 def _separator(path): return '\t' if '.tsv' in Path(path).suffixes else ','
 
 # %% ../nbs/10_cli.ipynb #93365468
-def _open(path, device=None):
+def _open(path, **how):
     from fastformers.hub import model_dir
     path = model_dir(path) # an error before torch is imported
     from fastformers.inference.predictor import from_hf
-    return from_hf(path, device=device)
+    return from_hf(path, **how)
 
 def explain(args):
     "Weigh the words of a text, a pair, a question and its context, or a text and its candidates"
@@ -383,7 +383,7 @@ def predict(args):
     if args.csv:
         cols,chunks = read_chunks(args.csv, args.data)
         _gather() # gives each process its GPU
-    predictor = _open(args.model, args.device)
+    predictor = _open(args.model, device=args.device, precision=args.precision)
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below','unknown') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
@@ -524,6 +524,7 @@ def make_parser():
     p.add_argument('--out', metavar='FILE',
                    help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
+    p.add_argument('--precision', default='auto', choices=('auto','bf16','fp16','fp32'), help='number format; auto: the fastest on this machine')
     for name,kind,says in (('bs', int, 'Largest number of texts in a batch'),
                            ('top-k', int, 'Labels for each text, best first'),
                            ('threshold', float, 'Multi-label: give the labels with a higher score'),

@@ -8,6 +8,7 @@ from fastformers.callback.compute import TokenAccumulation, cpu_bf16, precision
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.inference.stage_json import read_stage
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 
@@ -138,3 +139,9 @@ def test_predictor_in_bf16(tmp_path, monkeypatch):
         monkeypatch.setattr(predictor, 'bf16_speedup', lambda: speed)
         assert torch.equal(opened('auto').scores(texts), same)
     with pytest.raises(ValueError, match="or on a GPU 'fp16'; got 'half'"): opened('half')
+
+def test_a_directory_says_in_which_format_it_was_measured(tmp_path):
+    for how in ('fp32','bf16'):
+        learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert'), precision=how)
+        learn.fit(1, 1e-3)
+        assert read_stage(learn.to_hf(tmp_path/how))['precision']==how

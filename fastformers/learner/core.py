@@ -401,7 +401,7 @@ def _write(learn, path, readme=False, keep=5000, **facts):
     dls,model,bundle = learn.dls,learn.model,None
     tok,task = tokenizer_of(dls),model.task
     base = learn.lineage.parent
-    facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok), **facts}
+    facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok), 'precision':compute.precision_of(learn), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
     if task: facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], **facts}
     with atomic_dir(path) as tmp:
