@@ -1,6 +1,7 @@
 "Vectors of a sentence encoder are those of sentence-transformers, whatever its directory says of pooling"
 import json, pandas as pd, pytest, torch
 from fastformers.data.block import classifier_dls, lm_dls, tokenizer_of
+from fastformers.hub import resolve_arch
 from fastformers.inference.names import from_names
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.onnx import to_onnx
@@ -145,3 +146,14 @@ def test_a_classifier_carries_its_prompt(encoder, tmp_path):
     chosen = fine_tune_classifier(df, path, epochs=0)
     assert chosen.plan['prompt'] in ('none','query','passage') and all(o in chosen.plan.settings['prompt'][1] for o in ('none','query','passage'))
     with pytest.raises(ValueError, match='is not listed'): fine_tune_classifier(df, path, prompt='qurey', epochs=0)
+
+def test_minilm_both_ways(tmp_path):
+    "A classifier that began with a real sentence encoder is one too"
+    path = resolve_arch('minilm')
+    def near(at):
+        ours,theirs = from_hf(at, 'cpu').vectors(texts),torch.tensor(st.SentenceTransformer(str(at), device='cpu').encode(texts))
+        assert torch.cosine_similarity(ours, theirs).min()>.9999
+    near(path)
+    learn = classifier_learner(classifier_dls(pd.DataFrame(dict(text=texts*4, label=['a','b','a','b','a']*4)), 'minilm', bs=4), 'minilm')
+    learn.fit(1, 1e-4)
+    near(learn.to_hf(tmp_path/'c'))
