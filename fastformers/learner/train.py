@@ -9,14 +9,15 @@
 __all__ = ['Training', 'worse', 'unlikely', 'train', 'train_again']
 
 # %% ../../nbs/learner/08_train.ipynb #b52924f3
-import logging, math
+import gc, logging, math
 from copy import copy
 from dataclasses import dataclass, field
-import numpy as np, pandas as pd
+import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoaders, Learner, patch, set_seed
 from fastai.callback.progress import ProgressCallback
 from fastcore.basics import noop
 from scipy.stats import binomtest
+from ..callback.compute import TokenAccumulation
 from ..callback.contrastive import Contrastive
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
@@ -31,6 +32,7 @@ from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
 from .probe import ProbeFirst # and `fit_probe`
 from ..objectives.core import objective_of
+from ..files import processes
 from ..stats import fmt_time, paired_bootstrap
 
 _log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class Training:
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, up to 200 or ten a class
+    at_once:int = 0 # Rows that were read at once because memory was too small for all of a step; 0: it was not
     chosen:list = field(default_factory=list) # Sentences on what the held-out rows chose
     answers:dict = field(default_factory=dict) # Price of a thousand answers, as `Meter.read` returns it
 
@@ -125,6 +128,30 @@ def _fit(learn, plan, res, title, reserved, took):
     res.losses = [float(o) for o in rec.losses]
 
 # %% ../../nbs/learner/08_train.ipynb #0bb07784
+def _memory_error(e):
+    "Check whether `e` says that memory is too small, on a GPU or a CPU"
+    return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
+
+def _read_at_once(learn, n, plan):
+    "Read `n` rows at once, and make a step after as many as `plan` says"
+    learn.dls = DataLoaders(*(o.new(bs=n, passes=0) for o in learn.dls.loaders), path=learn.dls.path, device=learn.dls.device)
+    if not any(isinstance(o, TokenAccumulation) for o in learn.cbs): learn.add_cb(TokenAccumulation(n_acc=plan['bs']))
+
+def _halve(learn, plan, weights, e, title)->int: # Rows at once
+    "Return to `weights` and read half as many rows at once, after the memory error `e`"
+    n = 0 if learn.dls.train.max_tokens or processes()[1]>1 else learn.dls.train.bs//2
+    if not n:
+        e.add_note("Memory is too small; pass a smaller `max_len` or `bs`, or gradient_checkpointing=True, which takes a third more time.")
+        raise e
+    _log.warning(f"{title}: memory is too small for {learn.dls.train.bs} rows at once, so {n} are read at once, and a step is made after as many as before")
+    learn.opt = None
+    learn.model.load_state_dict(weights)
+    e.__traceback__ = None # its frames hold tensors
+    gc.collect()
+    if torch.cuda.is_available(): torch.cuda.empty_cache()
+    _read_at_once(learn, n, plan)
+    return n
+
 def _few(learn): # of a class
     task = learn.model.task
     return not len(learn.lineage.seen) and task.one_class and len(learn.dls.train_ds)<=max(200, 10*task.n_out)
@@ -145,7 +172,7 @@ def train(
     res = Training(score_name=row_score(learn)[0], lr=plan['lr'], contrasted=plan['contrastive'])
     if probe:
         learn.fit_probe()
-        weights = {k:v.clone() for k,v in learn.model.state_dict().items()}
+    weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
     if is_lm or probe:
         start = now()
         res.before,res.score_before,_ = evaluate(learn)
@@ -158,9 +185,16 @@ def train(
         # what is gone, validation at the end of the fit, evaluation after it, half of the rest for a training on all rows
         reserved = now()-meter.time+2*took*(1+plan['calibrate'])
         if plan['refit'] and plan['minutes']: reserved += max(60*plan['minutes']-reserved, 0)/2
-        try: _fit(learn, plan, res, title, reserved, took)
-        except Diverged:
-            if not probe: raise
+        error = True
+        while error:
+            error = None
+            try: _fit(learn, plan, res, title, reserved, took)
+            except Diverged:
+                if not probe: raise
+            except Exception as e:
+                if not _memory_error(e): raise
+                error = e
+            if error: res.at_once = _halve(learn, plan, weights, error, title)
     answering = Meter()
     res.metrics,res.score,res.weight = evaluate(learn)
     if not is_lm: res.answers = answering.read(1000/len(res.score))
@@ -199,6 +233,7 @@ def train_again(learn, plan, first, n_batches, most=noop):
     "Train `learn`, with other rows, as the record `first` says, in as many steps as with `n_batches` an epoch"
     if first.before: learn.fit_probe()
     if not first.losses or first.probe_kept: return
+    if first.at_once: _read_at_once(learn, first.at_once, plan)
     epochs = first.schedule.total*n_batches/len(learn.dls.train)
     if first.contrasted: _contrast(learn, plan, first.lr, epochs, most=most(.5))
     learn.fit_schedule(first.schedule.rescale(epochs), first.lr, anneal=plan['anneal'], cbs=StopAtNaN(), most=most(1.))

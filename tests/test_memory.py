@@ -1,0 +1,54 @@
+"Where memory is too small, a step reads fewer rows at once"
+import pandas as pd, pytest, torch
+from fastai.basics import set_seed
+from fastformers.callback.compute import TokenAccumulation
+from fastformers.data.block import classifier_dls
+from fastformers.learner import train # `fit_plan`
+from fastformers.learner.core import classifier_learner
+from fastformers.models.core import TextClassifier
+from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
+
+@pytest.fixture
+def small(monkeypatch):
+    "Let the network have room for at most `n` rows in training"
+    def room(n, error=torch.OutOfMemoryError('CUDA out of memory')):
+        old = TextClassifier.forward
+        def forward(self, x):
+            if self.training and len(x)>n: raise error
+            return old(self, x)
+        monkeypatch.setattr(TextClassifier, 'forward', forward)
+    return room
+
+def fitted(bs=8, cbs=None):
+    set_seed(0)
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert'), drop_mult=0., precision='fp32', head='LinearHead', cbs=cbs)
+    with learn.no_bar(): return learn.fit_plan(learn.plan(bs=bs, epochs=2, lr=1e-3))
+
+@pytest.mark.parametrize('error', [torch.OutOfMemoryError('CUDA out of memory'), MemoryError(),
+                                   RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")], ids=lambda o: type(o).__name__)
+def test_fewer_rows_at_once_as_if_they_were_asked_for(small, error, caplog):
+    plain = fitted(2, TokenAccumulation(n_acc=8))
+    small(3, error)
+    learn = fitted()
+    assert learn.dls.train.bs==2 and 'memory is too small for 8 rows at once, so 4 are read at once' in caplog.text
+    a,b = (o.model.state_dict() for o in (plain,learn))
+    assert max(float((v-b[k]).abs().max()) for k,v in a.items())<1e-5
+    assert learn.lineage.history[0][1].at_once==2 and len(learn.recorder.losses)==len(plain.recorder.losses)
+
+def test_other_errors_and_one_row_that_is_too_large(small):
+    small(0)
+    with pytest.raises(torch.OutOfMemoryError) as e: fitted()
+    assert 'pass a smaller `max_len` or `bs`, or gradient_checkpointing=True' in e.value.__notes__[0]
+    small(3, RuntimeError('shapes differ'))
+    with pytest.raises(RuntimeError, match='shapes differ'): fitted()
+
+def test_a_stage_trains_again_on_all_rows_with_as_many_steps(small, tmp_path):
+    df = pd.concat([tiny_df()]*2, ignore_index=True)
+    def stage(): return fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), path=tmp_path/'c', bs=8, epochs=2, refit=True, precision='fp32', drop_mult=0.)
+    plain = stage()
+    small(5)
+    less = stage()
+    assert less.at_once==4 and less.plan['bs']==8
+    assert len(less.losses)==pytest.approx(2*len(plain.losses), abs=2)
+    assert less.learner.dls.train.bs==4
