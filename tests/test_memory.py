@@ -1,6 +1,7 @@
 "Where memory is too small, a step reads fewer rows at once"
 import pandas as pd, pytest, torch
 from fastai.basics import set_seed
+from fastformers.callback import compute
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls
 from fastformers.learner import train # `fit_plan`
@@ -52,3 +53,13 @@ def test_a_stage_trains_again_on_all_rows_with_as_many_steps(small, tmp_path):
     assert less.at_once==4 and less.plan['bs']==8
     assert len(less.losses)==pytest.approx(2*len(plain.losses), abs=2)
     assert less.learner.dls.train.bs==4
+
+@pytest.mark.parametrize('free,warns', [(1000,True), (10**12,False), (None,False)])
+def test_too_little_memory_is_said_before_training(free, warns, monkeypatch, caplog):
+    monkeypatch.setattr(train, 'free_memory', lambda device: free)
+    fitted()
+    assert ('GB are free, and the system may stop this process' in caplog.text)==warns
+
+def test_free_memory_of_this_machine():
+    free = compute.free_memory('cpu')
+    assert free is None or 2**20<free<2**50

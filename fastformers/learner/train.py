@@ -17,7 +17,7 @@ from fastai.basics import DataLoaders, Learner, patch, set_seed
 from fastai.callback.progress import ProgressCallback
 from fastcore.basics import noop
 from scipy.stats import binomtest
-from ..callback.compute import TokenAccumulation
+from ..callback.compute import TokenAccumulation, free_memory
 from ..callback.contrastive import Contrastive
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
@@ -128,6 +128,13 @@ def _fit(learn, plan, res, title, reserved, took):
     res.losses = [float(o) for o in rec.losses]
 
 # %% ../../nbs/learner/08_train.ipynb #0bb07784
+def _check_memory(learn, title):
+    "Warn before training that needs more memory than there is: for each weight a gradient and two numbers of Adam, in float32"
+    need,free = 12*sum(o.numel() for o in learn.model.parameters() if o.requires_grad),free_memory(learn.dls.device)
+    if free is not None and need>free:
+        _log.warning(f"{title}: training needs at least {need/2**30:.1f} GB of memory, {free/2**30:.1f} GB are free, and the system may stop this process; "
+                     "take a smaller checkpoint, adapters='lora' (few weights train), or free memory")
+
 def _memory_error(e):
     "Check whether `e` says that memory is too small, on a GPU or a CPU"
     return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
@@ -185,6 +192,7 @@ def train(
         # what is gone, validation at the end of the fit, evaluation after it, half of the rest for a training on all rows
         reserved = now()-meter.time+2*took*(1+plan['calibrate'])
         if plan['refit'] and plan['minutes']: reserved += max(60*plan['minutes']-reserved, 0)/2
+        _check_memory(learn, title)
         error = True
         while error:
             error = None
