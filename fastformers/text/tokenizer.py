@@ -166,10 +166,11 @@ def put_prompt(
             elif seq not in seen: res += ['prompt:0']*(seq==0)+[f"${'AB'[seq]}:{kind}"]
             seen.add(seq)
         return res
-    ids = tok.encode(prompt.rstrip(), add_special_tokens=False).ids
     single,pair = template('a'),template('a', 'a')
-    special = [(o.split(':')[0], int(o.split(':')[0][1:])) for o in {*single,*pair} if o[0]=='s']
-    pieces = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[*special, dict(id='prompt', ids=ids, tokens=[str(i) for i in ids])])
+    def piece(name, ids): return dict(id=name, ids=ids, tokens=[tok.id_to_token(i) for i in ids])
+    special = {o.split(':')[0] for o in {*single,*pair} if o[0]=='s'}
+    pieces = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[
+        piece('prompt', tok.encode(prompt.rstrip(), add_special_tokens=False).ids), *(piece(o, [int(o[1:])]) for o in special)])
     old = json.loads(tok.to_str())['post_processor'] or {}
     trim = first(o['trim_offsets'] for o in old.get('processors', [old]) if 'trim_offsets' in o) # of bytes
     new = Tokenizer.from_str(tok.to_str())
