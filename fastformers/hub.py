@@ -9,15 +9,17 @@ Every model starts from an `arch`: a directory, a hub id, the name of a checkpoi
 __all__ = ['shipped', 'default_arch', 'load_kwargs', 'not_found', 'resolve_arch', 'model_dir', 'find_file', 'push']
 
 # %% ../nbs/01_hub.ipynb #ee9b08cb
-import fastformers, os
+import fastformers, logging, os
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from fastcore.basics import first
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from .files import did_you_mean, is_main_process, lfs_pointer
+
+_log = logging.getLogger(__name__)
 
 # %% ../nbs/01_hub.ipynb #21654fb3
 shipped = {'wiki-mini': {}, # a directory of this package
@@ -97,8 +99,14 @@ def find_file(
 )->Path: # None if there is none
     "Find the file `name` of a checkpoint, or fetch it from the hub"
     if where is None or os.path.isdir(where): return path if where and (path := Path(where)/name).is_file() else None
-    try: return Path(hf_hub_download(str(where), name, revision=revision))
-    except (OSError,ValueError): return None # no such file, or no answer
+    return _hub_file(str(where), name, revision)
+
+@lru_cache
+def _hub_file(where, name, revision):
+    try: return Path(hf_hub_download(where, name, revision=revision))
+    except (OSError,ValueError) as e: # ValueError: not a hub id
+        if not isinstance(e, EntryNotFoundError) or isinstance(e, LocalEntryNotFoundError):
+            _log.warning(f"{where}: {name} was not found, and the hub did not answer; if the repository has it, it is not followed")
 
 def push(folder, repo_id, private=None)->str: # address of the repository
     "Upload the files of `folder` to the model `repo_id` of the hub, which is made if it is not there"

@@ -1,6 +1,7 @@
 "Where memory is too small, a step reads fewer rows at once"
 import pandas as pd, pytest, torch
-from fastai.basics import set_seed
+from fastai.basics import set_seed, to_float
+from fastai.callback.fp16 import MixedPrecision
 from fastformers.callback import compute
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls
@@ -8,7 +9,8 @@ from fastformers.learner import train # `fit_plan`
 from fastformers.learner.core import classifier_learner
 from fastformers.models.core import TextClassifier
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
+from fastformers.text.corpora import intents
+from fastformers.ulmfit.stage import fine_tune_classifier
 
 @pytest.fixture
 def small(monkeypatch):
@@ -37,10 +39,32 @@ def test_fewer_rows_at_once_as_if_they_were_asked_for(small, error, caplog):
     assert max(float((v-b[k]).abs().max()) for k,v in a.items())<1e-5
     assert learn.lineage.history[0][1].at_once==2 and len(learn.recorder.losses)==len(plain.recorder.losses)
 
+def test_half_precision_and_a_contrastive_half(small, caplog):
+    "What the batch that failed has left is gone: its autocast, and the hook of the contrastive loss"
+    class Half(MixedPrecision):
+        "fastai's, on the CPU"
+        def before_fit(self): self.autocast,self.learn.scaler,self.scales = torch.autocast('cpu', torch.bfloat16),None,[]
+        def after_pred(self): self.learn.pred = to_float(self.pred)
+        def before_backward(self): self.learn.loss_grad = self.loss_grad
+        def before_step(self): pass
+        def after_step(self): pass
+        def after_fit(self): self.autocast = None
+    small(3)
+    learn = fitted(cbs=Half())
+    assert not torch.is_autocast_enabled('cpu') and learn.dls.train.bs==2
+    learn = classifier_learner(classifier_dls(intents(60), 'minilm', bs=16, device='cpu'), 'minilm', precision='fp32')
+    with learn.no_bar(): learn.fit_plan(learn.plan(head_init='contrastive', epochs=2))
+    assert learn.dls.train.bs==2 and not learn.lineage.history[0][1].contrasted and not learn.model.head._forward_pre_hooks
+
+def test_checkpoints_are_of_one_batch_size(small, tmp_path):
+    small(3)
+    with pytest.raises(torch.OutOfMemoryError) as e: fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tiny_tok(), bs=8, epochs=2, resume=tmp_path/'r')
+    assert 'pass a smaller `bs`' in e.value.__notes__[0]
+
 def test_other_errors_and_one_row_that_is_too_large(small):
     small(0)
     with pytest.raises(torch.OutOfMemoryError) as e: fitted()
-    assert 'pass a smaller `max_len` or `bs`, or gradient_checkpointing=True' in e.value.__notes__[0]
+    assert 'pass a smaller `bs` or `max_len`, or gradient_checkpointing=True' in e.value.__notes__[0]
     small(3, RuntimeError('shapes differ'))
     with pytest.raises(RuntimeError, match='shapes differ'): fitted()
 

@@ -1,8 +1,10 @@
 "Vectors of a sentence encoder are those of sentence-transformers, whatever its directory says of pooling"
 import json, pandas as pd, pytest, torch
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from fastformers.data.block import classifier_dls, lm_dls, tokenizer_of
 from fastformers.hub import resolve_arch
 from fastformers.inference.names import from_names
+from fastformers.inference.lm_predictor import lm_from_hf
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.onnx import to_onnx
 from fastformers.label.vectors import TextVectors
@@ -10,6 +12,8 @@ from fastformers.learner.core import as_predictor, classifier_learner, lm_learne
 from fastformers.models.sentence import SentencePool
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.encode import HFTokenizer
+from fastformers.text.tokenizer import put_prompt
+from fastformers.ulmfit.recipe import Recipe, read_recipe
 from fastformers.ulmfit.stage import fine_tune_classifier
 
 st = pytest.importorskip('sentence_transformers')
@@ -146,6 +150,35 @@ def test_a_classifier_carries_its_prompt(encoder, tmp_path):
     chosen = fine_tune_classifier(df, path, epochs=0)
     assert chosen.plan['prompt'] in ('none','query','passage') and all(o in chosen.plan.settings['prompt'][1] for o in ('none','query','passage'))
     with pytest.raises(ValueError, match='is not listed'): fine_tune_classifier(df, path, prompt='qurey', epochs=0)
+
+@pytest.mark.parametrize('family', ['xlm-roberta','roberta','bert'])
+def test_a_prompt_as_a_text_at_each_door(family, tmp_path):
+    "Its space is put behind it where settings and files lose it"
+    df = pd.DataFrame(dict(text=[f'{t} {i}' for i in range(6) for t in texts], label=['a','b','a','b','a']*6))
+    for asked,prompt in (('query: ','query: '), ('query:','query: '), ('Say what it is.\nQuery: ','Say what it is.\nQuery: ')):
+        stage = fine_tune_classifier(df, tiny_arch(family), path=tmp_path/'c', tok=tiny_tok(family), prompt=asked, epochs=.1)
+        assert tokenizer_of(stage.learner.dls).prompt==from_hf(tmp_path/'c', 'cpu').tok.prompt==prompt
+        (tmp_path/'settings.ini').write_text(Recipe().replace(classifier=dict(prompt=asked)).to_ini())
+        again = read_recipe(tmp_path/'settings.ini').classifier.prompt
+        assert HFTokenizer(tiny_tok(family), prompt=again).prompt==prompt
+
+def test_language_models_read_texts_without_the_prompt(encoder, tmp_path):
+    "A prompt would be masked and be easy to predict; the tokenizer keeps it for later stages"
+    path,_ = encoder('cls')
+    says(path, prompts=dict(query='a train '), default_prompt_name='query')
+    learn = lm_learner(lm_dls(texts*4, path, seq_len=16, bs=4), path)
+    plain = lm_dls(texts*4, HFTokenizer(path, prompt='none'), seq_len=16, bs=4)
+    assert [int(o.lengths.sum()) for o in learn.dls.loaders]==[int(o.lengths.sum()) for o in plain.loaders]
+    learn.save_encoder(tmp_path/'lm')
+    assert HFTokenizer(tmp_path/'lm').prompt=='a train ' and lm_from_hf(tmp_path/'lm', 'cpu').tok.prompt==''
+
+def test_a_tokenizer_that_replaces_spaces():
+    "As Gemma's: spaces become marks before the text is divided"
+    tok = tiny_tok('gpt2')
+    rust = Tokenizer.from_str(tok.backend_tokenizer.to_str())
+    rust.normalizer,rust.pre_tokenizer = normalizers.Replace(' ', '_'),pre_tokenizers.Split('_', 'merged_with_next')
+    assert put_prompt(rust, 'query: ').encode('a film').ids==rust.encode('query: a film').ids
+    with pytest.raises(ValueError, match="joins the prompt 'wh' with the text behind it; pass another, or prompt='none'"): put_prompt(tiny_tok('bert').backend_tokenizer, 'wh')
 
 def test_minilm_both_ways(tmp_path):
     "A classifier that began with a real sentence encoder is one too"

@@ -59,9 +59,10 @@ class Contrastive(Regularizer):
     def after_train(self): del self.dl.get_idxs
 
     def before_batch(self):
-        def keep(head, args): self.vectors = self.model.sentence.pool(*args[:2])
+        def keep(head, args, model=self.model):
+            self.hook.remove()
+            self.vectors = model.sentence.pool(*args[:2])
         self.hook = self.model.head.register_forward_pre_hook(keep)
-    def after_pred(self): self.hook.remove()
 
     def penalty(self):
         v,y = (gathered_rows(self.learn, o) for o in (self.vectors, self.y))

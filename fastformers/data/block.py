@@ -62,7 +62,7 @@ def lm_dls(
     device=None # Default: GPU if there is one
 ) -> DataLoaders:
     "Build data for a language model: split documents, tokenize them once, pack them into rows"
-    tok = HFTokenizer(tok.tok if isinstance(tok, HFTokenizer) else tok) # no `max_len`: `seq_len` cuts
+    tok = HFTokenizer(tok.tok if isinstance(tok, HFTokenizer) else tok).without_prompt() # no `max_len`: `seq_len` cuts
     objective = default_objective(tok, seed) if objective is None else objective
     if not isinstance(objective, Objective):
         raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")

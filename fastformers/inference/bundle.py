@@ -116,9 +116,10 @@ def save_checkpoint(path, model, tok):
     res.save_pretrained(path)
     if (path/'modules.json').is_file():
         write_json(path/'sentence_bert_config.json', dict(max_seq_length=max_length(model.body, tok.max_len), do_lower_case=False))
-    if prompts := tok.tok.init_kwargs.get('prompts') or tok.prompt and {tok.prompt:tok.prompt}:
-        name = prompt_name(tok.tok, tok.prompt) if tok.prompt else None
-        write_json(path/PROMPTS, dict(prompts=prompts | ({name:tok.prompt} if name else {}), default_prompt_name=name))
+    prompts,prompt = (tok.tok.init_kwargs.get(k) for k in ('prompts','prompt'))
+    if prompts or prompt:
+        name = prompt_name(tok.tok, prompt) if prompt else None
+        write_json(path/PROMPTS, dict(prompts=(prompts or {}) | ({name:prompt} if name else {}), default_prompt_name=name))
 
 def write_bundle(path, model,
     tok, # The `HFTokenizer` of the training data
@@ -136,6 +137,7 @@ def write_bundle(path, model,
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reading_args(tok), **facts)
+    if bundle.whole and tok.prompt: _log.warning(f"`pipeline` reads texts without the prompt {tok.prompt!r}; `from_hf` puts it before each")
     write_json(path/'classifier.json', bundle.to_dict())
     return bundle
 

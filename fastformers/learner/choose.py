@@ -94,7 +94,7 @@ def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTo
     "Choose the words before each text: of several that `arch` lists, those with which a probe of at most 300 rows is clearly better in folds"
     tok = load_tokenizer(tok)
     prompts = tok.init_kwargs.get('prompts') or {}
-    if asked is not None or not prompts: return asked, 'as asked' if prompts else 'default'
+    if asked is not None or not prompts: return asked, 'default' if asked is None else 'as asked'
     if tok.init_kwargs['prompt'] or not rows.task.one_class or rows.pair: return None, "the checkpoint's own"
     at = pd.Series(rows.splits[0]).sample(frac=1, random_state=0)[:300]
     texts,y = zip(*((rows.texts[i], rows.labels[i]) for i in at))
@@ -103,7 +103,10 @@ def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTo
     if not predictor or not predictor.model.loaded.loaded: return None, 'no second class with two rows'
     def right(prompt):
         predictor.tok = HFTokenizer(tok, max_len=128, prompt=prompt)
-        x = predictor.vectors([*texts]).numpy()
+        try: x = predictor.vectors([*texts]).numpy()
+        except ValueError as e: # of `put_prompt`
+            _log.warning(f"prompt {prompt}: {e}")
+            return np.full(len(y), -1.)
         with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
             return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
     found = {k:right(k) for k in ('none',*prompts)}

@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field
 import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoaders, Learner, patch, set_seed
+from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback
 from fastcore.basics import noop
 from scipy.stats import binomtest
@@ -146,12 +147,16 @@ def _read_at_once(learn, n, plan):
 
 def _halve(learn, plan, weights, e, title)->int: # Rows at once
     "Return to `weights` and read half as many rows at once, after the memory error `e`"
-    n = 0 if learn.dls.train.max_tokens or processes()[1]>1 else learn.dls.train.bs//2
+    other = learn.dls.train.max_tokens or processes()[1]>1 or any(isinstance(o, Resume) for o in learn.cbs) # its checkpoints are of one `bs`
+    n = 0 if other else learn.dls.train.bs//2
     if not n:
-        e.add_note("Memory is too small; pass a smaller `max_len` or `bs`, or gradient_checkpointing=True, which takes a third more time.")
+        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, which takes a third more time.")
         raise e
     _log.warning(f"{title}: memory is too small for {learn.dls.train.bs} rows at once, so {n} are read at once, and a step is made after as many as before")
-    learn.opt = None
+    for o in learn.cbs: # what the batch that failed has left
+        if isinstance(o, MixedPrecision) and torch.is_autocast_enabled(torch.device(learn.dls.device).type): o.autocast.__exit__(None, None, None)
+    learn._end_cleanup()
+    learn.opt = learn.loss_grad = None
     learn.model.load_state_dict(weights)
     e.__traceback__ = None # its frames hold tensors
     gc.collect()
@@ -179,30 +184,29 @@ def train(
     res = Training(score_name=row_score(learn)[0], lr=plan['lr'], contrasted=plan['contrastive'])
     if probe:
         learn.fit_probe()
-    weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
     if is_lm or probe:
         start = now()
         res.before,res.score_before,_ = evaluate(learn)
         took = now()-start
     if probe and _few(learn): res.cross_validated = learn.cross_validate_probe().mean()
     begin(learn)
+    weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
     if plan['epochs']==0 and not probe: raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
     if plan['epochs']==0: res.lr = 0. # nothing but the probe
     else:
-        # what is gone, validation at the end of the fit, evaluation after it, half of the rest for a training on all rows
-        reserved = now()-meter.time+2*took*(1+plan['calibrate'])
-        if plan['refit'] and plan['minutes']: reserved += max(60*plan['minutes']-reserved, 0)/2
         _check_memory(learn, title)
         error = True
         while error:
-            error = None
+            # what is gone, validation at the end of the fit, evaluation after it, half of the rest for a training on all rows
+            error,reserved = None,now()-meter.time+2*took*(1+plan['calibrate'])
+            if plan['refit'] and plan['minutes']: reserved += max(60*plan['minutes']-reserved, 0)/2
             try: _fit(learn, plan, res, title, reserved, took)
             except Diverged:
                 if not probe: raise
             except Exception as e:
                 if not _memory_error(e): raise
                 error = e
-            if error: res.at_once = _halve(learn, plan, weights, error, title)
+            if error: res.at_once,res.contrasted = _halve(learn, plan, weights, error, title),False # a contrast needs many rows
     answering = Meter()
     res.metrics,res.score,res.weight = evaluate(learn)
     if not is_lm: res.answers = answering.read(1000/len(res.score))

@@ -41,7 +41,7 @@ class LoadReport:
     revision: str = 'main' # Of a hub id
     where: str = None # Directory or hub id of its files; None: there are none
     @property
-    def adapters(self): "Find the file of bottleneck adapters, None if there is none"; return find_file(self.where, ADAPTERS)
+    def adapters(self): "Find the file of bottleneck adapters, None if there is none"; return find_file(self.where, ADAPTERS) if os.path.isdir(self.where or '') else None
     def __str__(self):
         def some(o): return f"{len(o)} ({', '.join(o[:3])}{', ...' if len(o)>3 else ''})" if o else 'none'
         return f"{self.source}: {self.loaded} tensors loaded; new: {some(self.new)}; dropped: {some(self.dropped)}"

@@ -108,7 +108,7 @@ class Objective(ItemTransform):
         seed=42 # Seed of the masks
     ):
         super().__init__()
-        self.tfm = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
+        self.tfm = (tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)).without_prompt()
         self.seed,self.loss_func = int(seed),TokenLoss()
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property

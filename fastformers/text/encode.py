@@ -87,9 +87,15 @@ class HFTokenizer(Transform):
     @cached_property
     def rust(self):
         "Return the Rust tokenizer, or a `PythonEncoder`, without special tokens in texts"
-        return _encoder(self.tok) if self.tok.is_fast else PythonEncoder(self.tok)
+        return _encoder(self.tok, self.prompt) if self.tok.is_fast else PythonEncoder(self.tok)
     @cached_property
     def _typed(self): return any(self.rust.encode('a').type_ids) # does a single text have segments (XLNet)?
+    def without_prompt(self):
+        "Return a copy that reads texts without the prompt, which the tokenizer's files keep: for language models"
+        if not self.prompt: return self
+        res = copy.copy(self)
+        res.prompt = ''
+        return res
     def __getstate__(self): return {k:v for k,v in self.__dict__.items() if k!='rust'} # a copy of `tok`
 
     def __call__(self, o, split_idx=None, **kwargs):
@@ -214,7 +220,7 @@ class HFTokenizer(Transform):
         return res
 
 # %% ../../nbs/text/03_encode.ipynb #299986db
-def _encoder(tok):
+def _encoder(tok, prompt=''):
     "Copy the Rust tokenizer of `tok` without truncation and padding, and without special tokens in texts"
     d = json.loads(tok.backend_tokenizer.to_str())
     names,m = {*tok.all_special_tokens, *(o['content'] for o in d['added_tokens'] if o['special'])},d['model']
@@ -226,7 +232,7 @@ def _encoder(tok):
     else: m['vocab'] = {new(k):v for k,v in m['vocab'].items()}
     if m.get('unk_token'): m['unk_token'] = new(m['unk_token'])
     if m.get('merges'): m['merges'] = [o for o in m['merges'] if ''.join(o) not in names]
-    new,prompt = Tokenizer.from_str(json.dumps(d)),tok.init_kwargs.get('prompt')
+    new = Tokenizer.from_str(json.dumps(d))
     return put_prompt(new, prompt) if prompt else new
 
 # %% ../../nbs/text/03_encode.ipynb #8ce13584

@@ -139,14 +139,15 @@ def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template ha
 
 # %% ../../nbs/text/02_tokenizer.ipynb #9a70b002
 def find_prompt(tok,
-    prompt # Name of one that `tok` lists, or its text; 'none' or '': none
+    prompt # Name of one that `tok` lists, or a text, behind which a space is put; 'none' or '': none
 )->str:
     "Return the text of `prompt`"
     prompts = dict(none='') | (tok.init_kwargs.get('prompts') or {})
     if prompt in prompts: return prompts[prompt]
     if prompt.isidentifier():
         raise ValueError(f"the prompt {prompt!r} is not listed; expected {', '.join(prompts)} or a text such as 'query: '")
-    return prompt
+    prompt = prompt.replace(r'\n', '\n') # as recipes write it
+    return prompt if prompt[-1].isspace() else prompt+' '
 
 def prompt_name(tok, prompt)->str:
     "Return the name of `prompt`, a text, or the text if it is not listed"
@@ -167,19 +168,22 @@ def put_prompt(
             seen.add(seq)
         return res
     single,pair = template('a'),template('a', 'a')
-    def piece(name, ids): return dict(id=name, ids=ids, tokens=[tok.id_to_token(i) for i in ids])
-    special = {o.split(':')[0] for o in {*single,*pair} if o[0]=='s'}
-    pieces = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[
-        piece('prompt', tok.encode(prompt.rstrip(), add_special_tokens=False).ids), *(piece(o, [int(o[1:])]) for o in special)])
     old = json.loads(tok.to_str())['post_processor'] or {}
     trim = first(o['trim_offsets'] for o in old.get('processors', [old]) if 'trim_offsets' in o) # of bytes
-    new = Tokenizer.from_str(tok.to_str())
-    new.post_processor = pieces if trim is None else processors.Sequence([processors.ByteLevel(trim_offsets=trim), pieces])
-    def same(): return all(new.encode(o).ids==tok.encode(prompt+o).ids for o in ('a text', 'The 2nd', '7'))
-    if not same(): # bytes: a word after a space is another token
-        new.normalizer = normalizers.Sequence([*([tok.normalizer] if tok.normalizer else []), normalizers.Prepend(' ')])
-    if not same(): raise ValueError(f"in this tokenizer the prompt {prompt!r} is joined with the text behind it; end it with a space")
-    return new
+    def piece(name, ids): return dict(id=name, ids=ids, tokens=[tok.id_to_token(i) for i in ids])
+    special = {o.split(':')[0] for o in {*single,*pair} if o[0]=='s'}
+    def put(prompt, *normal):
+        new,ids = Tokenizer.from_str(tok.to_str()),tok.encode(prompt, add_special_tokens=False).ids
+        pieces = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[
+            piece('prompt', ids), *(piece(o, [int(o[1:])]) for o in special)])
+        new.post_processor = pieces if trim is None else processors.Sequence([processors.ByteLevel(trim_offsets=trim), pieces])
+        if normal: new.normalizer = normalizers.Sequence([o for o in normal if o])
+        return new
+    def same(new): return all(new.encode(o).ids==tok.encode(prompt+o).ids for o in ('a text', 'The 2nd', '7'))
+    bare,space,usual = prompt.rstrip(),normalizers.Prepend(' '),tok.normalizer # a word after a space may be another token
+    ways = (bare,), (prompt,), (bare,usual,space), (bare,space,usual)
+    if new := first(filter(same, (put(*o) for o in ways))): return new
+    raise ValueError(f"this tokenizer joins the prompt {prompt!r} with the text behind it; pass another, or prompt='none'")
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
 def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64

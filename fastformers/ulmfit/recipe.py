@@ -263,7 +263,7 @@ def _text(v):
     if isinstance(v, tuple): return ', '.join(map(str, v))
     if isinstance(v, dict): return ', '.join(f'{k}: {o:g}' for k,o in v.items())
     if isinstance(v, float): return f'{v:g}' if float(f'{v:g}')==v else repr(v) # so many digits that it is read back
-    return '' if v is None else str(v)
+    return '' if v is None else str(v).replace('\n', r'\n')
 
 @dataclass(frozen=True)
 class Recipe:
