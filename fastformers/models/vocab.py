@@ -142,5 +142,7 @@ def whole_rows(body): # A copy with a plain embedding, if `body` has `EmbeddingR
     if not isinstance(body.get_input_embeddings(), EmbeddingRows): return body
     body = deepcopy(body)
     old = body.get_input_embeddings()
-    _swap(body, old, nn.Embedding.from_pretrained(old.weight, False, old.padding_idx))
+    new = nn.Embedding(*old.weight.shape, old.padding_idx, device='meta')
+    new.weight = nn.Parameter(old.weight)
+    _swap(body, old, new)
     return body
