@@ -14,7 +14,6 @@ from collections import Counter
 from operator import eq
 import numpy as np
 from fastcore.foundation import first
-
 from .novelty import Kept, word_hashes
 from .output_layer import set_output_layer
 from .predictor import Predictor

@@ -7,7 +7,8 @@ What trains decides nothing. So a new rule is a function here, and its place in 
 
 # %% auto #0
 __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule', 'choose_epochs', 'choose_contrastive',
-           'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names', 'with_names', 'named_dls', 'Plan']
+           'right_in_folds', 'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names', 'with_names',
+           'named_dls', 'Plan']
 
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
@@ -90,6 +91,11 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
     return bool(accuracy-largest<.55*(1-largest)), found # measured on the page of the stages
 
 # %% ../../nbs/learner/06_choose.ipynb #7e3c0002
+def right_in_folds(x, y, folds=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
+    "Answer each row of the vectors `x` `(n, nf)` by a linear model of the rows in other folds"
+    with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
+        return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
+
 def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
     "Choose the words before each text: of several that `arch` lists, those with which a probe of at most 300 rows is clearly better in folds"
     tok = load_tokenizer(tok)
@@ -103,12 +109,10 @@ def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTo
     if not predictor or not predictor.model.loaded.loaded: return None, 'no second class with two rows'
     def right(prompt):
         predictor.tok = HFTokenizer(tok, max_len=128, prompt=prompt)
-        try: x = predictor.vectors([*texts]).numpy()
+        try: return right_in_folds(predictor.vectors([*texts]).numpy(), y, folds)
         except ValueError as e: # of `put_prompt`
             _log.warning(f"prompt {prompt}: {e}")
-            return np.full(len(y), -1.)
-        with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
-            return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
+            return np.zeros(len(y))
     found = {k:right(k) for k in ('none',*prompts)}
     best = max(found, key=lambda k: found[k].mean())
     more = found[best]-found['none']

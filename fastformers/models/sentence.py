@@ -36,9 +36,9 @@ class SentencePool:
         revision='main' # Of a hub id
     ):
         self.where,self.revision,self.files,self.pools,self.dense = where,revision,{},[mean_pool],[]
+        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, Dropout=None, Normalize=None)
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
-            read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, Dropout=None, Normalize=None)
             if kind not in read: raise ValueError(f"{where}: modules.json names the module {kind}, expected {', '.join(read)}; "
                                                   "without modules.json its network alone is read")
             if Path(o['path']).is_absolute() or '..' in o['path']: raise ValueError(f"{where}: modules.json names a folder outside: {o['path']}")

@@ -138,11 +138,13 @@ def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template ha
                          sep_token='<sep>', cls_token='<cls>')
 
 # %% ../../nbs/text/02_tokenizer.ipynb #9a70b002
+def _prompts(tok): return {'none':''} | (tok.init_kwargs.get('prompts') or {})
+
 def find_prompt(tok,
     prompt # Name of one that `tok` lists, or a text, behind which a space is put; 'none' or '': none
 )->str:
     "Return the text of `prompt`"
-    prompts = dict(none='') | (tok.init_kwargs.get('prompts') or {})
+    prompts = _prompts(tok)
     if prompt in prompts: return prompts[prompt]
     if prompt.isidentifier():
         raise ValueError(f"the prompt {prompt!r} is not listed; expected {', '.join(prompts)} or a text such as 'query: '")
@@ -151,7 +153,7 @@ def find_prompt(tok,
 
 def prompt_name(tok, prompt)->str:
     "Return the name of `prompt`, a text, or the text if it is not listed"
-    return first(k for k,v in ({'none':''}|(tok.init_kwargs.get('prompts') or {})).items() if v==prompt) or prompt
+    return first(k for k,v in _prompts(tok).items() if v==prompt) or prompt
 
 def put_prompt(
     tok:Tokenizer, # In Rust

@@ -12,7 +12,7 @@ __all__ = ['small_config', 'pretrain_lm', 'fine_tune_lm', 'with_reading', 'task_
            'labelled_dl', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
-import logging, shutil, warnings
+import logging, shutil
 from inspect import signature
 from collections import Counter
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device, delegates, set_seed
 from fastcore.basics import camel2snake, noop
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -40,7 +40,7 @@ from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
-from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score # and `Learner.plan`
+from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, right_in_folds # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
@@ -265,9 +265,7 @@ def _reads_apart(c, rows, arch, tok):
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     if few:
         both = both/np.linalg.norm(both, axis=1, keepdims=True)
-        def right(x): return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y)==y).mean()
-        with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
-            return right(joins['products'](*map(torch.from_numpy, (a,b))))>right(both)
+        return right_in_folds(joins['products'](*map(torch.from_numpy, (a,b))), y).mean()>right_in_folds(both, y).mean()
     cosine = (a*b).sum(1)/np.linalg.norm(a, axis=1)/np.linalg.norm(b, axis=1)
     probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
     return np.corrcoef(cosine, y)[0,1]>np.corrcoef(probe, y)[0,1]
@@ -418,7 +416,7 @@ def fine_tune_classifier(
             with checked(): first = fine_tune_classifier(
                 rows.frame, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
                 group_col=group_col, names=names, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                **kwargs | how | dict(task=task, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3)))
+                **kwargs | how | dict(task=task, prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3)))
             share = min((c.minutes or 5)/5, 1)
             rows = _answered(rows, texts, frozen, first.learner, share)
         else: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
@@ -435,6 +433,7 @@ def fine_tune_classifier(
     if first is not None and labelled.scored:
         stage = _better(stage, first, labelled, len(texts))
         if stage is first: learn = first.learner
+        stage.plan.settings |= chosen
     for k in ('epochs','head_init') if first is not None else ():
         if kwargs.get(k) is None: stage.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
