@@ -145,7 +145,7 @@ _cuda = dict(is_available=lambda: True, current_device=lambda: 0, device_count=l
              get_device_capability=lambda *args: (9, 0), get_rng_state_all=list, set_rng_state_all=_nothing, manual_seed_all=_nothing, manual_seed=_nothing, _is_in_bad_fork=lambda: False,
              synchronize=_nothing, empty_cache=_nothing, _lazy_init=_nothing, set_device=_nothing, get_device_name=lambda *args: 'pretended',
              get_device_properties=lambda *args: SimpleNamespace(total_memory=80<<30, uuid='pretended'), max_memory_allocated=lambda *args: 0,
-             memory_allocated=lambda *args: 0, reset_peak_memory_stats=_nothing)
+             memory_allocated=lambda *args: 0, mem_get_info=lambda *args: (80<<30, 80<<30), reset_peak_memory_stats=_nothing)
 
 @contextmanager
 def pretended_gpu():

@@ -62,7 +62,9 @@ def precision(
 
 def free_memory(device)->int: # bytes, None where it is not known
     "Return how much memory is free on `device`"
-    if torch.device(device).type=='cuda': return torch.cuda.mem_get_info(device)[0]
+    if torch.device(device).type=='cuda':
+        try: return torch.cuda.mem_get_info(device)[0]
+        except RuntimeError: return None # some virtual GPUs do not say
     file = Path('/proc/meminfo') # of Linux
     found = re.search(r'MemAvailable:\s*(\d+) kB', file.read_text()) if file.exists() else None
     return found and 1024*int(found[1])
