@@ -60,7 +60,6 @@ def test_names_and_stored_vectors_follow(encoder, tmp_path, monkeypatch):
     monkeypatch.setenv('FASTFORMERS_HOME', str(tmp_path))
     path,want = encoder('cls')
     assert (torch.tensor(TextVectors(path)(texts)).float()*want).sum(1).min()>.999
-    assert from_names(['good','bad'], path).model.head_spec()['pool']=='cls'
     other = json.loads((path/'1_Pooling/config.json').read_text())|dict(pooling_mode='mean')
     (path/'1_Pooling/config.json').write_text(json.dumps(other))
     assert (torch.tensor(TextVectors(path)(texts)).float()*want).sum(1).min()<.999, 'not those of the old pooling'
@@ -68,6 +67,16 @@ def test_names_and_stored_vectors_follow(encoder, tmp_path, monkeypatch):
 def test_dense_layers(encoder):
     path,want = encoder(('cls','mean'), dense=True)
     assert want.shape[1]==8 and (from_hf(path, 'cpu').vectors(texts)*want).sum(1).min()>.9999
+
+@pytest.mark.parametrize('modes,dense', [('mean',True), (('cls','lasttoken'),False), (('max','weightedmean'),True), ('cls',False)], ids=str)
+def test_a_classifier_from_names_has_the_encoders_own_vectors(encoder, tmp_path, modes, dense):
+    path,_ = encoder(modes, dense)
+    clf,encode = from_names(['good','trains'], path),st.SentenceTransformer(str(path), device='cpu').encode
+    want = (20*torch.tensor(encode(texts)@encode(['good','trains']).T)).softmax(1)
+    again = from_hf(clf.save(tmp_path/'names'), 'cpu')
+    for o in (clf,again): assert torch.allclose(o.scores(texts), want, atol=1e-5)
+    again.add_class('films', texts[:2])
+    assert torch.allclose(from_hf(again.save(tmp_path/'more'), 'cpu').scores(texts), again.scores(texts), atol=1e-6)
 
 def test_what_does_not_fit_is_an_error(encoder):
     "Each door opens an `HFModel`, so one is enough"
@@ -106,8 +115,12 @@ def test_onnx_has_the_same_vectors(encoder, tmp_path):
     path,want = encoder('cls', dense=True)
     learn = classifier_learner(classifier_dls(pd.DataFrame(dict(text=texts*4, label=['a','b','a','b','a']*4)), path, bs=4), path)
     learn.to_hf(tmp_path/'c')
-    to_onnx(tmp_path/'c')
-    assert (from_hf(tmp_path/'c', 'cpu', backend='onnx').vectors(texts)*want).sum(1).min()>.9999
+    clf = from_names(['good','bad'], path)
+    clf.save(tmp_path/'names')
+    for o in ('c','names'):
+        to_onnx(tmp_path/o)
+        assert (from_hf(tmp_path/o, 'cpu', backend='onnx').vectors(texts)*want).sum(1).min()>.9999
+    assert torch.allclose(from_hf(tmp_path/'names', 'cpu', backend='onnx').scores(texts), clf.scores(texts), atol=1e-5)
 
 @pytest.mark.parametrize('family', ['bert','roberta','gpt2','xlnet','t5','modernbert','llama','xlm-roberta'])
 def test_a_prompt_is_read_as_if_it_stood_in_the_text(family):

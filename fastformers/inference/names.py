@@ -13,14 +13,12 @@ import re
 from collections import Counter
 from operator import eq
 import numpy as np
-from fastcore.foundation import first
 from .novelty import Kept, word_hashes
 from .output_layer import set_output_layer
 from .predictor import Predictor
 from ..models.core import TextClassifier
-from ..models.heads import LinearHead, pools
 from ..models.load import load_body
-from ..models.sentence import SentencePool
+from ..models.sentence import SentencePool, VectorHead
 from ..tasks.core import SingleLabel, as_text
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer
@@ -75,9 +73,9 @@ def from_names(
     if len(names)<2: raise ValueError(f"expected the names of two classes or more, got {[*names]}")
     body,report = load_body(arch)
     if not report.loaded: raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
-    own = SentencePool(report.where).pools
-    pool = first(k for k,f in pools.items() if own==[f]) or 'mean'
-    model = TextClassifier(body, report, lambda nf: LinearHead(nf, len(names), pool=pool))
+    own = SentencePool(report.where, revision=report.revision)
+    model = TextClassifier(body, report, lambda nf: VectorHead(nf, len(names), **own.spec))
+    model.head.pool.load_state_dict(own.net.state_dict())
     model.task = SingleLabel([*names], 'label')
     tok = load_tokenizer(arch)
     res = Predictor(model, HFTokenizer(tok, max_len=min(tok.model_max_length, 512)), model.task, False)
