@@ -67,7 +67,7 @@ Modules:
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
 - `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, one linear layer, and one prediction for each token
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
-- `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling, dense layers
+- `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
 - `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size

@@ -1,4 +1,4 @@
-"""Read how a sentence encoder makes the vector of a text: pooling, dense layers
+"""Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
 
 A sentence encoder is a transformer that was trained to give one vector for each text. Its directory says how: `modules.json` lists the steps after the network, and each step has a folder with its `config.json`. `SentencePool` reads them. `Predictor.vectors`, and all that uses vectors of texts, follow. `VectorHead` classifies such vectors.
 What `HFModel.save` writes holds the same files, so that `SentenceTransformer(directory)` opens it with vectors of the same direction. The prompt of a sentence encoder belongs to its tokenizer (`HFTokenizer`). This module does not import fastai."""
@@ -45,7 +45,7 @@ class SentencePool:
     ):
         self.where,self.revision,self.files,self.weights = where,revision,{},{}
         self.spec = dict(pool=['mean'], layers=[]) # of `JoinedPool`
-        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, Dropout=None, Normalize=None)
+        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, LayerNorm=self._norm, Dropout=None, Normalize=None)
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
             if kind not in read: raise ValueError(f"{where}: modules.json names the module {kind}, expected {', '.join(read)}; "
@@ -72,17 +72,24 @@ class SentencePool:
         self.spec['pool'] = names
         return width and width*len(names)
 
-    def _dense(self, at, said, width):
+    def _layer(self, at, width, kind):
+        "Add the layer of the class `kind` in the folder `at`"
         if not (data := self._bytes(f'{at}/model.safetensors')):
             raise ValueError(f"{self.where}/{at} has no model.safetensors, and pickled weights are not read; write it anew with "
                              "`SentenceTransformer(path).save(directory)`")
         w = {k.split('.')[-1]:v.float() for k,v in load(data).items()}
-        n = w['weight'].shape[1]
-        if width not in (None,n): raise ValueError(f"{self.where}/{at} takes vectors of width {n}, the pooling gives {width}")
+        n,m = w['weight'].shape[-1],len(w['weight'])
+        if width not in (None,n): raise ValueError(f"{self.where}/{at} takes vectors of width {n}, what is before it gives {width}")
         layers = self.spec['layers']
         self.weights |= {f'layers.{len(layers)}.{k}':v for k,v in w.items()}
-        layers += [['Linear', n, len(w['weight']), 'bias' in w], [said.get('activation_function', 'Tanh').split('.')[-1]]]
-        return len(w['weight'])
+        layers.append([kind, n, m, 'bias' in w] if kind=='Linear' else [kind, n])
+        return m
+    def _dense(self, at, said, width):
+        if said.get('use_residual'): raise ValueError(f"{self.where}/{at} has a residual connection, expected a dense layer without one")
+        width = self._layer(at, width, 'Linear')
+        self.spec['layers'].append([said.get('activation_function', 'Tanh').split('.')[-1]])
+        return width
+    def _norm(self, at, said, width): return self._layer(at, width, 'LayerNorm')
 
     def pool(self, h:Tensor, mask:Tensor)->Tensor: # hidden states `(bs, sl, nf)`, mask `(bs, sl)` -> float32 `(bs, n)`
         "Pool `h` without the dense layers"
