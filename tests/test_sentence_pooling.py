@@ -155,6 +155,41 @@ def test_which_prompt_comes_before_a_text(encoder):
     assert HFTokenizer(path).prompt==''
     with pytest.raises(ValueError, match="the prompt 'qurey' is not listed; expected none, query or a text"): HFTokenizer(path, prompt='qurey')
 
+@pytest.mark.parametrize('modes', ['mean','cls',('mean_sqrt_len_tokens','lasttoken','max')], ids=str)
+def test_a_prompt_that_is_left_out_of_the_pooling(encoder, tmp_path, modes):
+    "As in sentence-transformers: by vectors, by heads, in windows and in a graph"
+    path,_ = encoder(modes, dense=True)
+    says(path, prompts=dict(query='a train: '), default_prompt_name='query')
+    pooled = from_hf(path, 'cpu').vectors(texts)
+    said = json.loads((path/'1_Pooling/config.json').read_text())
+    (path/'1_Pooling/config.json').write_text(json.dumps(said|dict(include_prompt=False)))
+    encode,p = st.SentenceTransformer(str(path), device='cpu').encode,from_hf(path, 'cpu')
+    want,names = torch.tensor(encode(texts)),torch.tensor(encode(['good','bad']))
+    for bs in (64,1): assert torch.allclose(p.vectors(texts, bs=bs), want, atol=1e-5)
+    assert not torch.allclose(pooled, want, atol=1e-3)
+    clf = from_names(['good','bad'], path)
+    again = from_hf(clf.save(tmp_path/'names'), 'cpu')
+    for o in (clf,again): assert torch.allclose(o.scores(texts), (20*want@names.T).softmax(1), atol=1e-5)
+    p.tok = HFTokenizer(path, max_len=32, prompt='none')
+    assert torch.allclose(p.vectors(texts), torch.tensor(encode(texts, prompt='')), atol=1e-5)
+    tok = HFTokenizer(path, max_len=16, windows=9, overlap=2)
+    x = tok.batch(tok.encode_batch([texts[3]]))
+    starts = [0,*x.sequence_starts[0].nonzero().flatten().tolist()]
+    n = len(tok.tok('a train:').input_ids)-1
+    assert len(starts)>2 and x.prompt[0].nonzero().flatten().tolist()==[a+i for a in starts for i in range(n)]
+    if pytest.importorskip('onnxruntime') and modes=='mean':
+        to_onnx(tmp_path/'names')
+        assert torch.allclose(from_hf(tmp_path/'names', 'cpu', backend='onnx').scores(texts), clf.scores(texts), atol=1e-5)
+
+@pytest.mark.parametrize('family', ['bert','roberta','gpt2','xlnet','t5','modernbert','llama','xlm-roberta'])
+def test_the_tokens_of_a_prompt_are_those_of_sentence_transformers(family, tmp_path):
+    from sentence_transformers.models import Transformer
+    from transformers import AutoModel
+    AutoModel.from_config(tiny_arch('bert')).save_pretrained(tmp_path)
+    tiny_tok(family).save_pretrained(tmp_path)
+    n = Transformer(str(tmp_path))._get_prompt_length('query: ')
+    assert HFTokenizer(tiny_tok(family), prompt='query: ').encode_batch(['why do they write'])[0].prompt.nonzero().flatten().tolist()==[*range(n)]
+
 def test_a_classifier_carries_its_prompt(encoder, tmp_path):
     "Its directory has the prompt once, for this library and for sentence-transformers"
     path,_ = encoder('cls')

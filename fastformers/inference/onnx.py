@@ -37,7 +37,8 @@ class _Graph(nn.Module):
         super().__init__()
         self.model,self.names = model,names
         joins = isinstance(model, TextClassifier) and isinstance(model.head, PoolingHead) and model.head.pairing
-        self.has_logits = model.task is not None and not joins
+        marked = isinstance(model, TextClassifier) and not model.sentence.include_prompt # the graph has no flags of tokens
+        self.has_logits = model.task is not None and not joins and not marked
 
     def forward(self, *args): # a dict
         m,x,seen = self.model,dict(zip(self.names, args)),[]

@@ -95,7 +95,7 @@ class Predictor(BasePredictor):
         if any(map(is_pair, texts)):
             raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
         rows = self.tok.encode_batch(texts)
-        def pooled(x): return normalize(self.model.sentence(self.model.states(x).float(), x.real))
+        def pooled(x): return normalize(self.model.sentence(self.model.states(x).float(), self.model.sentence.mask(x)))
         return torch.stack(self._each(pooled, rows, bs)) if rows else self.vectors('')[:0]
 
     def layers(self, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`

@@ -311,7 +311,7 @@ class TextClassifier(HFModel):
         if self.task and self.task.per_sequence and bool(x.sequence_starts.any()): return self.by_sequence(x)
         h = self.states(x)
         with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
-            args = [h.float(), x.real]
+            args = [h.float(), self.sentence.mask(x)]
             if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.sequence_starts)
             return self.outputs(self.head(*args), x)
     def outputs(self, o, x):

@@ -44,7 +44,7 @@ class SentencePool:
         revision='main' # Of a hub id
     ):
         self.where,self.revision,self.files,self.weights = where,revision,{},{}
-        self.spec = dict(pool=['mean'], layers=[]) # of `JoinedPool`
+        self.spec,self.include_prompt = dict(pool=['mean'], layers=[]),True # the arguments of `JoinedPool`
         read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, LayerNorm=self._norm, Dropout=None, Normalize=None)
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
@@ -68,7 +68,9 @@ class SentencePool:
             raise ValueError(f"{self.where}/{at} names the pooling {', '.join(names) or 'nothing'}, expected some of {', '.join(_pools)}")
         n = said.get('embedding_dimension', said.get('word_embedding_dimension'))
         if None not in (n,width) and n!=width: raise ValueError(f"{self.where}/{at} pools states of width {n}, those of the network have {width}")
-        if not said.get('include_prompt', True): _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here it is pooled too")
+        self.include_prompt = said.get('include_prompt', True)
+        if not self.include_prompt and 'weightedmean' in names:
+            _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here the weights begin behind it")
         self.spec['pool'] = names
         return width and width*len(names)
 
@@ -91,6 +93,9 @@ class SentencePool:
         return width
     def _norm(self, at, said, width): return self._layer(at, width, 'LayerNorm')
 
+    def mask(self, x)->Tensor: # `TensorTokens` `(bs, sl)` -> bool `(bs, sl)`
+        "Return True for the tokens of `x` that are pooled: the real ones, without the prompt where the encoder leaves it out"
+        return x.real if self.include_prompt else x.real & ~x.prompt
     def pool(self, h:Tensor, mask:Tensor)->Tensor: # hidden states `(bs, sl, nf)`, mask `(bs, sl)` -> float32 `(bs, n)`
         "Pool `h` without the dense layers"
         return self.net.pool(h, mask)

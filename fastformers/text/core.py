@@ -1,7 +1,7 @@
 """`TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 
 A Hugging Face model expects a dictionary: ids, attention mask, segment ids. fastai expects one typed tensor: a dictionary or a tuple as input breaks
-`predict` and every `show_*` method. So the input here is one int64 tensor, `TensorTokens`: the low bits of each element hold the token's id, the higher bits its flags (padding, segment, predicted, start of a sequence).
+`predict` and every `show_*` method. So the input here is one int64 tensor, `TensorTokens`: the low bits of each element hold the token's id, the higher bits its flags (padding, segment, predicted, start of a sequence, prompt).
 Padding is read from its flag, never from the value of an id. So a pad id that equals the end-of-text id, id 0 as an ordinary word, and packed rows need no special code.
 
 `HFTokenizer` in `text.encode` makes these tensors; `data.show` displays them in fastai. This module does not import fastai, so that prediction starts fast."""
@@ -19,7 +19,7 @@ from ..files import content_hash
 
 # %% ../../nbs/text/00_core.ipynb #eda3befb
 _ID, _SEG = (1<<32)-1, 15
-_PAD, _SEG_AT, _PRED, _START = 1<<32, 33, 1<<37, 1<<38
+_PAD, _SEG_AT, _PRED, _START, _PROMPT = 1<<32, 33, 1<<37, 1<<38, 1<<39
 
 def _int(o, like=None):
     device = None if like is None else like.device
@@ -32,10 +32,11 @@ class TensorTokens(Tensor):
         attention_mask=None, # 1 or True for a real token, 0 for padding; default all real
         segment_ids=None, # 0 to 15 (BERT's `token_type_ids`); default all 0
         predicted=None, # True where the model predicts a token; default none
-        sequence_starts=None # True where the second, third, ... sequence of a row begins; default none
+        sequence_starts=None, # True where the second, third, ... sequence of a row begins; default none
+        prompt=None # True for the tokens of a prompt and those before it; default none
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
-        return _flag(_int(ids), attention_mask, segment_ids, predicted, sequence_starts).as_subclass(cls)
+        return _flag(_int(ids), attention_mask, segment_ids, predicted, sequence_starts, prompt).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
 
@@ -60,6 +61,10 @@ class TensorTokens(Tensor):
         "Return True where a further sequence of a row begins, which a network reads by itself"
         return (self.as_subclass(Tensor) & _START) != 0
     @property
+    def prompt(self):
+        "Return True for the tokens of a prompt and those before it"
+        return (self.as_subclass(Tensor) & _PROMPT) != 0
+    @property
     def real(self):
         "Return True for real tokens"
         return (self.as_subclass(Tensor) & _PAD) == 0
@@ -68,11 +73,11 @@ class TensorTokens(Tensor):
         "Return the bytes of the real tokens of each row, a key that does not depend on padding"
         return [o[m].numpy().tobytes() for o,m in zip(self.as_subclass(Tensor).cpu(), self.real.cpu())]
 
-    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None):
+    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None, prompt=None):
         "Return a copy with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
-        return _flag(x, attention_mask, segment_ids, predicted, sequence_starts).as_subclass(type(self))
+        return _flag(x, attention_mask, segment_ids, predicted, sequence_starts, prompt).as_subclass(type(self))
 
 def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a batch but keeps the bits
     "Cast `x` to `TensorTokens`"
@@ -80,12 +85,13 @@ def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a
         raise TypeError(f"expected a batch of `TensorTokens` from an `HFTokenizer`, got {type(x).__name__}")
     return x.as_subclass(TensorTokens)
 
-def _flag(x, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None):
+def _flag(x, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None, prompt=None):
     "Set the given flags of `x` and keep the other bits"
     if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
     if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
     if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
     if sequence_starts is not None: x = (x & ~_START)          | ((_int(sequence_starts, x)!=0).long() << 38)
+    if prompt is not None: x = (x & ~_PROMPT)          | ((_int(prompt, x)!=0).long() << 39)
     return x
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc

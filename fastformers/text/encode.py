@@ -177,6 +177,12 @@ class HFTokenizer(Transform):
         parts = x.split([*map(len, ids)]) # clone: a pickled view would hold the whole chunk
         rows = [o.clone().as_subclass(TensorTokens) for o in parts]
         for i,at in starts.items(): rows[i] = rows[i].replace(sequence_starts=np.isin(range(len(rows[i])), at))
+        if self.prompt: # at the beginning of each window; counted as in sentence-transformers
+            ids = self.tok(self.prompt).input_ids
+            n = len(ids)-(ids[-1] in self.tok.all_special_ids)
+            for i,o in enumerate(rows):
+                at = [a+j for a in (0,*starts.get(i, ())) for j in range(n)]
+                rows[i] = o.replace(prompt=np.isin(range(len(o)), at))
         return rows
 
     def _kept(self, e):
