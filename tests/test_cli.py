@@ -1,5 +1,5 @@
 "The command `fastformers`, from files to files: results, errors, what a stopped command leaves"
-import io, os, subprocess, sys
+import io, json, os, re, runpy, shlex, subprocess, sys, tomllib
 from pathlib import Path
 import pandas as pd, pytest, torch
 from transformers import AutoModelForMaskedLM
@@ -11,6 +11,7 @@ from fastformers.tasks.core import tasks
 from fastformers.inference.stage_json import read_stage
 from fastformers.models.load import load_config
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
+from fastformers.text.corpora import intents
 
 repo = Path(__file__).parent.parent
 quick = '--bs 8 --epochs 1'.split()
@@ -45,6 +46,57 @@ def test_classify_ends_with_tables_and_the_next_command(here, capsys):
     assert run('classify', here/'folder', '--arch', here/'arch', '--output', here/'from folder', '--test', here/'reviews.csv', *quick)==0
     out = capsys.readouterr().out
     assert all(o in out for o in ('test accuracy','precision','macro avg', f"predict '{here/'from folder'}'")), out
+
+def results(capsys, *args):
+    "Run a command with --json: its object, and the last line of standard error"
+    assert run(*args, '--json')==0
+    out,err = capsys.readouterr()
+    return json.loads(out), err.splitlines()[-1]
+
+def test_results_are_one_object_and_the_verdict_is_the_last_line(here, tmp_path, capsys):
+    got,last = results(capsys, 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick)
+    assert last=='VERDICT: NONE | 15 held-out rows are too few, expected 20 or more'
+    assert got['verdict']['word']=='NONE' and got['verdict']['rival'] and got['stage']['plan']['epochs'] and got['classes'][0]['label']=='negative'
+    assert got['output']==str(tmp_path/'c') and any('steps are few' in o for o in got['warnings'])
+    intents(200)[['text','label']].to_csv(tmp_path/'intents.csv', index=False)
+    got,last = results(capsys, 'compare', tmp_path/'intents.csv', '--output', tmp_path/'b', '--entries', 'largest class,TF-IDF', '--seeds', '1,2')
+    v = got['verdict']
+    assert (got['winner'],v['rival'],v['word'])==('TF-IDF','largest class','WIN') and v['low']>0
+    assert last=='VERDICT: WIN | score={score:.3f} | baseline={baseline:.3f} | delta={delta:+.3f}'.format(**v)
+    got,last = results(capsys, 'adapt', here/'folder', '--arch', here/'arch', '--output', tmp_path/'lm', '--seq-len', 32, *quick)
+    assert last.startswith('VERDICT: NONE | a language model has no labels') and got['stage']['metrics']['perplexity']
+    assert results(capsys, 'predict', here/'classifier', 'A text.')[0]['answers'][0]['label'] in {*tiny_df().label}
+    assert results(capsys, 'check', here/'classifier', here/'reviews.csv', '--rows', 5)[0]['checks']
+
+def test_names_alone_have_a_verdict_on_test_rows(here, tmp_path, capsys):
+    names = '--labels',','.join(tiny_df().label.unique()),'--arch',here/'arch'
+    assert results(capsys, 'classify', *names, '--output', tmp_path/'a')[1]=='VERDICT: NONE | no labelled row; add --test FILE'
+    got,last = results(capsys, 'classify', *names, '--output', tmp_path/'b', '--test', here/'reviews.csv')
+    assert got['verdict']['rival']=='largest class' and got['verdict']['rows']==60 and last.startswith('VERDICT: ')
+
+def test_labelling_ends_with_the_verdict_of_its_last_training(here, tmp_path, capsys, monkeypatch):
+    page = pytest.importorskip('fastformers.label.page')
+    said = 'VERDICT: LEVEL | score=0.500 | baseline=0.500 | delta=+0.000'
+    write_text(tmp_path/'texts.txt', 'One text.\nAnother text.')
+    label = 'label', tmp_path/'texts.txt', '--labels', 'a,b', '--arch', here/'arch', '--output', tmp_path/'l.csv', '--port', 0
+    monkeypatch.setattr(page, 'serve', lambda session, sock: sock.close())
+    assert run(*label)==0 and capsys.readouterr().err.splitlines()[-1]=='VERDICT: NONE | no classifier was trained'
+    monkeypatch.setattr(page, 'serve', lambda session, sock: (sock.close(), vars(session).update(training=type('Done', (), dict(stage=said, verdict='a table')))))
+    assert run(*label)==0 and capsys.readouterr().err.splitlines()[-1]==said
+
+def test_the_script_with_its_dependencies_trains_and_predicts(here, root, tmp_path, capsys):
+    source = (root/'examples/csv_to_labels.py').read_text('utf-8')
+    header = re.search(r'^# /// script\n(.*?)^# ///$', source, re.M|re.S)[1]
+    assert tomllib.loads(re.sub('^# ?', '', header, flags=re.M))['dependencies']==['fastformers[minilm]'] and len(source.splitlines())<40
+    runpy.run_path(root/'examples/csv_to_labels.py')['main'](here/'reviews.csv', here/'reviews.csv', tmp_path/'out.csv', str(here/'arch'))
+    assert 'VERDICT: ' in capsys.readouterr().out and pd.read_csv(tmp_path/'out.csv').predicted_label.notna().all()
+
+def test_the_page_for_agents_has_commands_that_are_understood(capsys):
+    assert run('skill')==0
+    text = capsys.readouterr().out
+    commands = [o for o in re.findall('`(fastformers [^`]*)`|^(fastformers .*?) [>|]', text, re.M) for o in o if o and '[' not in o and 'COMMAND' not in o]
+    assert len(commands)>10 and len(text.splitlines())<=120
+    for o in commands: assert callable(cli.parse_args(shlex.split(o)[1:]).command)
 
 @pytest.mark.parametrize('labels,kind', [('short,good','multi'), ('label','single')])
 def test_pairs_and_several_labels_are_named_with_commas(here, tmp_path, labels, kind):

@@ -161,7 +161,7 @@ def test_formulas_need_no_script(root, site, pages):
     assert not (raw := [n for n,p in pages.items() if not n.startswith('source/') and re.search(r'\\(frac|sum|mathrm|lambda|alpha)\b', text(p))]), raw
     assert (site/'assets/math.woff2').exists() and (site/'assets/math.woff2.LICENSE').exists()
 
-def test_notes_are_there(pages): assert {'log.html','changelog.html','results.html','contributing.html'} <= pages.keys()
+def test_notes_are_there(pages): assert {'log.html','skill.html','changelog.html','results.html','contributing.html'} <= pages.keys()
 
 def test_all_is_rendered(pages):
     for name,page in pages.items():

@@ -21,7 +21,7 @@ def test_the_wheel_holds_models_data_and_command(root, built):
         entry = z.read(next(o for o in names if o.endswith('entry_points.txt'))).decode()
     for part in ('wiki-mini','clinc150'):
         assert {f'fastformers/{part}/{o.name}' for o in (root/'fastformers'/part).iterdir()} <= names, part
-    assert {o.relative_to(root).as_posix() for s in ('py','css','js') for o in (root/'fastformers').rglob(f'*.{s}')} <= names
+    assert {o.relative_to(root).as_posix() for s in ('py','css','js','md') for o in (root/'fastformers').rglob(f'*.{s}')} <= names
     assert 'fastformers = fastformers.cli:main' in entry
     assert not [o for o in names if o.split('/')[0] not in ('fastformers', built[0].name.split('-py3')[0]+'.dist-info')]
 

@@ -15,7 +15,7 @@ from fastcore.foundation import first
 from sklearn.metrics import average_precision_score
 from .entries import deciding, largest_class
 from ..learner.evaluate import row_scores
-from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
+from ..stats import Verdict, fmt_range, mean_interval, paired_bootstrap, verdict, verdict_on
 from ..tasks.scores import row_values
 from ..ulmfit.recipe import Recipe, TaskConfig
 from ..ulmfit.record import resolved
@@ -158,6 +158,15 @@ def recipe(self:Leaderboard):
     recipe = Recipe().replace(**e.recipe)
     if self.chosen is None or 'contrastive' not in self.chosen.settings: return recipe # a probe chooses nothing
     return recipe.replace(classifier=vars(resolved(self.chosen, TaskConfig)))
+
+# %% ../../nbs/compare/01_board.ipynb #7f6e5861
+@patch
+def verdict(self:Leaderboard)->Verdict:
+    "Compare the winner with the strongest of the best cheaper entry and TF-IDF, or with the largest class"
+    if self.winner is None: return Verdict(reason='no entry finished')
+    rivals = {self.cheaper(self.winner), 'TF-IDF'} & {*self.rated} - {self.winner}
+    rivals = rivals or {o for o in self.scored if self.plan[o].fit is largest_class}
+    return verdict_on(self.rows(self.winner), {o:self.rows(o) for o in rivals}, self.task.score_name, self.groups)
 
 # %% ../../nbs/compare/01_board.ipynb #4a9e3f2b
 # answers: of a thousand texts

@@ -16,29 +16,30 @@ from ..data.block import item_labels, item_texts
 from .choose import choose_head_init, choose_score
 from .evaluate import evaluate, evaluation, linear_scores, row_score, row_scores
 from .train import Training
-from ..stats import mean_interval, split_sign
+from ..stats import Verdict, mean_interval, split_sign, verdict_on
 from ..tasks.scores import set_score
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/09_judge.ipynb #c96e562b
-def trivial_score(learn, n)->dict: # name -> mean score of the `n` held-out rows, empty where the task has none
+def trivial_score(learn, n)->dict: # name -> scores of the `n` held-out rows, empty where the task has none
     "Score the answer that needs no text: the largest class, or the mean of the training numbers"
     task,ys = learn.model.task,learn.dls.valid_ds.tls[-1]
     if task.one_class:
         y = np.array([int(o) for o in ys])
-        return {'largest class':row_scores(task, np.eye(task.n_out)[[np.bincount(y).argmax()]*n], y).mean()}
+        return {'largest class':row_scores(task, np.eye(task.n_out)[[np.bincount(y).argmax()]*n], y)}
     if not task.target_scale: return {}
     y = torch.stack([torch.as_tensor(o) for o in ys]).float()
-    return {'mean':task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).mean().item()}
+    return {'mean':task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).numpy()}
 
-def judge(learn, res:Training, rivals, title, interval=None):
-    "Compare the scores in `res` with the mean scores of `rivals`, by name, and log what may be wrong"
+def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdict: # `groups`: of the held-out rows
+    "Compare the scores in `res` with those of `rivals`, by name, and log what may be wrong"
     task = learn.model.task
     if task.multi_label and not task.at_least_one: _check_labelled(learn, title)
-    if not rivals: return
+    verdict = verdict_on(res.score, rivals, res.score_name, groups)
+    if not rivals: return verdict
     (sign,what),n,score,loss = split_sign(res.score_name),len(res.score),res.score.mean(),res.losses
-    best,faults = max(rivals, key=rivals.get),[]
+    rivals,best,faults = verdict.rivals,verdict.rival,[]
     poor = 'largest class' in rivals and score<=rivals['largest class']<1
     if poor: # one class for all rows is right at most so often
         with evaluation(learn): found = learn.get_preds(with_decoded=True)[2].unique()
@@ -56,6 +57,7 @@ def judge(learn, res:Training, rivals, title, interval=None):
     if res.cross_validated: beside += f", probe in five folds of all rows {res.cross_validated:.2f}"
     if faults: _log.warning(f"{title}: {'; '.join(faults)} ({beside} on the same {n} rows)")
     else: _log.info(f"{title}: {interval or f'{what} {sign*score:.2f}'}, beside {beside}")
+    return verdict
 
 def _check_labelled(learn, title):
     "Warn if a classifier of several labels gives many more rows no label than have none"
@@ -93,11 +95,8 @@ def verdict(self:Learner)->pd.DataFrame: # a row for the learner and for each ri
     name,losses = row_score(self)[0],[float(o) for o in getattr(self.recorder, 'losses', [])]
     res = Training(metrics=metrics, score=score, score_name=name, losses=losses)
     arms = {'this learner':score, 'linear model of words':_linear_scores(self), 'frozen probe':_probe_scores(self)}
-    arms = {k:v for k,v in arms.items() if v is not None}
-    trivial = trivial_score(self, len(score))
-    rivals = trivial | {k:v.mean() for k,v in arms.items() if v is not score}
-    judge(self, res, rivals, 'verdict')
+    arms = {k:v for k,v in arms.items() if v is not None} | trivial_score(self, len(score))
+    judge(self, res, {k:v for k,v in arms.items() if v is not score}, 'verdict')
     sign,what = split_sign(name)
     rows = {k:sorted(sign*o for o in mean_interval(v)[1:]) for k,v in arms.items()}
-    table = {k:[sign*arms[k].mean(), *ends] for k,ends in rows.items()} | {k:[sign*v, np.nan, np.nan] for k,v in trivial.items()}
-    return pd.DataFrame(table.values(), [*table], [what, 'from', 'to'])
+    return pd.DataFrame([[sign*arms[k].mean(), *ends] for k,ends in rows.items()], [*arms], [what, 'from', 'to'])

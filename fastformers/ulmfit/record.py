@@ -22,7 +22,7 @@ from ..document import markdown_table
 from ..inference.stage_json import read_stage
 from ..files import content_hash, to_json, write_json, write_text
 from .recipe import section_types, settings
-from ..stats import fmt, fmt_range, fmt_time, mean_interval, split_sign
+from ..stats import Verdict, fmt, fmt_range, fmt_time, mean_interval, split_sign
 
 # %% ../../nbs/ulmfit/02_record.ipynb #5a7c1e02
 def fmt_price(prices):
@@ -86,6 +86,7 @@ class Stage(Training):
     majority:float = 0. # Share of the most frequent label in the validation rows
     price:dict = field(default_factory=dict) # Of training, as `Meter.read` returns it
     plan:Plan|None = None # Settings and their reasons
+    verdict:Verdict|None = None # Of a classifier against its strongest rival; not written
     path:Path|None = None # Its directory
     learner:Learner|None = None # The fastai `Learner`, trained
 
@@ -103,8 +104,8 @@ class Stage(Training):
         return says+f'; {self.untested}'*bool(self.untested)
 
     def _facts(self):
-        "Return all fields but path and learner, for JSON"
-        own = {f.name:getattr(self, f.name) for f in fields(self) if f.name not in ('path','learner')}
+        "Return all fields that are written, for JSON"
+        own = {f.name:getattr(self, f.name) for f in fields(self) if f.name not in ('path','learner','verdict')}
         plan = self.plan and self.plan.to_dict()
         return to_json(own | {'schedule':vars(self.schedule), 'curve':self.curve.to_dict('records'), 'plan':plan})
 

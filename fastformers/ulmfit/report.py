@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..document import Picture, markdown_list, markdown_table, to_markdown
 from ..files import to_json, write_json, write_text
 from ..inference.stage_json import versions
-from ..stats import fmt, fmt_range, mcnemar, mean_interval, paired_bootstrap, split_sign, verdict
+from ..stats import Verdict, fmt, fmt_range, mcnemar, mean_interval, paired_bootstrap, split_sign, verdict, verdict_on
 from .record import mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
@@ -165,6 +165,18 @@ def gains(self:Report):
 def shown_gains(self:Report):
     "Tabulate the comparisons, without those on validation rows that are also on test rows"
     return self.gains().drop_duplicates(['what','measure'], keep='last')
+
+# %% ../../nbs/ulmfit/03_report.ipynb #004c8d89
+@patch
+def verdict(self:Report)->Verdict:
+    "Compare the last classifier with the strongest of those without a stage, and TF-IDF"
+    parts = [attr for _,attr in _parts if self.scores(_final, attr)]
+    if not parts: return Verdict(reason='no classifier was scored')
+    score,tfidf = self.scores(_final, parts[-1]),self.scores(_tfidf, parts[-1])
+    arms = {k:self.scores(k, parts[-1]) for k,v in self.arms().items() if k!=_final and v in _starts}
+    rivals = {k:[o[seed] for seed in score] for k,o in arms.items() if {*score}<={*o}}
+    if tfidf: rivals['TF-IDF'] = [*tfidf.values()] # it has no seed
+    return verdict_on([*score.values()], rivals, self.final[0].score_name, self.final[0].groups.get(parts[-1]))
 
 # %% ../../nbs/ulmfit/03_report.ipynb #c5498ec7
 _title = 'Three stages, and what each stage gained'

@@ -107,10 +107,10 @@ def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **f
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
     rivals = trivial_score(learn, len(stage.score))
-    stage.majority = rivals.get('largest class', 0.)
-    if tfidf is not None: rivals['TF-IDF'] = tfidf.mean()
-    if stage.score_before is not None: rivals['frozen probe'] = stage.score_before.mean()
-    judge(learn, stage, rivals, stage.name, stage.interval())
+    if 'largest class' in rivals: stage.majority = rivals['largest class'].mean()
+    if tfidf is not None: rivals['TF-IDF'] = tfidf
+    if stage.score_before is not None: rivals['frozen probe'] = stage.score_before
+    stage.verdict = judge(learn, stage, rivals, stage.name, stage.interval(), stage.groups.get('score'))
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
     "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
