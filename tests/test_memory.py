@@ -23,9 +23,9 @@ def small(monkeypatch):
         monkeypatch.setattr(TextClassifier, 'forward', forward)
     return room
 
-def fitted(bs=8, cbs=None):
+def fitted(bs=8, cbs=None, family='bert'):
     set_seed(0)
-    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch('bert'), drop_mult=0., precision='fp32', head='LinearHead', cbs=cbs)
+    learn = classifier_learner(classifier_dls(tiny_df(), tiny_tok(), bs=8, device='cpu'), tiny_arch(family), drop_mult=0., precision='fp32', head='LinearHead', cbs=cbs)
     with learn.no_bar(): return learn.fit_plan(learn.plan(bs=bs, epochs=2, lr=1e-3))
 
 @pytest.mark.parametrize('error', [torch.OutOfMemoryError('CUDA out of memory'), MemoryError(),
@@ -56,6 +56,43 @@ def test_half_precision_and_a_contrastive_half(small, caplog):
     with learn.no_bar(): learn.fit_plan(learn.plan(head_init='contrastive', epochs=2))
     assert learn.dls.train.bs==2 and not learn.lineage.history[0][1].contrasted and not learn.model.head._forward_pre_hooks
 
+@pytest.fixture
+def shallow(monkeypatch):
+    "Let the network have room for `n` rows in training if it checkpoints its blocks, and for none if not"
+    def room(n):
+        old = TextClassifier.forward
+        def forward(self, x):
+            recomputes = any(getattr(o, 'gradient_checkpointing', False) for o in self.body.modules())
+            if self.training and len(x)>n*recomputes: raise torch.OutOfMemoryError('CUDA out of memory')
+            return old(self, x)
+        monkeypatch.setattr(TextClassifier, 'forward', forward)
+    return room
+
+def test_blocks_are_checkpointed_where_one_row_is_too_large(shallow, caplog):
+    plain = fitted(2, TokenAccumulation(n_acc=8))
+    shallow(3)
+    learn = fitted()
+    said = [o for o in caplog.messages if 'memory is too small' in o]
+    assert ['gradient checkpointing' in o for o in said]==[False]*3+[True]+[False]*2 and 'takes a third more time' in said[3]
+    a,b = (o.model.state_dict() for o in (plain,learn))
+    assert max(float((v-b[k]).abs().max()) for k,v in a.items())<1e-5
+    res = learn.lineage.history[0][1]
+    assert res.at_once==learn.dls.train.bs==2 and res.checkpointed
+
+def test_batches_of_so_many_tokens_are_checkpointed_too(shallow, caplog):
+    shallow(3)
+    dls = classifier_dls(tiny_df(), tiny_tok(), max_tokens=30, bs=3, device='cpu')
+    learn = classifier_learner(dls, tiny_arch('bert'), precision='fp32', head='LinearHead')
+    with learn.no_bar(): learn.fit_plan(learn.plan(epochs=1, lr=1e-3))
+    res = learn.lineage.history[0][1]
+    assert res.checkpointed and not res.at_once and caplog.text.count('memory is too small')==1 and learn.dls.train.max_tokens==30
+
+@pytest.mark.parametrize('n,at_once', [(3,2), (8,0)])
+def test_a_training_on_all_rows_is_checkpointed_too(shallow, tmp_path, n, at_once):
+    shallow(n)
+    stage = fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tiny_tok(), path=tmp_path/'c', bs=8, epochs=1, refit=True, precision='fp32')
+    assert stage.checkpointed and stage.at_once==at_once and stage.learner.dls.train.bs==(at_once or 8)
+
 def test_checkpoints_are_of_one_batch_size(small, tmp_path):
     small(3)
     with pytest.raises(torch.OutOfMemoryError) as e: fine_tune_classifier(tiny_df(), tiny_arch('bert'), tok=tiny_tok(), bs=8, epochs=2, resume=tmp_path/'r')
@@ -63,8 +100,9 @@ def test_checkpoints_are_of_one_batch_size(small, tmp_path):
 
 def test_other_errors_and_one_row_that_is_too_large(small):
     small(0)
-    with pytest.raises(torch.OutOfMemoryError) as e: fitted()
-    assert 'pass a smaller `bs` or `max_len`, or gradient_checkpointing=True' in e.value.__notes__[0]
+    for family in ('bert','albert'): # which cannot checkpoint
+        with pytest.raises(torch.OutOfMemoryError) as e: fitted(family=family)
+        assert 'pass a smaller `bs` or `max_len`, or gradient_checkpointing=True' in e.value.__notes__[0]
     small(3, RuntimeError('shapes differ'))
     with pytest.raises(RuntimeError, match='shapes differ'): fitted()
 

@@ -10,6 +10,7 @@ __all__ = ['Training', 'worse', 'unlikely', 'train', 'train_again']
 
 # %% ../../nbs/learner/08_train.ipynb #b52924f3
 import gc, logging, math
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 import numpy as np, pandas as pd, torch
@@ -32,6 +33,7 @@ from .core import train_own_rows
 from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
 from .probe import ProbeFirst # and `fit_probe`
+from ..models.load import checkpoint_blocks
 from ..objectives.core import objective_of
 from ..files import processes
 from ..stats import fmt_time, paired_bootstrap
@@ -56,6 +58,7 @@ class Training:
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, up to 200 or ten a class
     at_once:int = 0 # Rows that were read at once because memory was too small for all of a step; 0: it was not
+    checkpointed:bool = False # Were blocks computed a second time in the backward pass, because memory was too small for one row?
     chosen:list = field(default_factory=list) # Sentences on what the held-out rows chose
     answers:dict = field(default_factory=dict) # Price of a thousand answers, as `Meter.read` returns it
 
@@ -145,14 +148,25 @@ def _read_at_once(learn, n, plan):
     learn.dls = DataLoaders(*(o.new(bs=n, passes=0) for o in learn.dls.loaders), path=learn.dls.path, device=learn.dls.device)
     if not any(isinstance(o, TokenAccumulation) for o in learn.cbs): learn.add_cb(TokenAccumulation(n_acc=plan['bs']))
 
-def _halve(learn, plan, weights, e, title)->int: # Rows at once
-    "Return to `weights` and read half as many rows at once, after the memory error `e`"
-    other = learn.dls.train.max_tokens or processes()[1]>1 or any(isinstance(o, Resume) for o in learn.cbs) # its checkpoints are of one `bs`
-    n = 0 if other else learn.dls.train.bs//2
-    if not n:
+def _try_checkpointing(body):
+    "Turn gradient checkpointing on, if it is off and `body` supports it"
+    if any(getattr(o, 'gradient_checkpointing', False) for o in body.modules()): return False
+    with suppress(ValueError): return checkpoint_blocks(body) is None
+
+def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Training`
+    "Return to `weights`, and read half as many rows at once or checkpoint the blocks, after the memory error `e`"
+    dl,res = learn.dls.train,dict(contrasted=False) # a contrast needs many rows
+    alone = processes()[1]==1 and not any(isinstance(o, Resume) for o in learn.cbs) # its checkpoints are of one `bs`
+    if alone and not dl.max_tokens and dl.bs>1:
+        n = res['at_once'] = dl.bs//2
+        says = f"for {dl.bs} rows at once, so {n} are read at once, and a step is made after as many as before"
+    elif alone and _try_checkpointing(learn.model.body):
+        n,res['at_once'],res['checkpointed'] = plan['bs'],0,True
+        says = 'so gradient checkpointing computes each block a second time in the backward pass, which takes a third more time'
+    else:
         e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, which takes a third more time.")
         raise e
-    _log.warning(f"{title}: memory is too small for {learn.dls.train.bs} rows at once, so {n} are read at once, and a step is made after as many as before")
+    _log.warning(f"{title}: memory is too small {says}")
     for o in learn.cbs: # what the batch that failed has left
         if isinstance(o, MixedPrecision) and torch.is_autocast_enabled(torch.device(learn.dls.device).type): o.autocast.__exit__(None, None, None)
     learn._end_cleanup()
@@ -161,8 +175,8 @@ def _halve(learn, plan, weights, e, title)->int: # Rows at once
     e.__traceback__ = None # its frames hold tensors
     gc.collect()
     if torch.cuda.is_available(): torch.cuda.empty_cache()
-    _read_at_once(learn, n, plan)
-    return n
+    if not dl.max_tokens: _read_at_once(learn, n, plan)
+    return res
 
 def _few(learn): # of a class
     task = learn.model.task
@@ -206,7 +220,7 @@ def train(
             except Exception as e:
                 if not _memory_error(e): raise
                 error = e
-            if error: res.at_once,res.contrasted = _halve(learn, plan, weights, error, title),False # a contrast needs many rows
+            if error: vars(res).update(_spare(learn, plan, weights, error, title))
     answering = Meter()
     res.metrics,res.score,res.weight = evaluate(learn)
     if not is_lm: res.answers = answering.read(1000/len(res.score))
@@ -245,6 +259,7 @@ def train_again(learn, plan, first, n_batches, most=noop):
     "Train `learn`, with other rows, as the record `first` says, in as many steps as with `n_batches` an epoch"
     if first.before: learn.fit_probe()
     if not first.losses or first.probe_kept: return
+    if first.checkpointed: checkpoint_blocks(learn.model.body)
     if first.at_once: _read_at_once(learn, first.at_once, plan)
     epochs = first.schedule.total*n_batches/len(learn.dls.train)
     if first.contrasted: _contrast(learn, plan, first.lr, epochs, most=most(.5))
