@@ -1,6 +1,7 @@
 "Vectors of a sentence encoder are those of sentence-transformers, whatever its directory says of pooling"
 import json, pandas as pd, pytest, torch
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls, tokenizer_of
 from fastformers.hub import resolve_arch
 from fastformers.inference.names import from_names
@@ -203,6 +204,17 @@ def test_a_classifier_carries_its_prompt(encoder, tmp_path):
     chosen = fine_tune_classifier(df, path, epochs=0)
     assert chosen.plan['prompt'] in ('none','query','passage') and all(o in chosen.plan.settings['prompt'][1] for o in ('none','query','passage'))
     with pytest.raises(ValueError, match='is not listed'): fine_tune_classifier(df, path, prompt='qurey', epochs=0)
+
+def test_the_recipe_of_a_frozen_probe_has_its_prompt(encoder, tmp_path):
+    "The one that was chosen, also when a comparison that has finished is read again"
+    path,_ = encoder('cls')
+    says(path, prompts=dict(query='a train ', passage='a film '), default_prompt_name=None)
+    df = pd.DataFrame(dict(text=[f'{t} {i}' for i in range(8) for t in texts], label=['a','b','a','b','a']*8))
+    for resume in (False,True):
+        board = leaderboard(df, archs=[str(path)], entries=['frozen probe'], seeds=(1,), path=tmp_path/'board', resume=resume, log=lambda o: None)
+        prompt = read_recipe(tmp_path/'board/settings.ini').classifier.prompt
+        assert prompt==board.chosen['prompt'] in ('none','query','passage') and 'a probe of' in board.chosen.settings['prompt'][1]
+        assert HFTokenizer(path, prompt=prompt).prompt==from_hf(tmp_path/'board/best', 'cpu').tok.prompt
 
 @pytest.mark.parametrize('family', ['xlm-roberta','roberta','bert'])
 def test_a_prompt_as_a_text_at_each_door(family, tmp_path):

@@ -156,8 +156,10 @@ def recipe(self:Leaderboard):
     e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
     if not e or not {'lm','classifier'} & {*e.recipe}: return
     recipe = Recipe().replace(**e.recipe)
-    if self.chosen is None or 'contrastive' not in self.chosen.settings: return recipe # a probe chooses nothing
-    return recipe.replace(classifier=vars(resolved(self.chosen, TaskConfig)))
+    if self.chosen is None: return recipe
+    trained = 'contrastive' in self.chosen.settings # a probe chooses how texts are read
+    own = vars(resolved(self.chosen, TaskConfig)) if trained else {k:self.chosen[k] for k in ('prompt','pairing','pool')}
+    return recipe.replace(classifier=own)
 
 # %% ../../nbs/compare/01_board.ipynb #7f6e5861
 @patch

@@ -272,7 +272,8 @@ def check_pass(learn, minutes):
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     arch,seed,table = rows.plan['arch'],rows.plan['seed'],rows.like(_frame(rows)).hold_out()
-    c,_ = with_reading(_config(rows), table, arch, arch)
+    c,chosen = with_reading(_config(rows), table, arch, arch)
+    rows.plan.settings |= chosen
     set_seed(seed)
     learn = task_learner(task_dls(table, arch, c, seed), arch, c)
     check_pass(learn, rows.plan['limit'])
