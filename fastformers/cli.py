@@ -162,6 +162,10 @@ def classify(args):
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
     print(f"\n{stage.interval()}")
+    from fastformers.ulmfit import page # `Stage.to_html`
+    typed = shlex.join(['fastformers', *map(str, args.typed)])
+    if is_main_process(): write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
+    print(f"The report is {args.output}/report.html.")
     texts = " 'A text of this kind.'"*len(L(text_col))
     print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")
     classes = None if scores is None else _records(scores)
@@ -633,11 +637,11 @@ def main(
     args = parse_args(argv)
     _quiet()
     logging.getLogger('fastformers').addHandler(kept := _Warnings())
-    args.warnings = kept.says
+    args.warnings,args.typed = kept.says,sys.argv[1:] if argv is None else argv
     try:
         given = {k:section_types[k](**v) for k,v in changes(args).items()} # checks ranges
         args.data = given.get('data', DataConfig())
-        with redirect_stdout(sys.stderr) if args.json else nullcontext(): res = args.command(args)
+        with redirect_stdout(sys.stderr) if args.json and is_main_process() else nullcontext(): res = args.command(args)
         sys.stdout.flush()
         if res: _conclude(args, **res)
     except KeyboardInterrupt:

@@ -46,7 +46,8 @@ _style = ('body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1e
           'td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #ccc} table{border-collapse:collapse;font-size:90%}')
 
 def _html(o):
-    if isinstance(o, pd.DataFrame): return o.to_html(border=0)
+    if isinstance(o, pd.DataFrame):
+        with pd.option_context('display.max_colwidth', None): return o.to_html(border=0)
     if isinstance(o, str) and o.startswith('```'): return f"<pre>{html.escape(o.split(chr(10), 1)[1].removesuffix('```'))}</pre>"
     if isinstance(o, str): return f'<p>{html.escape(o)}</p>'
     if not isinstance(o, Picture): return f"<ul>{''.join(f'<li>{html.escape(v)}</li>' for v in _facts(o))}</ul>"

@@ -68,6 +68,10 @@ def test_results_are_one_object_and_the_verdict_is_the_last_line(here, tmp_path,
     assert results(capsys, 'predict', here/'classifier', 'A text.')[0]['answers'][0]['label'] in {*tiny_df().label}
     assert results(capsys, 'check', here/'classifier', here/'reviews.csv', '--rows', 5)[0]['checks']
 
+def test_classify_leaves_a_page(here):
+    page = (here/'classifier/report.html').read_text('utf-8')
+    for o in ('<p>Accuracy 0.', 'no verdict: 15 held-out rows', 'TF-IDF', 'macro avg', 'Up to twenty', 'steps are few', f"fastformers classify {here/'reviews.csv'} --arch"): assert o in page, o
+
 def test_names_alone_have_a_verdict_on_test_rows(here, tmp_path, capsys):
     names = '--labels',','.join(tiny_df().label.unique()),'--arch',here/'arch'
     assert results(capsys, 'classify', *names, '--output', tmp_path/'a')[1]=='VERDICT: NONE | no labelled row; add --test FILE'
