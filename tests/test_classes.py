@@ -110,6 +110,17 @@ def test_add_class(clf, rows, tmp_path, caplog):
     again.add_class('sport', ['who won the match', 'when does the game start', 'score of the final']) # from a directory that was changed
     assert len(again.labels)==5
 
+def test_what_is_opened_and_saved_is_the_same_classifier(clf, probe, rows, tmp_path):
+    again,work = from_hf(clf.save(tmp_path/'same')),rows[rows.label=='work'].text.tolist()
+    def read(path, file): return json.loads((path/file).read_text())
+    assert read(tmp_path/'same', 'classifier.json')==read(probe, 'classifier.json') and read(probe, 'classifier.json')['base']=='minilm'
+    assert read(tmp_path/'same', 'stage.json')==read(probe, 'stage.json') and 'tokenizer' in read(probe, 'stage.json')
+    assert torch.equal(again.scores(work), clf.scores(work)) and (again.novelty(work)==clf.novelty(work)).all()
+    for p in (clf,again): p.add_class('work', work[:40])
+    assert torch.allclose(again.scores(work), clf.scores(work), atol=1e-3) # what is kept is rounded again
+    now = read(again.save(tmp_path/'more'), 'classifier.json')
+    assert now['base']=='minilm' and not {'rows','scores'} & {*now}, 'those are of other classes'
+
 def plain_row(x, new, old, C, n_out):
     "The row of a new class, by scikit-learn's loss in float64 and to the end; `old` are the log sums of the other classes"
     from scipy.optimize import minimize

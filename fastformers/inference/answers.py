@@ -136,8 +136,8 @@ class BasePredictor:
         with atomic_dir(path) as tmp:
             self.write(tmp)
             write_keys(tmp, self.trained_on)
-            own = dict(changes=self.changes, parent=self.stage) if self.changes else {}
-            write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)], **own) | facts)
+            own = dict(changes=self.changes, parent=self.stage) if self.changes else self.stage or {}
+            write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | own | facts)
         return Path(path)
 
     def push_to_hub(self,

@@ -34,6 +34,7 @@ from ..text.tokenizer import load_tokenizer, tok_hash
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 class Predictor(BasePredictor):
     "Predict labels and scores of texts or pairs of texts, and compute vectors of texts"
+    facts = {} # `base`, `rows` and `scores` of the `Bundle` that was opened
     def __init__(self,
         model, # A `TextClassifier`, an `HFClassifier`, or an `HFModel` without labels; put in eval mode
         tok, # Its `HFTokenizer`
@@ -123,7 +124,9 @@ class Predictor(BasePredictor):
 
     def write(self, path):
         if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
-        else: write_bundle(path, self.model, self.tok, self.pairs)
+        else:
+            still = {k:v for k,v in self.facts.items() if k=='base' or not self.changes}
+            write_bundle(path, self.model, self.tok, self.pairs, **still)
         if self.kept: self.kept.save(path)
         if self.card: write_text(Path(path)/'README.md', _card_of_now(self))
 
@@ -190,6 +193,7 @@ def _open(path, device, head, revision, precision, backend):
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device, precision if backend=='torch' else 'fp32')
     predictor.opened,predictor.trained_on = (path,device,head,revision,precision,backend),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
+    if own: predictor.facts = {k:getattr(own, k) for k in ('base','rows','scores')}
     card = path/'README.md'
     if card.is_file(): predictor.card = card.read_text('utf-8', 'replace')
     return predictor
