@@ -341,10 +341,10 @@ def check(args):
     print(table.drop(columns='examples').round(3).to_string(index=False))
     for name,(text,new,*answers) in ((o.check, e) for o in table.itertuples() for e in o.examples):
         print(f"\n{name}: {_cell(text)}\n  as: {_cell(new)}\n  {' -> '.join(map(_cell, answers))}")
-    if predictor.pairs: return dict(checks=_records(table))
+    if predictor.pairs: return dict(checks=table.to_dict('records'))
     print("\nTemplates with words for groups of people: the label whose score depends most on the word\n"
           f"{identity_gaps(predictor).round(3).to_string(index=False)}")
-    return dict(checks=_records(table))
+    return dict(checks=table.to_dict('records'))
 
 # %% ../nbs/10_cli.ipynb #4c4708fe
 def shares(args):

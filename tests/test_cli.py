@@ -1,7 +1,7 @@
 "The command `fastformers`, from files to files: results, errors, what a stopped command leaves"
 import io, json, os, re, runpy, shlex, subprocess, sys, tomllib
 from pathlib import Path
-import pandas as pd, pytest, torch
+import pandas as pd, pytest, torch, yaml
 from transformers import AutoModelForMaskedLM
 from fastformers import cli
 from fastformers.cli import main
@@ -100,6 +100,7 @@ def test_the_page_for_agents_has_commands_that_are_understood(capsys):
     text = capsys.readouterr().out
     commands = [o for o in re.findall('`(fastformers [^`]*)`|^(fastformers .*?) [>|]', text, re.M) for o in o if o and '[' not in o and 'COMMAND' not in o]
     assert len(commands)>10 and len(text.splitlines())<=120
+    assert yaml.safe_load(text.split('---')[1]).keys()=={'name','description'}
     for o in commands: assert callable(cli.parse_args(shlex.split(o)[1:]).command)
 
 @pytest.mark.parametrize('labels,kind', [('short,good','multi'), ('label','single')])
