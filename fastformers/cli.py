@@ -592,6 +592,7 @@ def parse_args(argv=None):
         else: args.parser.error(f"{o} is not expected here{_no_device.get(o) or did_you_mean(o, flags, 'argument')}")
     return args
 
+# %% ../nbs/10_cli.ipynb #2acd4191
 def _print_error(code, text):
     print('fastformers: '+' '.join(str(text).split()), file=sys.stderr)
     return code
@@ -615,6 +616,7 @@ def _quiet():
     if hasattr(sys.stdout, 'reconfigure'): sys.stdout.reconfigure(errors='backslashreplace') # it may be ASCII
     if not is_main_process(): logging.getLogger('fastformers').setLevel(logging.ERROR)
 
+# %% ../nbs/10_cli.ipynb #c2be7088
 class _Warnings(logging.Handler):
     "Keep the warnings of a command"
     def __init__(self):

@@ -109,6 +109,7 @@ def classifier_dls(
     rows = Rows(df, text_col, label_col, task, group_col)
     return rows_dls(rows.hold_out(valid_col, valid_pct), tok, bs, max_tokens, seed, device, **kwargs)
 
+# %% ../../nbs/data/04_block.ipynb #1a79cad3
 def _fit_task(task, labels, train): task.fit(labels if task.classes else [labels[i] for i in train])
 
 def _labelled(items, splits, tok, task, text_col, label_col, device, **kwargs):
@@ -185,6 +186,7 @@ class ReadLabel(Transform):
     def encodes(self, r):
         return r['label'] if isinstance(r, TokenizedRow) else self.task.read_row(r, self.cols)
 
+# %% ../../nbs/data/04_block.ipynb #b3129946
 def item_keys(ds, kind='key')->np.ndarray: # uint64
     "Return hashes of the texts of `ds`, of `classifier_dls` or a `DataBlock`, or of their groups (`kind` 'group')"
     if isinstance(first(ds.items), TokenizedRow): keys = [o[kind] for o in ds.items]
@@ -214,6 +216,7 @@ def tokenizer_of(dls):
         raise TypeError("expected dls of `lm_dls`, `classifier_dls` or `HFTextBlock`, got no tokenized texts")
     return tok
 
+# %% ../../nbs/data/04_block.ipynb #92c6bcdd
 def _as_tokenizer(tok, cls=HFTokenizer, **settings):
     "Return `tok`, or a `cls` with the `settings` that are not None and a `max_len` of at most 512"
     old,given = isinstance(tok, HFTokenizer),{k:v for k,v in settings.items() if v is not None}

@@ -99,6 +99,7 @@ def row_keys(df, cols)->np.ndarray: # uint64
     "Hash what is in the columns `cols` of each row of `df`, upper and lower case alike"
     return np.array([text_key(_joined(o)) for o in df[listed(cols)].itertuples(index=False)], dtype=np.uint64)
 
+# %% ../../nbs/data/00_labels.ipynb #491ceeec
 def split_rows(df,
     valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit' if there is one
     valid_pct=.2, # Share held out without `valid_col`
@@ -135,6 +136,7 @@ def _flags(df, c):
                          f"got {df[c][odd].iloc[0]!r}")
     return df[c].astype(bool).to_numpy()
 
+# %% ../../nbs/data/00_labels.ipynb #19b09dd4
 def _strata(names)->tuple: # (for each row the classes that are held out in shares, None by chance; classes with a fixed number)
     "Decide by the sizes of the classes how rows are held out"
     names = [{*o} or {None} for o in names]
@@ -258,6 +260,7 @@ def read_labels(df, label_col, task):
                 f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`")
     return task.read(df, label_col)
 
+# %% ../../nbs/data/00_labels.ipynb #b11c89eb
 def say_trained_on(old, what='held-out'):
     "Log the number of True in `old`, which marks rows to be scored that a network was trained on, as a warning"
     if old.any():
@@ -281,6 +284,7 @@ def new_tests(test, archs, text_col): # None if there is none
     if test is None or (old := trained_on(test, archs, text_col, 'test')).all(): return
     return test[~old]
 
+# %% ../../nbs/data/00_labels.ipynb #ebd2c966
 def named(classes, most=9):
     "List the first of the names of `classes`, and the number of the others"
     names = sorted(map(str, classes))
@@ -306,6 +310,7 @@ def check_classes(task, labels, splits):
         raise ValueError(f"training has none of the labels of the validation rows: {named(asked)}; write them alike in both")
     warn_untrained(task, seen, held, 'validation')
 
+# %% ../../nbs/data/00_labels.ipynb #f817064d
 _look = str.maketrans('‘’ʼ′´`“”„‐‑‒–—−', "'"*6+'"'*3+'-'*6, '\ufe0e\ufe0f')
 def _look_of(name): # case, blanks, quotes, composed and invisible characters
     name = unicodedata.normalize('NFKC', name.translate(_look))

@@ -256,6 +256,7 @@ def skip(self:LabelSession, index):
         self.queue.remove(item)
     self._refill()
 
+# %% ../../nbs/label/03_session.ipynb #650bcf13
 @patch
 def undo(self:LabelSession)->str: # the text, which is offered again if this session has it
     "Take back your own last label, or text set aside"
@@ -283,6 +284,7 @@ def add_class(self:LabelSession, name):
     self.names[name] = name_text(name)
     return name
 
+# %% ../../nbs/label/03_session.ipynb #4dff46cf
 @patch
 def _offered(self:LabelSession, index):
     for o in self.queue:

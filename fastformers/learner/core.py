@@ -91,6 +91,7 @@ class Lineage(Callback):
         if fit and self.train_iter and not any(isinstance(cb, LRFinder) for cb in fit.cbs): self.history.append(fit)
     def __getstate__(self): return vars(self) | dict(made=None, history=[], pending=None) # for `export`
 
+# %% ../../nbs/learner/07_core.ipynb #79bf66ba
 def _check_tok(tok, model, arch):
     "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
     vocab,report = vocab_size(model.config),model.loaded
@@ -108,6 +109,7 @@ def _check_tok(tok, model, arch):
     if read_stage(path) or share<.1 and not model.is_lm: raise ValueError(says)
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
+# %% ../../nbs/learner/07_core.ipynb #8c5bad15
 # a new argument here is one of both learners; a field of its name in `ModelConfig` adds it to recipes
 @delegates(Learner.__init__, but=['model','train_bn'])
 def _learner(
@@ -211,6 +213,7 @@ def _check_head(head, task, pairing):
         raise ValueError(f"{name} reads the texts of pairing={pairing!r} as one; leave out `head`, or pass "
             f"partial(PoolingHead, pairing={pairing!r}), or a head with the argument `starts`")
 
+# %% ../../nbs/learner/07_core.ipynb #5baaea66
 def _form(spec): return {k:v for k,v in (spec or {}).items() if k!='n_out'}
 
 def _known_rows(path, saved, model): # None if there are none
@@ -220,6 +223,7 @@ def _known_rows(path, saved, model): # None if there are none
     y = np.array([at.get(as_text(saved.task.labels[i]), -1) for i in kept.classes])
     if (y>=0).any(): return kept.inputs[y>=0], y[y>=0]
 
+# %% ../../nbs/learner/07_core.ipynb #01d5c0ee
 def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **kwargs):
     "Build the body of `arch` with `head`, keeping a head of the same form and labels in the directory `arch`"
     tok,(body,report) = tokenizer_of(dls),load_body(arch, pretrained, drop_mult, **kwargs)
@@ -252,6 +256,7 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0
     return model
 
+# %% ../../nbs/learner/07_core.ipynb #2c53e71c
 def _weighted(task, dls): return task.loss_func(class_weights(dls, task.class_weights))
 
 def _new_rows(dls, seen):
@@ -269,6 +274,7 @@ def train_own_rows(learn):
     special = torch.tensor([*tok.all_special_ids, model.model_inputs.pad])
     train_rows(model, torch.cat([special, *(o['ids'].ids for o in items)]))
 
+# %% ../../nbs/learner/07_core.ipynb #7574c671
 @check_args
 @delegates(_learner)
 def classifier_learner(
@@ -396,6 +402,7 @@ def kept_texts(
     classes = [*map(int, rows.values())] if task.one_class else None
     return Kept.of(predictor, [*rows], classes, unlabelled[n:], new, most, before and before.distances)
 
+# %% ../../nbs/learner/07_core.ipynb #9e12783f
 def _write(learn, path, readme=False, keep=5000, **facts):
     "Write the directory of a stage"
     dls,model,bundle = learn.dls,learn.model,None
@@ -441,6 +448,7 @@ def push_to_hub(self:Learner,
     "Upload what `to_hf` writes to the model hub, where `from_hf(repo_id)` opens it"
     with TemporaryDirectory() as d: return push(self.to_hf(Path(d)/'model'), repo_id, private)
 
+# %% ../../nbs/learner/07_core.ipynb #12d0b160
 @patch
 def load_encoder(self:Learner, path)->Learner:
     "Load the weights of a stage or checkpoint `path` into the language model or body, with its adapters"
