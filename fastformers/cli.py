@@ -456,52 +456,58 @@ Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard er
 
 _with_json = run,demo,pretrain,adapt,classify,compare,check,shares,drift,predict
 
-def make_parser():
-    "Make the parser of the command line"
-    top = Parser('fastformers', description='ULMFiT for transformers', epilog=_example,
-                 formatter_class=argparse.RawDescriptionHelpFormatter)
-    top.add_argument('--version', action='version', version=f'fastformers {__version__}')
-    commands = top.add_subparsers(title='commands', required=True, metavar='COMMAND')
-    def command(f, says=''):
-        name = f.__name__.replace('_','-')
-        usage = f'fastformers {name} {says} [flags]'
-        p = commands.add_parser(name, help=f.__doc__, description=f.__doc__, usage=usage)
-        p.set_defaults(command=f, parser=p, json=False)
-        p.add_argument('--debug', action='store_true', help='Show where in the code an error arose')
-        if f in _with_json: p.add_argument('--json', action='store_true', help='Print the results as one JSON object, all else on standard error')
-        return p
-    def output(p, **kw):
-        p.add_argument('--output', metavar='DIR', **kw)
-        p.add_argument('--force', action='store_true', help='Replace what an earlier command wrote there')
-        p.add_argument('--resume', action='store_true', help='Continue a stopped command')
-    def data(p, section, names):
-        output(p, required=True, help='Directory of the trained network')
-        p.add_argument('--seed', type=int, default=42, help='Seed of weights, order and masks (default: 42)')
-        p.add_argument('--recipe', metavar='FILE',
-                       help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
-        add_flags(p, 'data', names+' valid_col sep encoding')
-        own = [o for o in settings(section_types['model']) if o!='arch' or section!='general']
-        add_flags(p, 'model', ' '.join(own))
-        add_flags(p, section)
-    p = command(run, 'settings.ini')
+_labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
+_names = 'Names of the classes, separated by commas, or a file with a name a line'
+_file = 'csv, tsv or jsonl file with texts, or file with a text a line'
+
+def _command(commands, f, says=''):
+    "Add the command `f` to the parsers `commands`"
+    name = f.__name__.replace('_','-')
+    usage = f'fastformers {name} {says} [flags]'
+    p = commands.add_parser(name, help=f.__doc__, description=f.__doc__, usage=usage)
+    p.set_defaults(command=f, parser=p, json=False)
+    p.add_argument('--debug', action='store_true', help='Show where in the code an error arose')
+    if f in _with_json: p.add_argument('--json', action='store_true', help='Print the results as one JSON object, all else on standard error')
+    return p
+
+def _output(p, **kw):
+    p.add_argument('--output', metavar='DIR', **kw)
+    p.add_argument('--force', action='store_true', help='Replace what an earlier command wrote there')
+    p.add_argument('--resume', action='store_true', help='Continue a stopped command')
+
+def _stage_flags(p, section, names):
+    "Add the flags of a command that trains a stage: those of its `section`, and of the data in `names`"
+    _output(p, required=True, help='Directory of the trained network')
+    p.add_argument('--seed', type=int, default=42, help='Seed of weights, order and masks (default: 42)')
+    p.add_argument('--recipe', metavar='FILE',
+                   help=f'A recipe: its sections [model] and [{section}] instead of the defaults')
+    add_flags(p, 'data', names+' valid_col sep encoding')
+    own = [o for o in settings(section_types['model']) if o!='arch' or section!='general']
+    add_flags(p, 'model', ' '.join(own))
+    add_flags(p, section)
+
+# %% ../nbs/10_cli.ipynb #cce3d3d1
+def _add_stages(commands):
+    p = _command(commands, run, 'settings.ini')
     p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or a run')
-    for p in (p, command(demo)):
+    for p in (p, _command(commands, demo)):
         p.add_argument('--seeds', type=_typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
-        output(p, help="Directory of the results, instead of the recipe's")
+        _output(p, help="Directory of the results, instead of the recipe's")
     for f,section in ((pretrain,'general'), (adapt,'lm')):
-        p = command(f, 'TEXTS ... --output DIR')
+        p = _command(commands, f, 'TEXTS ... --output DIR')
         p.add_argument('texts', metavar='TEXTS', nargs='+',
                        help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
-        data(p, section, 'text_col')
-    p = command(classify, '(LABELLED | --labels NAMES) --output DIR')
-    labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
-    p.add_argument('data.source', metavar='LABELLED', help=labelled, nargs='?', default=argparse.SUPPRESS)
-    names = 'Names of the classes, separated by commas, or a file with a name a line'
-    p.add_argument('--labels', type=_class_names, metavar='NAMES', help=f'{names}: also of those without a labelled text, or without LABELLED')
-    data(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
-    p = command(compare, 'LABELLED --output DIR')
-    p.add_argument('data.source', metavar='LABELLED', help=labelled)
+        _stage_flags(p, section, 'text_col')
+    p = _command(commands, classify, '(LABELLED | --labels NAMES) --output DIR')
+    p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
+    p.add_argument('--labels', type=_class_names, metavar='NAMES', help=f'{_names}: also of those without a labelled text, or without LABELLED')
+    _stage_flags(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
+
+# %% ../nbs/10_cli.ipynb #e3c077ae
+def _add_choices(commands):
+    p = _command(commands, compare, 'LABELLED --output DIR')
+    p.add_argument('data.source', metavar='LABELLED', help=_labelled)
     p.add_argument('--minutes', type=float, default=10., help='Minutes of the whole comparison (default: 10)')
     p.add_argument('--archs', type=_typed(tuple[str,...]),
                    help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
@@ -509,12 +515,12 @@ def make_parser():
                    help='Names of the ways to compare, separated by commas (default: all but search)')
     p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3),
                    help='Each trains every entry once (default: 1,2,3)')
-    output(p, required=True, help='Directory of the results')
+    _output(p, required=True, help='Directory of the results')
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
     add_flags(p, 'classifier', 'task score class_weights')
-    p = command(label, 'TEXTS --labels NAMES')
+    p = _command(commands, label, 'TEXTS --labels NAMES')
     p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a text a line')
-    p.add_argument('--labels', type=_class_names, metavar='NAMES', required=True, help=names)
+    p.add_argument('--labels', type=_class_names, metavar='NAMES', required=True, help=_names)
     p.add_argument('--output', metavar='FILE', default='labels.csv', help='csv file of the labels, continued if it is there (default: labels.csv)')
     p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: whose it is')
     p.add_argument('--by', default='', metavar='NAME', help='Who labels, where several people do')
@@ -523,7 +529,10 @@ def make_parser():
     p.add_argument('--arch', help='Network that chooses: hub id, directory or shipped name (default: minilm)')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
     add_flags(p, 'data', 'text_col sep encoding')
-    p = command(explain, 'DIR TEXT')
+
+# %% ../nbs/10_cli.ipynb #ee0b03e5
+def _add_questions(commands):
+    p = _command(commands, explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='+',
                    help='A text, the two texts of a pair, or a text and its candidates')
@@ -531,37 +540,41 @@ def make_parser():
     p.add_argument('--word', help='Of a tagger: the word whose tag is explained')
     p.add_argument('--method', default='erasure',
                    help='erasure, or for labels of whole texts integrated_gradients or gradient_x_input (default: erasure)')
-    p = command(check, 'DIR FILE')
+    p = _command(commands, check, 'DIR FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
-    p.add_argument('file', metavar='FILE', help='csv, tsv or jsonl file with texts, or file with a text a line')
+    p.add_argument('file', metavar='FILE', help=_file)
     p.add_argument('--negated', type=_typed(tuple[str,...]), default=(), metavar='LABELS',
                    help='Labels whose score a negation lowers, as good,bad (default: negation is not checked)')
     p.add_argument('--rows', type=int, default=500, help='Most rows to draw from the file (default: 500)')
     add_flags(p, 'data', 'text_col sep encoding')
-    p = command(shares, 'DIR FILE --audit FILE')
+    p = _command(commands, shares, 'DIR FILE --audit FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
-    p.add_argument('file', metavar='FILE', help='csv, tsv or jsonl file with texts, or file with a text a line')
+    p.add_argument('file', metavar='FILE', help=_file)
     p.add_argument('--audit', metavar='FILE', required=True,
                    help='Labelled rows, ten or more, drawn at random from the texts')
     p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
     add_flags(p, 'data', 'text_col label_col sep encoding')
+
+# %% ../nbs/10_cli.ipynb #eb71ff93
+def _add_changes(commands):
     def changes_classes(f, says, **names):
-        p = command(f, f'DIR {says}')
+        p = _command(commands, f, f'DIR {says}')
         p.add_argument('model', metavar='DIR', help='Directory of a classifier, which is written anew')
         for k,v in names.items(): p.add_argument(k, metavar=k.upper(), help=v)
         return p
-    file = 'csv, tsv or jsonl file with texts, or file with a text a line'
-    p = changes_classes(add_class, 'NAME FILE', name='Of the new class', file=file)
+    p = changes_classes(add_class, 'NAME FILE', name='Of the new class', file=_file)
     add_flags(p, 'data', 'text_col sep encoding')
     changes_classes(remove_class, 'NAME', name='Of the class')
     changes_classes(rename_class, 'NAME NEW', name='Of the class', new='Its new name')
     p = changes_classes(merge_classes, 'INTO NAME NAME ...', into='Name of the class that they become')
     p.add_argument('names', metavar='NAME', nargs='+', help='The classes that become one')
-    p = command(drift, 'DIR FILE')
+
+def _add_predict(commands):
+    p = _command(commands, drift, 'DIR FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
-    p.add_argument('file', metavar='FILE', help=file)
+    p.add_argument('file', metavar='FILE', help=_file)
     add_flags(p, 'data', 'text_col sep encoding')
-    p = command(predict, 'DIR (TEXT ... | --csv FILE)')
+    p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
     p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a line; '
@@ -577,7 +590,16 @@ def make_parser():
                            ('unknown', float, 'One label a text: give none to texts of no class, at this share of false alarms, as .05')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
     add_flags(p, 'data', 'text_col sep encoding')
-    command(skill)
+
+# %% ../nbs/10_cli.ipynb #108eb9cf
+def make_parser():
+    "Make the parser of the command line"
+    top = Parser('fastformers', description='ULMFiT for transformers', epilog=_example,
+                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument('--version', action='version', version=f'fastformers {__version__}')
+    commands = top.add_subparsers(title='commands', required=True, metavar='COMMAND')
+    for add in (_add_stages, _add_choices, _add_questions, _add_changes, _add_predict): add(commands)
+    _command(commands, skill)
     return top
 
 # %% ../nbs/10_cli.ipynb #bb1b11d6
