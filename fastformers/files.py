@@ -63,6 +63,7 @@ def check_dir(path, mark='stage.json', size=0)->Path: # its absolute path, links
     _try(path, size)
     return path
 
+# %% ../nbs/00_files.ipynb #d27643ff
 def usual_modes(files):
     "Give `files` the permissions that their directory has: safetensors writes for one user only"
     for o in files: o.chmod(o.parent.stat().st_mode & 0o666)

@@ -59,6 +59,7 @@ class RunConfig:
 
     __post_init__ = _convert
 
+# %% ../../nbs/ulmfit/00_recipe.ipynb #608cdd00
 @dataclass(frozen=True)
 class DataConfig:
     "Section [data]: where the texts and labels are"
@@ -129,6 +130,7 @@ class TrainConfig:
             if isinstance(v, str) and f.name in _registries and v not in (f.default,'none','hf','linear'):
                 resolve_name(f'fastformers.{_registries[f.name]}')[v] # imports torch
 
+# %% ../../nbs/ulmfit/00_recipe.ipynb #0883080f
 @dataclass(frozen=True)
 class LMConfig(TrainConfig):
     "Section [lm]: stage 2, the language model of your own texts"
@@ -151,6 +153,7 @@ class LMConfig(TrainConfig):
     # Share of texts held out to measure the language model
     valid_pct:float = .2
 
+# %% ../../nbs/ulmfit/00_recipe.ipynb #bea0ee8d
 @dataclass(frozen=True)
 class GeneralConfig(LMConfig):
     "Section [general]: stage 1, tokenizer and language model from scratch"
@@ -176,6 +179,7 @@ class GeneralConfig(LMConfig):
         "Return a copy in which `width` and `lr` follow the `size` where they are blank"
         return replace(self, width=self.width or 64*self.size, lr=self.lr or 8e-3/self.size)
 
+# %% ../../nbs/ulmfit/00_recipe.ipynb #db3af19b
 @dataclass(frozen=True)
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"

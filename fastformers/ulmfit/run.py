@@ -89,6 +89,7 @@ def ulmfit(
         delete_checkpoints(run.root/'checkpoints')
     return report
 
+# %% ../../nbs/ulmfit/05_run.ipynb #6ce0f780
 class _Run:
     "Hold the data, settings and directory of one call of `ulmfit`"
     def __init__(self, r, rows, test, arch, root, seeds):
