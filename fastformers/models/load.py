@@ -71,6 +71,7 @@ def load_config(
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
+# %% ../../nbs/models/03_load.ipynb #69d417e2
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
     except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
@@ -96,6 +97,7 @@ def checkpoint_blocks(body):
     body.gradient_checkpointing_enable({'use_reentrant':False})
     body.disable_input_require_grads() # otherwise the backward pass includes frozen blocks
 
+# %% ../../nbs/models/03_load.ipynb #ea868082
 def load_hf(
     auto_cls, # `AutoModel`, `AutoModelForMaskedLM`, or a model class of transformers
     arch, # Hub id, directory, shipped name, a network whose weights are copied, or a `PretrainedConfig` for random ones

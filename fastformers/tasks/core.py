@@ -300,6 +300,7 @@ class SingleLabel(Task):
         return res
     def row_score(self, pred, y, x=None): return (self.decide(self.scores(pred))==y).float()
 
+# %% ../../nbs/tasks/00_core.ipynb #834d02a6
 _several = list,tuple,set,np.ndarray
 def _flag(o): return not isinstance(o, str) and o in (0,1)
 

@@ -61,6 +61,7 @@ class WordTokenizer(HFTokenizer):
             if runs: runs[-1].append(i)
         return WordText(*((self.tok.decode(r).strip(), False) for r in runs))
 
+# %% ../../nbs/tasks/01_tags.ipynb #d6c7ab4e
 _hues = 'c2410c 1d4ed8 15803d 7e22ce be185d 0e7490'.split()
 
 class WordText(TokenText):
@@ -84,6 +85,7 @@ class TagIds(Transform):
     def encodes(self, o): return torch.tensor([self.o2i[t] for t in o], dtype=torch.int64)
     def decodes(self, o): return [self.vocab[i] for i in o.tolist() if i>=0]
 
+# %% ../../nbs/tasks/01_tags.ipynb #6b3ec784
 def spans_of(tags): # a tag without a dash is a span of one word
     "Find the spans (first word, end, kind) in `tags`, which `B-` begins and `I-` continues"
     res,start,kind = [],None,None
@@ -95,6 +97,7 @@ def spans_of(tags): # a tag without a dash is a span of one word
         if start is None and t!='O': start,kind = i,name or t
     return res
 
+# %% ../../nbs/tasks/01_tags.ipynb #9e875dce
 def _letters(word):
     "Write the kinds of characters of a word: 'ul' for Oslo, 'uld' for Room12"
     kinds = ('u' if c.isupper() else 'l' if c.isalpha() else 'd' if c.isdigit() else 'p' for c in word)
