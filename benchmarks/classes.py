@@ -7,7 +7,7 @@
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2,3 --final  # test rows, once; `unknown` likewise
     python benchmarks/classes.py table [--final]                                   # what the rows say
 
-`names`: so many labelled rows of each class, none at all with 0. `intents` are the 150 of CLINC150, `intents77` those of `compare.py`; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
+`names`: so many labelled rows of each class, none at all with 0; `names and texts` has 10,000 texts of training without their labels, or as many as there are. `intents` are the 150 of CLINC150, `intents77` those of `compare.py`; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
 `unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too. `none of these` (not in the list of arms) labels half of the texts of no class as such, and asks the others.
 `more`: the frozen probe of 140 intents, 5,000 rows, of which its directory keeps 2,000; ten intents are added by `add_class`, with 10 or 30 texts each, or a probe of all rows is fitted anew.
 `price`: seconds of `unknown=.05` over those of the same call without it, of 1,000 texts in turn, and megabytes of what a directory keeps, with MiniLM and with other numbers of width 768.
@@ -26,7 +26,7 @@ def trec(): return held('trec/train.csv', 'trec/test.csv', 500)
 def trec50(): return [o.assign(label=o.fine_label) for o in trec()]
 def agnews(): return held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)
 
-named = dict(intents=intents, intents77=intents77, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews)
+named = dict(domains=clinc, intents=intents, intents77=intents77, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews)
 
 def trained(df, **kwargs):
     "The predictor that `fastformers classify` writes"
@@ -36,11 +36,11 @@ def trained(df, **kwargs):
         fine_tune_classifier(df[['text','label']], 'minilm', f'{tmp}/classifier', **dict(refit=True) | kwargs)
         return from_hf(f'{tmp}/classifier')
 
-def from_no_label(df):
+def from_no_label(df, texts=()):
     from fastformers.inference.names import from_names
-    return from_names(sorted(df.label.unique()))
+    return from_names(sorted(df.label.unique()), unlabelled=texts)
 
-name_arms = {'names alone':from_no_label, 'frozen probe':lambda df: trained(df, epochs=0, names=[]), 'frozen probe, names':lambda df: trained(df, epochs=0),
+name_arms = {'names alone':from_no_label, 'names and texts':from_no_label, 'frozen probe':lambda df: trained(df, epochs=0, names=[]), 'frozen probe, names':lambda df: trained(df, epochs=0),
              'as typed, no names':lambda df: trained(df, names=[]), 'as typed':trained}
 
 def names(args):
@@ -53,10 +53,10 @@ def names(args):
                 shuffled = train.sample(frac=1, random_state=seed)
                 rows = shuffled.groupby('label', sort=False).head(max(n, 1)).reset_index(drop=True) # a class of one row stays
                 for k in args.arms.split(';') if args.arms else name_arms:
-                    if (n==0)!=(k=='names alone'): continue
+                    if (n==0)!=k.startswith('names '): continue
                     def make():
                         start = time.process_time()
-                        p = name_arms[k](rows)
+                        p = name_arms[k](rows, *[shuffled.text[:10_000].tolist()]*(k=='names and texts'))
                         spent = time.process_time()-start
                         answers = [o['label'] for o in p(test.text.tolist())]
                         right = np.mean([str(a)==str(b) for a,b in zip(answers, test.label)])

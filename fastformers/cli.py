@@ -128,14 +128,15 @@ def adapt(args):
     return dict(verdict=_lm, stage=stage.to_dict())
 
 def _classify_by_names(args):
-    "Write a classifier that knows nothing but what its classes are called, and score it on --test"
+    "Write a classifier that knows what its classes are called and the texts of --unlabelled, and score it on --test"
     d,path = args.data,check_dir(args.output)
     if (path/'stage.json').exists() and not args.force:
         raise FileExistsError(f"{args.output} is finished; choose another --output, or add --force")
     test = d.test and read_table(d.test, d, text_col=d.text_col, label_col=d.label_col)
     from fastformers.hub import default_arch
     from fastformers.inference.names import from_names
-    predictor = from_names(args.labels, changes(args).get('model', {}).get('arch') or default_arch)
+    texts = texts_of([d.unlabelled], d).text if d.unlabelled else ()
+    predictor = from_names(args.labels, changes(args).get('model', {}).get('arch') or default_arch, texts)
     print(repr(predictor))
     verdict = Verdict(reason='no labelled row; add --test FILE')
     if test is not None:

@@ -59,6 +59,28 @@ def test_texts_labelled_as_none_of_the_classes_are_foreign(rows, tmp_path):
     assert area(kept.foreign)>area(None)+.01
     assert none_of(['none', 'OOS', 'out_of_scope', 'nonexistent', 'other'])==[0,1,2]
 
+def test_texts_without_labels_move_names_to_their_classes(tmp_path):
+    df = intents(None).assign(label=lambda o: o.intent)
+    df = df[df.label.isin(sorted(df.label.unique())[:20])].sample(700, random_state=0)
+    new,texts = df[:200],df.text[200:].tolist()
+    def right(clf): return np.mean([o['label']==l for o,l in zip(clf(new.text.tolist()), new.label)])
+    names = sorted(df.label.unique())
+    alone,moved = from_names(names),from_names(names, unlabelled=texts)
+    assert right(moved)>right(alone)+.03
+    again = from_hf(moved.save(tmp_path/'clf'))
+    a,b = (o.scores(new.text[:9].tolist()) for o in (moved, again))
+    assert torch.allclose(a, b, atol=1e-6) and len(again.kept.distances)==len({*texts})//5
+    assert abs(right(from_names(names, unlabelled=['one text']))-right(alone))<=.02
+    for o in ([None], ['text',3]):
+        with pytest.raises(Exception, match='text'): from_names(names, unlabelled=o)
+
+def test_classes_are_added_to_names_alone():
+    clf = from_names(['banking','travel','cooking'])
+    mine = dict(banking='how much is on my account', travel='book me a flight', cooking='a recipe for soup', greeting='good day to you', sport='did our team win')
+    clf.add_class('greeting', ['hello there', 'hi, how are you', 'good morning', 'hey', 'good evening to you', 'hello my friend'])
+    clf.add_class('sport', ['who won the game', 'the score of the match', 'when is the next race'])
+    assert [o['label'] for o in clf([*mine.values()])]==[*mine]
+
 def test_unknown_answers_none_and_names_the_nearest_class(clf, tmp_path):
     known,none = clf(['transfer money to my savings account', 'prove that the square root of two is irrational'], unknown=.1)
     assert known['label']==known['nearest']=='banking' and none['label'] is None and none['nearest'] in clf.labels

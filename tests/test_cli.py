@@ -75,7 +75,7 @@ def test_classify_leaves_a_page(here):
 def test_names_alone_have_a_verdict_on_test_rows(here, tmp_path, capsys):
     names = '--labels',','.join(tiny_df().label.unique()),'--arch',here/'arch'
     assert results(capsys, 'classify', *names, '--output', tmp_path/'a')[1]=='VERDICT: NONE | no labelled row; add --test FILE'
-    got,last = results(capsys, 'classify', *names, '--output', tmp_path/'b', '--test', here/'reviews.csv')
+    got,last = results(capsys, 'classify', *names, '--output', tmp_path/'b', '--test', here/'reviews.csv', '--unlabelled', here/'reviews.csv')
     assert got['verdict']['rival']=='largest class' and got['verdict']['rows']==60 and last.startswith('VERDICT: ')
 
 def test_labelling_ends_with_the_verdict_of_its_last_training(here, tmp_path, capsys, monkeypatch):

@@ -281,9 +281,9 @@ def frozen_probe(rows):
 
 @entry('class names', ('arch','one class','texts'))
 def class_names(rows):
-    "Answer the class whose name is nearest, without a labelled text"
+    "Answer the class whose name, moved to the unlabelled texts near it, is nearest, without a labelled text"
     if is_list(rows.text_col): raise ValueError('names are for single texts')
-    return from_names({o:name_text(o) for o in rows.task.labels}, rows.plan['arch'])
+    return from_names({o:name_text(o) for o in rows.task.labels}, rows.plan['arch'], rows.unlabelled)
 
 # %% ../../nbs/compare/00_entries.ipynb #5853a70d
 def adapted(rows):

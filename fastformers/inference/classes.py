@@ -14,10 +14,12 @@ from copy import copy
 import numpy as np
 from fastcore.foundation import patch
 from torch import nn
+from torch.nn.functional import normalize
 from ..files import did_you_mean
 from .answers import BasePredictor
 from .novelty import cannot_keep, word_hashes
 from .output_layer import fit_row, output_layer, set_output_layer
+from ..models.sentence import VectorHead
 
 _log = logging.getLogger(__name__)
 
@@ -82,15 +84,19 @@ def add_class(self:BasePredictor,
         _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that is there, most often "
                      f"{max(odd, key=odd.count)!r}: are they new?")
     n = self.task.n_out
+    if by_means := isinstance(self.model.head, VectorHead) and len(kept.classes)==n: x = normalize(x.mean(0, keepdim=True)) # a row for each class, as of its name
     x,y = np.concatenate([kept.inputs, x.numpy()]),np.append(kept.classes, np.full(len(x), n))
     train,row = np.arange(len(y))%5>0,None # each fifth row shows what the old classes lose
-    if (y[train]==n).any() and (y[~train]<n).any():
+    if by_means:
+        layer = output_layer(self.model)
+        row = x[-1]*float(layer.weight.detach().norm(dim=1).mean()),float(layer.bias.detach().mean())
+    elif (y[train]==n).any() and (y[~train]<n).any():
         row = fit_row(self.model, x[train], y[train]==n)
         before,after = (_answers(self.model, x[~train], o)==y[~train] for o in ([], [row]))
         new = y[~train]==n
         _log.info(f"{name!r} from {len(texts)} texts: of {(~new).sum()} kept texts of other classes {before[~new].mean():.1%} were right and "
                   f"{after[~new].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}" if new.any() else ''))
-    _place(self.model, [*self.labels, name], slice(None), [fit_row(self.model, x, y==n, row)])
+    _place(self.model, [*self.labels, name], slice(None), [row if by_means else fit_row(self.model, x, y==n, row)])
     kept.inputs,kept.classes = x,y
     kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words, word_hashes(texts))
     return _changed(self, f'added {name}')
