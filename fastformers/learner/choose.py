@@ -47,11 +47,11 @@ def choose_head_init(task, head=None, adapters=None, pairing='together', asked=N
     return 'random', 'no linear model for this task or pairing'
 
 # %% ../../nbs/learner/06_choose.ipynb #d91e0892
-def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384, 6e-5 for 768; 1e-3 if random
+def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384 to 768, 5e-5 for 1024; 1e-3 if random
     "Return a learning rate for the body of `model`, by its width"
     if not model.loaded.loaded: return 1e-3
-    narrow = 384/model.config.get_text_config().hidden_size
-    return min(1e-4*narrow**(4 if narrow>1 else .75), 1e-3)
+    width = model.config.get_text_config().hidden_size
+    return min(1e-4*(384/width)**4, 1e-3) if width<384 else 1e-4*min(768/width, 1)**2.5
 
 def choose_lr(model, asked=None)->tuple: # (rate of the body, why)
     "Choose the highest learning rate for `model`"

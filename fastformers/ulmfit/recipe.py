@@ -188,7 +188,7 @@ class TaskConfig(TrainConfig):
     # texts; 0: the probe alone
     epochs:float|None = None
     # Highest learning rate of the body, ten times as much for the head after a probe;
-    # blank: 5e-4 for a width of 256, 1e-4 for 384, 6e-5 for 768; 1e-3 for random weights; 2e-3 with adapters
+    # blank: 5e-4 for a width of 256, 1e-4 for 384 to 768, 5e-5 for 1024; 1e-3 for random weights; 2e-3 with adapters
     lr:float|None = None
     bs:int = 16 # Rows in a batch
     anneal:str = 'linear_warmup'
