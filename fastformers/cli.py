@@ -513,7 +513,7 @@ def _add_choices(commands):
     p.add_argument('--archs', type=_typed(tuple[str,...]),
                    help='Checkpoints, separated by commas: hub ids, directories, wiki-mini (default: minilm)')
     p.add_argument('--entries', type=_typed(tuple[str,...]),
-                   help='Names of the ways to compare, separated by commas (default: all but search)')
+                   help='Names of the ways to compare, separated by commas (default: all)')
     p.add_argument('--seeds', type=_typed(tuple[int,...]), default=(1,2,3),
                    help='Each trains every entry once (default: 1,2,3)')
     _output(p, required=True, help='Directory of the results')
