@@ -8,8 +8,8 @@ To add an entry, use the decorator `entry` on a function."""
 # %% auto #0
 __all__ = ['entries', 'labels_in', 'set_task', 'folds', 'Entry', 'list_entries', 'entry_rows', 'planned', 'scores_of', 'deciding',
            'code_hash', 'entry', 'largest_class', 'tfidf', 'characters', 'word_vectors', 'OutOfTime', 'TimeLimit',
-           'check_pass', 'frozen_probe', 'class_names', 'adapted', 'all_layers', 'contrastive', 'label_spreading',
-           'stage2', 'adapters', 'averaged_weights', 'random_weights']
+           'check_pass', 'frozen_probe', 'class_names', 'class_means', 'adapted', 'all_layers', 'contrastive',
+           'label_spreading', 'stage2', 'adapters', 'averaged_weights', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 from copy import copy
@@ -279,11 +279,23 @@ def frozen_probe(rows):
     check_pass(learn, rows.plan['limit'])
     return as_predictor(learn.fit_probe(named_dls(learn).train))
 
+def _means(rows, **examples):
+    if is_list(rows.text_col): raise ValueError('names are for single texts')
+    at = np.random.default_rng(0).permutation(len(rows.unlabelled))[:1000]
+    texts = first_texts([rows.unlabelled[i] for i in at], 100_000) # ten seconds
+    return from_names({o:name_text(o) for o in rows.task.labels}, rows.plan['arch'], texts, **examples)
+
 @entry('class names', ('arch','one class','texts'))
 def class_names(rows):
     "Answer the class whose name, moved to the unlabelled texts near it, is nearest, without a labelled text"
-    if is_list(rows.text_col): raise ValueError('names are for single texts')
-    return from_names({o:name_text(o) for o in rows.task.labels}, rows.plan['arch'], rows.unlabelled)
+    return _means(rows)
+
+@entry('class means', ('arch','one class','texts','unlabelled'))
+def class_means(rows):
+    "Answer the class whose mean is nearest, of its labelled texts, its name and the unlabelled texts near them"
+    df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
+    some = df.groupby('label', sort=False).head(50) # a mean needs no more
+    return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 
 # %% ../../nbs/compare/00_entries.ipynb #5853a70d
 def adapted(rows):

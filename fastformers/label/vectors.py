@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..files import content_hash
 from ..hub import model_dir
 from ..inference.baseline import fit_linear
-from ..inference.names import agreement, repeated
+from ..inference.names import names_say, repeated
 from ..inference.predictor import from_hf
 from ..tasks.core import SingleLabel
 
@@ -98,10 +98,7 @@ def fit_vectors(
 )->VectorClassifier: # None for fewer than two classes
     "Fit logistic regression to vectors of labelled texts and of class names"
     x,y,names = np.asarray(x, np.float32),[*labels],names or {}
-    if names and len(y)>19: # ten rows are too few to reject right names
-        at = np.random.default_rng(0).permutation(len(y))[:300]
-        near = (x[at]@np.stack([*names.values()]).T.astype(np.float32)).argmax(1)
-        if agreement([[*names][i] for i in near], [y[i] for i in at])[0]<.1: names = {}
+    if names and not names_say(x, y, names): names = {}
     classes = sorted({*y, *names})
     if len(classes)<2: return None
     more = repeated([k for k in names if y.count(k)<10], y, len(classes))
