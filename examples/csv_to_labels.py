@@ -20,8 +20,10 @@ from fastformers.ulmfit.stage import fine_tune_classifier
 def main(labelled, new, out, arch='minilm'):
     "Train on the file `labelled`, and write the texts of the file `new` with label and score to `out`"
     path = Path(out).with_suffix('')                             # directory of the classifier
+    if not Path(out).suffix: sys.exit(f'expected a file such as {out}.csv')
     stage = fine_tune_classifier(read_texts(labelled), arch, path, refit=True)
-    print(class_scores(stage.learner).round(2).to_string(na_rep=''))
+    scores = class_scores(stage.learner)                         # None for numbers
+    if scores is not None: print(scores.round(2).to_string(na_rep=''))
     print(stage.interval())
     print(stage.verdict)                                         # against the largest class, TF-IDF, the frozen probe
     answers = from_hf(path).predict_frame(read_texts(new, labels=False), 'text')

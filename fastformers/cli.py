@@ -148,7 +148,7 @@ def _classify_by_names(args):
         print('accuracy {:.3f} (95 % interval {:.3f} to {:.3f}'.format(*mean_interval(score)), f'on {len(score):,} test rows)')
     predictor.save(path)
     print(f"\nNext: fastformers predict {shlex.quote(args.output)} 'A text of this kind.'")
-    return dict(verdict=verdict)
+    return dict(verdict=verdict, stage=None, classes=None)
 
 def classify(args):
     "Train a classifier on your labels, or make one of the names of classes alone"
@@ -164,7 +164,7 @@ def classify(args):
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
     print(f"\n{stage.interval()}")
     from fastformers.ulmfit import page # `Stage.to_html`
-    typed = shlex.join(['fastformers', *map(str, args.typed)])
+    typed = shlex.join(['fastformers', *map(str, args.typed), *['--force']*(not args.force)])
     if is_main_process(): write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
     print(f"The report is {args.output}/report.html.")
     texts = " 'A text of this kind.'"*len(L(text_col))
@@ -381,8 +381,10 @@ def _change(args, change):
     if not Path(args.model).is_dir(): raise FileNotFoundError(f"{args.model} is no directory; classes change in a directory on this disk")
     check_dir(args.model)
     predictor = _open(args.model)
+    gone = [o for o in ('report.html','settings.ini','record.json') if (Path(args.model)/o).exists()]
     change(predictor).save(args.model)
     print(f"{args.model}: {', '.join(map(str, predictor.labels))}")
+    if gone: print(f"What was of the classes before is gone: {', '.join(gone)}")
 
 def add_class(args):
     "Add a class to a trained classifier from a file of its texts, in seconds"
@@ -649,11 +651,13 @@ class _Warnings(logging.Handler):
 
 def _conclude(args, verdict=None, **facts):
     "Print the results of a command as JSON, if asked for, and its verdict as the last line of standard error"
-    if args.json:
+    try:
+        if not args.json: return
         own = dict(command=args.command.__name__, output=vars(args).get('output'), warnings=args.warnings)
         if verdict: own['verdict'] = vars(verdict) | {'word':verdict.word}
         print(json.dumps(to_json(own | facts)), flush=True)
-    if verdict and is_main_process(): print(verdict, file=sys.stderr, flush=True)
+    finally: # also where nobody reads standard output any more
+        if verdict and is_main_process(): print(verdict, file=sys.stderr, flush=True)
 
 def main(
     argv=None # Default: the arguments of the process

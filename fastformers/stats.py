@@ -135,5 +135,5 @@ def verdict_on(
     n = both.any(0).sum().item()
     units,what = (n,'held-out rows') if groups is None else (len({*np.asarray(groups)[both.any(0)]}),'groups of held-out rows')
     few = f'{units} {what} are too few, expected 20 or more' if units<20 else ''
-    diff = paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), both, groups=groups)
+    diff = (round(float(o), 6) for o in paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), both, groups=groups)) # equal scores may differ in the last digit
     return Verdict(measure, a[both].mean().item(), name, b[both].mean().item(), *diff, n, means, few)

@@ -1,6 +1,7 @@
 "The command `fastformers`, from files to files: results, errors, what a stopped command leaves"
 import io, json, os, re, runpy, shlex, subprocess, sys, tomllib
 from pathlib import Path
+from types import SimpleNamespace
 import pandas as pd, pytest, torch, yaml
 from transformers import AutoModelForMaskedLM
 from fastformers import cli
@@ -10,7 +11,8 @@ from fastformers.inference.predictor import from_hf
 from fastformers.tasks.core import tasks
 from fastformers.inference.stage_json import read_stage
 from fastformers.models.load import load_config
-from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
+from fastformers.stats import Verdict
+from fastformers.testing import tiny_arch, tiny_df, tiny_spans, tiny_tags, tiny_tok
 from fastformers.text.corpora import intents
 
 repo = Path(__file__).parent.parent
@@ -71,6 +73,27 @@ def test_results_are_one_object_and_the_verdict_is_the_last_line(here, tmp_path,
 def test_classify_leaves_a_page(here):
     page = (here/'classifier/report.html').read_text('utf-8')
     for o in ('<p>Accuracy 0.', 'no verdict: 15 held-out rows', 'TF-IDF', 'macro avg', 'Up to twenty', 'steps are few', f"fastformers classify {here/'reviews.csv'} --arch"): assert o in page, o
+
+@pytest.mark.parametrize('kind', ['spans','numbers','several','tags'])
+def test_classify_ends_with_page_and_verdict_for_each_task(here, tmp_path, capsys, kind):
+    df = tiny_df()
+    tables = dict(spans=(tiny_spans(), ('--text-col','question,context','--label-col','answer_text,answer_start')), numbers=(df.assign(label=df.text.map(len)*1.5), ()),
+                  several=(df.assign(label=df.label.map(lambda o: [o, o[:3]])), ()), tags=(tiny_tags(), ()))
+    rows,flags = tables[kind]
+    rows.to_json(tmp_path/'rows.jsonl', orient='records', lines=True)
+    got,last = results(capsys, 'classify', tmp_path/'rows.jsonl', *flags, '--arch', here/'arch', '--output', tmp_path/'c', *quick)
+    page = (tmp_path/'c/report.html').read_text('utf-8')
+    assert last.startswith('VERDICT: ') and got['stage']['metrics'] and 'Make it again' in page and '--force' in page
+    if kind=='numbers': assert 'the largest first' in page and '>label</td>' not in page
+
+def test_a_verdict_needs_no_reader_of_standard_output(here, tmp_path, capsys, monkeypatch):
+    def gone(*args, file=None, **kwargs):
+        if file is None: raise BrokenPipeError
+        said.append(str(args[0]))
+    said = []
+    monkeypatch.setattr(cli, 'print', gone, raising=False)
+    with pytest.raises(BrokenPipeError): cli._conclude(SimpleNamespace(json=True, command=run, warnings=[]), Verdict(reason='why'))
+    assert said==['VERDICT: NONE | why']
 
 def test_names_alone_have_a_verdict_on_test_rows(here, tmp_path, capsys):
     names = '--labels',','.join(tiny_df().label.unique()),'--arch',here/'arch'

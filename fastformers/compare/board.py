@@ -167,7 +167,7 @@ def verdict(self:Leaderboard)->Verdict:
     "Compare the winner with the strongest of the best cheaper entry and TF-IDF, or with the largest class"
     if self.winner is None: return Verdict(reason='no entry finished')
     rivals = {self.cheaper(self.winner), 'TF-IDF'} & {*self.rated} - {self.winner}
-    rivals = rivals or {o for o in self.scored if self.plan[o].fit is largest_class}
+    rivals = rivals or {o for o in self.scored if self.plan[o].fit is largest_class} or {*self.rated}-{self.winner}
     return verdict_on(self.rows(self.winner), {o:self.rows(o) for o in rivals}, self.task.score_name, self.groups)
 
 # %% ../../nbs/compare/01_board.ipynb #4a9e3f2b

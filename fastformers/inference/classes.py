@@ -13,6 +13,7 @@ import logging
 from copy import copy
 import numpy as np
 from fastcore.foundation import patch
+import torch
 from torch import nn
 from torch.nn.functional import normalize
 from ..files import did_you_mean
@@ -34,6 +35,15 @@ def _place(model, labels, rows, more=()):
     if model.head.spec: model.head.spec = model.head.spec | dict(n_out=len(labels))
     model.task = task
     set_output_layer(model, w.astype(np.float32), b.astype(np.float32))
+
+def _by_means(predictor):
+    "Check whether each class is one vector, as that of its name"
+    return isinstance(predictor.model.head, VectorHead) and len(predictor.kept.classes)==predictor.task.n_out
+
+def _mean(model, x): # (input `(1, n_in)`, (weight, bias))
+    "Compute the mean of the inputs `x`, and the row of a class that it stands for"
+    x,layer = normalize(x.mean(0, keepdim=True)).numpy(),output_layer(model)
+    return x, (x[0]*float(layer.weight.detach().norm(dim=1).mean()), float(layer.bias.detach().mean()))
 
 def _answers(model, x, more=()):
     "Answer inputs `x` with the output layer and `more` rows"
@@ -83,14 +93,12 @@ def add_class(self:BasePredictor,
     if len(odd)>len(texts)/2:
         _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that is there, most often "
                      f"{max(odd, key=odd.count)!r}: are they new?")
-    n = self.task.n_out
-    if by_means := isinstance(self.model.head, VectorHead) and len(kept.classes)==n: x = normalize(x.mean(0, keepdim=True)) # a row for each class, as of its name
-    x,y = np.concatenate([kept.inputs, x.numpy()]),np.append(kept.classes, np.full(len(x), n))
-    train,row = np.arange(len(y))%5>0,None # each fifth row shows what the old classes lose
-    if by_means:
-        layer = output_layer(self.model)
-        row = x[-1]*float(layer.weight.detach().norm(dim=1).mean()),float(layer.bias.detach().mean())
-    elif (y[train]==n).any() and (y[~train]<n).any():
+    n,by_means = self.task.n_out,_by_means(self)
+    if by_means: x,row = _mean(self.model, x)
+    else: x,row = x.numpy(),None
+    x,y = np.concatenate([kept.inputs, x]),np.append(kept.classes, np.full(len(x), n))
+    train = np.arange(len(y))%5>0 # each fifth row shows what the old classes lose
+    if not by_means and (y[train]==n).any() and (y[~train]<n).any():
         row = fit_row(self.model, x[train], y[train]==n)
         before,after = (_answers(self.model, x[~train], o)==y[~train] for o in ([], [row]))
         new = y[~train]==n
@@ -138,7 +146,9 @@ def merge_classes(self:BasePredictor,
     rest,kept = [i for i in range(self.task.n_out) if i not in ats],self.kept
     if not rest: raise ValueError("a classifier has two classes or more")
     labels,merged = [self.labels[i] for i in rest],np.isin(kept.classes, ats)
+    x,row = _mean(self.model, torch.from_numpy(kept.inputs[merged])) if _by_means(self) else (None,None)
     _place(self.model, labels, rest)
-    _place(self.model, [*labels, into], slice(None), [fit_row(self.model, kept.inputs, merged)])
+    _place(self.model, [*labels, into], slice(None), [row or fit_row(self.model, kept.inputs, merged)])
+    if row: kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged], ats[0])
     kept.classes = np.array([rest.index(i) if i in rest else len(rest) for i in kept.classes.tolist()])
     return _changed(self, f"merged {', '.join(map(str, names))} into {into}")

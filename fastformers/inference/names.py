@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from operator import eq
 import numpy as np
-from .novelty import Kept, word_hashes
+from .novelty import Kept, none_of, word_hashes
 from .output_layer import set_output_layer
 from .predictor import Predictor
 from ..models.core import TextClassifier
@@ -103,7 +103,7 @@ def from_names(
 )->Predictor: # its directory can be trained further
     "Make a classifier that knows what its classes are called, which texts there are, and a few of their labels"
     names = read_names(names)
-    if len(names)<2: raise ValueError(f"expected the names of two classes or more, got {[*names]}")
+    if len(names)<2 or len(none_of(names))==len(names): raise ValueError(f"expected the names of two classes or more, got {[*names]}")
     body,report = load_body(arch)
     if not report.loaded: raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
     own = SentencePool(report.where, revision=report.revision)

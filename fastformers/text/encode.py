@@ -174,16 +174,21 @@ class HFTokenizer(Transform):
             types.append(kinds)
         def flat(o): return torch.from_numpy(np.fromiter(chain.from_iterable(o), np.int64))
         x = TensorTokens(flat(ids), segment_ids=flat(types) if typed else None).as_subclass(Tensor)
+        if self.prompt: x = self._mark_prompt(x, np.array([*map(len, ids)]), starts)
         parts = x.split([*map(len, ids)]) # clone: a pickled view would hold the whole chunk
         rows = [o.clone().as_subclass(TensorTokens) for o in parts]
         for i,at in starts.items(): rows[i] = rows[i].replace(sequence_starts=np.isin(range(len(rows[i])), at))
-        if self.prompt: # at the beginning of each window; counted as in sentence-transformers
-            ids = self.tok(self.prompt).input_ids
-            n = len(ids)-(ids[-1] in self.tok.all_special_ids)
-            for i,o in enumerate(rows):
-                at = [a+j for a in (0,*starts.get(i, ())) for j in range(n)]
-                rows[i] = o.replace(prompt=np.isin(range(len(o)), at))
         return rows
+
+    def _mark_prompt(self, x, sizes, starts):
+        "Mark the prompt at the beginning of each window in `x`, rows of `sizes` one after another; counted as in sentence-transformers"
+        ids,ends = self.tok(self.prompt).input_ids,sizes.cumsum()
+        n = len(ids)-(ids[-1] in self.tok.all_special_ids)
+        at = np.concatenate([ends-sizes, *(ends[i]-sizes[i]+o for i,o in starts.items())])[:,None]+np.arange(n)
+        last = np.concatenate([ends, *(np.full(len(o), ends[i]) for i,o in starts.items())])[:,None]
+        mark = np.zeros(len(x), bool)
+        mark[at[at<last]] = True
+        return x.as_subclass(TensorTokens).replace(prompt=mark).as_subclass(Tensor)
 
     def _kept(self, e):
         "List the positions of `e` that are read, in the order of reading, for each window"

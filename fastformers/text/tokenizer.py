@@ -145,7 +145,7 @@ def find_prompt(tok,
 )->str:
     "Return the text of `prompt`"
     prompts = _prompts(tok)
-    if prompt in prompts: return prompts[prompt]
+    if prompt in prompts or not prompt: return prompts.get(prompt, '')
     if prompt.isidentifier():
         raise ValueError(f"the prompt {prompt!r} is not listed; expected {', '.join(prompts)} or a text such as 'query: '")
     prompt = prompt.replace(r'\n', '\n') # as recipes write it

@@ -32,8 +32,9 @@ def worst_rows(stage, n=20)->pd.DataFrame: # of strings: text, label, answer, sc
     at = np.argsort(stage.score, kind='stable')[:500]
     texts,labels = ([o[i] for i in at] for o in (item_texts(ds), item_labels(ds)))
     scores = as_predictor(stage.learner).scores(texts)
-    right = row_scores(task, scores, as_targets(task, labels))
+    right = row_scores(task, scores, as_targets(task, labels)) if stage.learner.model.task.score else stage.score[at]
     answers = [([*o.values()]+['',''])[:2] for o in answer_rows(task.answers(scores, texts))] # a tagger may find none
+    if task.target_scale: answers = [([*o.values()][1::2], '') for o in answer_rows(task.answers(scores, texts))] # of each column
     sure = [score if isinstance(score, float) else 0. for _,score in answers]
     order = [i for i in np.lexsort((-np.array(sure), right)) if right[i]<1][:n]
     rows = [[_shown(texts[i])[:300], _shown(labels[i]), *map(_shown, answers[i])] for i in order]
@@ -57,7 +58,7 @@ def to_html(self:Stage, classes=None, notes=(), command=''): # `classes`: as `cl
     page[''] = [f"{says[0].upper()}{says[1:]}"+(f": {self.verdict.says()}." if self.verdict else '.')]
     if self.verdict: page['The verdict'] = [str(self.verdict), _scores(self)]
     if classes is not None: page['Classes'] = [classes.map(lambda o: str(o) if isinstance(o, int) else fmt(o))]
-    if self.verdict: page['Errors'] = ['Up to twenty, those first of which the classifier was most certain.', worst_rows(self)]
+    if self.verdict: page['Errors'] = [f"Up to twenty, {'the largest' if self.learner.model.task.target_scale else 'those'} first{'' if self.learner.model.task.target_scale else ' of which the classifier was most certain'}.", worst_rows(self)]
     page['What was run'] = [self.table().T]
     page['Read with care'] = [[*notes, *self.sentences(), *_care]]
     if command: page['Make it again'] = [f'```sh\n{command}\n```']
