@@ -106,9 +106,12 @@ def test_labelling_ends_with_the_verdict_of_its_last_training(here, tmp_path, ca
     said = 'VERDICT: LEVEL | score=0.500 | baseline=0.500 | delta=+0.000'
     write_text(tmp_path/'texts.txt', 'One text.\nAnother text.')
     label = 'label', tmp_path/'texts.txt', '--labels', 'a,b', '--arch', here/'arch', '--output', tmp_path/'l.csv', '--port', 0
-    monkeypatch.setattr(page, 'serve', lambda session, sock: sock.close())
+    def closed(session, sock): # its thread has loaded and learnt
+        if session._thread: session._thread.join()
+        sock.close()
+    monkeypatch.setattr(page, 'serve', closed)
     assert run(*label)==0 and capsys.readouterr().err.splitlines()[-1]=='VERDICT: NONE | no classifier was trained'
-    monkeypatch.setattr(page, 'serve', lambda session, sock: (sock.close(), vars(session).update(training=type('Done', (), dict(stage=said, verdict='a table')))))
+    monkeypatch.setattr(page, 'serve', lambda session, sock: (closed(session, sock), vars(session).update(training=type('Done', (), dict(stage=said, verdict='a table')))))
     assert run(*label)==0 and capsys.readouterr().err.splitlines()[-1]==said
 
 def test_the_script_with_its_dependencies_trains_and_predicts(here, root, tmp_path, capsys):

@@ -194,3 +194,12 @@ def test_the_shipped_language_model_is_small_whole_and_needs_no_network():
     at = (x['input_ids'][0]==tok.mask_token_id).nonzero()[0,0]
     with torch.no_grad(): best = hf(**x).logits[0,at].topk(20).indices
     assert 'city' in tok.convert_ids_to_tokens(best)
+
+def test_threads_that_load_at_once_keep_weights_tied():
+    from concurrent.futures import ThreadPoolExecutor
+    from transformers import AutoModelForMaskedLM, PreTrainedModel
+    from fastformers.models.load import load_hf
+    before = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as pool: loaded = [*pool.map(lambda i: load_hf(AutoModelForMaskedLM, 'wiki-mini')[0], range(12))]
+    assert PreTrainedModel.tie_weights is before
+    assert all(o.get_output_embeddings().weight is o.get_input_embeddings().weight for o in loaded)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import RLock
 import torch, transformers
 import torch.nn.functional as F
 from torch import nn
@@ -72,6 +73,8 @@ def load_config(
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
 # %% ../../nbs/models/03_load.ipynb #69d417e2
+_loading = RLock() # transformers ties no weights in the whole process while it loads; two threads at once would leave it so
+
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
     except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
@@ -120,7 +123,7 @@ def load_hf(
                          "without Hugging Face's own head")
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
-    with quiet_hf(), TemporaryDirectory() as d:
+    with _loading, quiet_hf(), TemporaryDirectory() as d:
         if isinstance(arch, PreTrainedModel): # transformers matches the names of its weights
             arch.save_pretrained(d)
             name,arch = type(arch).__name__,d
