@@ -1,6 +1,7 @@
 """What classes are called (few labels a class, with and without names), and texts that belong to no class
 
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2            # development rows
+    FASTFORMERS_DATA=... python benchmarks/classes.py few --draws 1,2 --labels 10,40,160
     FASTFORMERS_DATA=... python benchmarks/classes.py unknown --draws 1,2
     FASTFORMERS_DATA=... python benchmarks/classes.py more --draws 1
     FASTFORMERS_DATA=... python benchmarks/classes.py price --draws 1
@@ -8,6 +9,7 @@
     python benchmarks/classes.py table [--final]                                   # what the rows say
 
 `names`: so many labelled rows of each class, none at all with 0; `names and texts` has 10,000 texts of training without their labels, or as many as there are. `intents` are the 150 of CLINC150, `intents77` those of `compare.py`; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
+`few`: so many labelled rows as they come, and 1,000 texts.
 `unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too. `none of these` (not in the list of arms) labels half of the texts of no class as such, and asks the others.
 `more`: the frozen probe of 140 intents, 5,000 rows, of which its directory keeps 2,000; ten intents are added by `add_class`, with 10 or 30 texts each, or a probe of all rows is fitted anew.
 `price`: seconds of `unknown=.05` over those of the same call without it, of 1,000 texts in turn, and megabytes of what a directory keeps, with MiniLM and with other numbers of width 768.
@@ -24,9 +26,12 @@ def numbers():
     return [o.assign(label=o.label.map(at)) for o in (train,*others)]
 def trec(): return held('trec/train.csv', 'trec/test.csv', 500)
 def trec50(): return [o.assign(label=o.fine_label) for o in trec()]
+kinds = dict(ABBR='abbreviation', DESC='description or definition', ENTY='entity, thing', HUM='human, person', LOC='location', NUM='number')
+def described(): return [o.assign(label=o.label.map(kinds)) for o in trec()]
+def moods(): return [o.assign(label=o.label.astype(str).replace({'0':'negative', '1':'positive'})) for o in held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)]
 def agnews(): return held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)
 
-named = dict(domains=clinc, intents=intents, intents77=intents77, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews)
+named = dict(domains=clinc, intents=intents, intents77=intents77, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews, described=described, moods=moods)
 
 def trained(df, **kwargs):
     "The predictor that `fastformers classify` writes"
@@ -40,7 +45,8 @@ def from_no_label(df, texts=()):
     from fastformers.inference.names import from_names
     return from_names(sorted(df.label.unique()), unlabelled=texts)
 
-name_arms = {'names alone':from_no_label, 'names and texts':from_no_label, 'frozen probe':lambda df: trained(df, epochs=0, names=[]), 'frozen probe, names':lambda df: trained(df, epochs=0),
+n_texts = {'names and 300 texts':300, 'names and texts':10_000}
+name_arms = dict.fromkeys(['names alone', *n_texts], from_no_label) | {'frozen probe':lambda df: trained(df, epochs=0, names=[]), 'frozen probe, names':lambda df: trained(df, epochs=0),
              'as typed, no names':lambda df: trained(df, names=[]), 'as typed':trained}
 
 def names(args):
@@ -56,12 +62,33 @@ def names(args):
                     if (n==0)!=k.startswith('names '): continue
                     def make():
                         start = time.process_time()
-                        p = name_arms[k](rows, *[shuffled.text[:10_000].tolist()]*(k=='names and texts'))
+                        p = name_arms[k](rows, *[shuffled.text[:n_texts[k]].tolist()]*(k in n_texts))
                         spent = time.process_time()-start
                         answers = [o['label'] for o in p(test.text.tolist())]
                         right = np.mean([str(a)==str(b) for a,b in zip(answers, test.label)])
                         return dict(accuracy=round(float(right), 4), rows=len(test), cpu_seconds=round(spent), commit=commit, processor=processor())
                     table.get(make, 'accuracy', what='names', set=name, arm=k, labels=n, draw=seed)
+
+def few(args, n_more=1000):
+    "Labels as they come: means of classes, names and texts without labels, beside a linear model of the same vectors with names as rows"
+    from fastformers.inference.names import from_names, read_names
+    from fastformers.label.vectors import TextVectors, fit_vectors
+    table,vectors = Table(results/'classes', part='development', **circumstances(args)['versions']),TextVectors()
+    for seed in map(int, args.draws.split(',')):
+        for name in (args.sets or 'domains,agnews').split(','):
+            train,dev,_ = named[name]()
+            dev,train = dev.sample(min(len(dev), 1000), random_state=0),train.sample(frac=1, random_state=seed)
+            for n in map(int, args.labels.split(',')):
+                rows,names = train[:n],sorted(train.label.unique())
+                def means():
+                    examples = rows.groupby('label').text.agg(list).to_dict()
+                    return [o['label'] for o in from_names(names, unlabelled=train.text[n:n+n_more].tolist(), examples=examples)(dev.text.tolist())]
+                def linear():
+                    called = dict(zip(names, vectors([*read_names(names).values()])))
+                    return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), called)(vectors(dev.text.tolist()).astype(np.float32))
+                for k,answers in {'linear model, names':linear, 'class means':means}.items():
+                    def make(): return dict(accuracy=round(float((np.array(answers(), object)==dev.label.to_numpy()).mean()), 4), rows=len(dev), commit=commit, processor=processor())
+                    table.get(make, 'accuracy', what='few', set=name, arm=k, labels=n, texts=n_more, draw=seed)
 
 def out_of_scope():
     train,dev,test = clinc()
@@ -177,6 +204,8 @@ def table(args):
     print('| set | arm | labels a class | draws | accuracy | CPU s |\n|---|---|---|---|---|---|')
     for (name,n,k),o in rows[rows.what=='names'].groupby(['set','labels','arm'], sort=False):
         print(f'| {name} | {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} | {o.cpu_seconds.mean():.0f} |')
+    print('\n| labels as they come | arm | labels | draws | accuracy |\n|---|---|---|---|---|')
+    for (name,n,k),o in rows[rows.what=='few'].groupby(['set','labels','arm'], sort=False): print(f'| {name} | {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} |')
     print('\n| ten classes more | texts each | draws | all 150 | the old 140 | CPU s |\n|---|---|---|---|---|---|')
     for (k,n),o in rows[rows.what=='more'].groupby(['arm','labels'], sort=False):
         print(f"| {k} | {n:g} | {len(o)} | {o.accuracy.mean():.3f} | {o.old.mean():.3f} | {'' if k!='added' else f'{o.cpu_seconds.mean():.1f}'} |")
@@ -188,7 +217,7 @@ def table(args):
 
 if __name__=='__main__':
     p = parser(__doc__)
-    p.add_argument('do', choices=('names','unknown','more','price','table'))
+    p.add_argument('do', choices=('names','few','unknown','more','price','table'))
     p.add_argument('--draws', default='1,2')
     p.add_argument('--sets', default='', help='with commas')
     p.add_argument('--labels', default='0,1,2,3,5', help='labels a class, with commas')
@@ -197,4 +226,4 @@ if __name__=='__main__':
     if args.do!='table':
         quiet()
         logging.disable(logging.INFO)
-    dict(names=names, unknown=unknown, more=more, price=price, table=table)[args.do](args)
+    dict(names=names, few=few, unknown=unknown, more=more, price=price, table=table)[args.do](args)

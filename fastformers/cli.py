@@ -384,7 +384,7 @@ def _change(args, change):
     gone = [o for o in ('report.html','settings.ini','record.json') if (Path(args.model)/o).exists()]
     change(predictor).save(args.model)
     print(f"{args.model}: {', '.join(map(str, predictor.labels))}")
-    if gone: print(f"What was of the classes before is gone: {', '.join(gone)}")
+    if gone: print(f"Removed, as it was of the classes before: {', '.join(gone)}")
 
 def add_class(args):
     "Add a class to a trained classifier from a file of its texts, in seconds"

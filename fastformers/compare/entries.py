@@ -287,12 +287,12 @@ def _means(rows, **examples):
 
 @entry('class names', ('arch','one class','texts'))
 def class_names(rows):
-    "Answer the class whose name, moved to the unlabelled texts near it, is nearest, without a labelled text"
+    "Predict the class with the nearest name, without a labelled text, where names move to the unlabelled texts near them"
     return _means(rows)
 
 @entry('class means', ('arch','one class','texts','unlabelled'))
 def class_means(rows):
-    "Answer the class whose mean is nearest, of its labelled texts, its name and the unlabelled texts near them"
+    "Predict the class with the nearest mean of its labelled texts, its name and the unlabelled texts near these"
     df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
     some = df.groupby('label', sort=False).head(50) # a mean needs no more
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())

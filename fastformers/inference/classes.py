@@ -13,9 +13,7 @@ import logging
 from copy import copy
 import numpy as np
 from fastcore.foundation import patch
-import torch
 from torch import nn
-from torch.nn.functional import normalize
 from ..files import did_you_mean
 from .answers import BasePredictor
 from .novelty import cannot_keep, word_hashes
@@ -42,7 +40,8 @@ def _by_means(predictor):
 
 def _mean(model, x): # (input `(1, n_in)`, (weight, bias))
     "Compute the mean of the inputs `x`, and the row of a class that it stands for"
-    x,layer = normalize(x.mean(0, keepdim=True)).numpy(),output_layer(model)
+    x,layer = x.mean(0, keepdims=True),output_layer(model)
+    x = x/np.linalg.norm(x)
     return x, (x[0]*float(layer.weight.detach().norm(dim=1).mean()), float(layer.bias.detach().mean()))
 
 def _answers(model, x, more=()):
@@ -94,8 +93,7 @@ def add_class(self:BasePredictor,
         _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that is there, most often "
                      f"{max(odd, key=odd.count)!r}: are they new?")
     n,by_means = self.task.n_out,_by_means(self)
-    if by_means: x,row = _mean(self.model, x)
-    else: x,row = x.numpy(),None
+    x,row = _mean(self.model, x.numpy()) if by_means else (x.numpy(),None)
     x,y = np.concatenate([kept.inputs, x]),np.append(kept.classes, np.full(len(x), n))
     train = np.arange(len(y))%5>0 # each fifth row shows what the old classes lose
     if not by_means and (y[train]==n).any() and (y[~train]<n).any():
@@ -146,7 +144,7 @@ def merge_classes(self:BasePredictor,
     rest,kept = [i for i in range(self.task.n_out) if i not in ats],self.kept
     if not rest: raise ValueError("a classifier has two classes or more")
     labels,merged = [self.labels[i] for i in rest],np.isin(kept.classes, ats)
-    x,row = _mean(self.model, torch.from_numpy(kept.inputs[merged])) if _by_means(self) else (None,None)
+    x,row = _mean(self.model, kept.inputs[merged]) if _by_means(self) else (None,None)
     _place(self.model, labels, rest)
     _place(self.model, [*labels, into], slice(None), [row or fit_row(self.model, kept.inputs, merged)])
     if row: kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged], ats[0])

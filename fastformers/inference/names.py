@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from operator import eq
 import numpy as np
-from .novelty import Kept, none_of, word_hashes
+from .novelty import Kept, word_hashes
 from .output_layer import set_output_layer
 from .predictor import Predictor
 from ..models.core import TextClassifier
@@ -103,7 +103,7 @@ def from_names(
 )->Predictor: # its directory can be trained further
     "Make a classifier that knows what its classes are called, which texts there are, and a few of their labels"
     names = read_names(names)
-    if len(names)<2 or len(none_of(names))==len(names): raise ValueError(f"expected the names of two classes or more, got {[*names]}")
+    if len(names)<2: raise ValueError(f"expected the names of two classes or more, got {[*names]}")
     body,report = load_body(arch)
     if not report.loaded: raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
     own = SentencePool(report.where, revision=report.revision)
@@ -114,20 +114,20 @@ def from_names(
     res = Predictor(model, HFTokenizer(tok, max_len=min(tok.model_max_length, 512)), model.task, False)
     texts = [*dict.fromkeys(res.as_list(unlabelled))]
     texts = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))[:10_000]]
-    def inputs(texts): return res.layers(texts)[1].numpy()
-    x,of = inputs([*names.values()]),[*names]
+    kept = res.kept = Kept.of(res, [*names.values()], range(len(names)))
+    x,of = kept.inputs,[*names]
     if examples:
         if strange := {*examples}-{*of}: raise ValueError(f"`examples` has {min(strange, key=str)!r}, expected some of {', '.join(map(str, of))}")
         mine,y = zip(*((t,k) for k,v in examples.items() for t in res.as_list(v)))
-        known,y = inputs([*mine]),np.array([of.index(k) for k in y])
+        known,y = res.layers([*mine])[1].numpy(),np.array([of.index(k) for k in y])
         said = names_say(known, y.tolist(), dict(enumerate(x)))
         count = np.bincount(y, minlength=len(of))[:,None]
         x = _unit(np.eye(len(of), dtype=x.dtype)[y].T@known+x*(said | (count==0)))
-    _,new,vectors = (o.numpy() for o in res.layers(texts))
-    if texts: x = seeded_means(new, x)
+    if texts:
+        _,new,vectors = (o.numpy() for o in res.layers(texts))
+        x,n = seeded_means(new, x),min(len(texts)//5, 1000) # n of them say how far new texts are
+        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words, word_hashes(texts[n:]))
+        kept.distances = np.sort(kept.distance(vectors[:n]))
+    kept.inputs = x
     set_output_layer(model, _scale*x, np.zeros(len(x)))
-    kept = res.kept = Kept.of(res, [*names.values()], range(len(x)))
-    n = min(len(texts)//5, 1000) # of them say how far new texts are
-    kept.inputs,kept.vectors = x,np.concatenate([vectors[n:], kept.vectors])[:5000]
-    kept.distances,kept.words = np.sort(kept.distance(vectors[:n])),np.union1d(kept.words, word_hashes(texts[n:]))
     return res
