@@ -28,7 +28,7 @@ def trec(): return held('trec/train.csv', 'trec/test.csv', 500)
 def trec50(): return [o.assign(label=o.fine_label) for o in trec()]
 kinds = dict(ABBR='abbreviation', DESC='description or definition', ENTY='entity, thing', HUM='human, person', LOC='location', NUM='number')
 def described(): return [o.assign(label=o.label.map(kinds)) for o in trec()]
-def moods(): return [o.assign(label=o.label.astype(str).replace({'0':'negative', '1':'positive'})) for o in held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)]
+def moods(): return held('sst2/train.csv.gz', 'sst2/dev.csv', 1000)
 def agnews(): return held('agnews/train_10k.csv.gz', 'agnews/test.csv.gz', 1000)
 
 named = dict(domains=clinc, intents=intents, intents77=intents77, numbers=numbers, trec=trec, trec50=trec50, agnews=agnews, described=described, moods=moods)
@@ -62,7 +62,7 @@ def names(args):
                     if (n==0)!=k.startswith('names '): continue
                     def make():
                         start = time.process_time()
-                        p = name_arms[k](rows, *[shuffled.text[:n_texts[k]].tolist()]*(k in n_texts))
+                        p = name_arms[k](rows, *([shuffled.text[:n_texts[k]].tolist()] if k in n_texts else []))
                         spent = time.process_time()-start
                         answers = [o['label'] for o in p(test.text.tolist())]
                         right = np.mean([str(a)==str(b) for a,b in zip(answers, test.label)])
