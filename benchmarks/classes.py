@@ -1,7 +1,7 @@
 """What classes are called (few labels a class, with and without names), and texts that belong to no class
 
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2            # development rows
-    FASTFORMERS_DATA=... python benchmarks/classes.py few --draws 1,2 --labels 10,40,160
+    FASTFORMERS_DATA=... python benchmarks/classes.py few --draws 1,2,3 --labels 10,40,160,400
     FASTFORMERS_DATA=... python benchmarks/classes.py unknown --draws 1,2
     FASTFORMERS_DATA=... python benchmarks/classes.py more --draws 1
     FASTFORMERS_DATA=... python benchmarks/classes.py price --draws 1
@@ -9,7 +9,7 @@
     python benchmarks/classes.py table [--final]                                   # what the rows say
 
 `names`: so many labelled rows of each class, none at all with 0; `names and texts` has 10,000 texts of training without their labels, or as many as there are. `intents` are the 150 of CLINC150, `intents77` those of `compare.py`; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
-`few`: so many labelled rows as they come, and 1,000 texts.
+`few`: so many labelled rows as they come, names, and texts without labels.
 `unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too. `none of these` (not in the list of arms) labels half of the texts of no class as such, and asks the others.
 `more`: the frozen probe of 140 intents, 5,000 rows, of which its directory keeps 2,000; ten intents are added by `add_class`, with 10 or 30 texts each, or a probe of all rows is fitted anew.
 `price`: seconds of `unknown=.05` over those of the same call without it, of 1,000 texts in turn, and megabytes of what a directory keeps, with MiniLM and with other numbers of width 768.
@@ -69,26 +69,31 @@ def names(args):
                         return dict(accuracy=round(float(right), 4), rows=len(test), cpu_seconds=round(spent), commit=commit, processor=processor())
                     table.get(make, 'accuracy', what='names', set=name, arm=k, labels=n, draw=seed)
 
-def few(args, n_more=1000):
-    "Labels as they come: means of classes, names and texts without labels, beside a linear model of the same vectors with names as rows"
-    from fastformers.inference.names import from_names, read_names
-    from fastformers.label.vectors import TextVectors, fit_vectors
+def few(args):
+    "Labels as they come: logistic regression on frozen vectors with names as rows, and near the means of classes, without and with texts"
+    from fastformers.inference.baseline import fit_linear
+    from fastformers.inference.names import names_say, read_names, repeated
+    from fastformers.label.vectors import TextVectors, VectorClassifier, fit_vectors
+    from fastformers.tasks.core import SingleLabel
     table,vectors = Table(results/'classes', part='development', **circumstances(args)['versions']),TextVectors()
     for seed in map(int, args.draws.split(',')):
-        for name in (args.sets or 'domains,agnews').split(','):
+        for name in (args.sets or 'domains,agnews,intents77,described,moods').split(','):
             train,dev,_ = named[name]()
             dev,train = dev.sample(min(len(dev), 1000), random_state=0),train.sample(frac=1, random_state=seed)
+            names,known = sorted(train.label.astype(str).unique()),vectors(dev.text.tolist()).astype(np.float32)
+            called = dict(zip(names, vectors([*read_names(names).values()])))
             for n in map(int, args.labels.split(',')):
-                rows,names = train[:n],sorted(train.label.unique())
-                def means():
-                    examples = rows.groupby('label').text.agg(list).to_dict()
-                    return [o['label'] for o in from_names(names, unlabelled=train.text[n:n+n_more].tolist(), examples=examples)(dev.text.tolist())]
-                def linear():
-                    called = dict(zip(names, vectors([*read_names(names).values()])))
-                    return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), called)(vectors(dev.text.tolist()).astype(np.float32))
-                for k,answers in {'linear model, names':linear, 'class means':means}.items():
-                    def make(): return dict(accuracy=round(float((np.array(answers(), object)==dev.label.to_numpy()).mean()), 4), rows=len(dev), commit=commit, processor=processor())
-                    table.get(make, 'accuracy', what='few', set=name, arm=k, labels=n, texts=n_more, draw=seed)
+                rows = train[:n]
+                x,y = vectors(rows.text.tolist()).astype(np.float32),rows.label.astype(str).tolist()
+                def rows_of_names():
+                    more = repeated([k for k in names if y.count(k)<10], y, len(names)) if names_say(x, y, called) else []
+                    both = np.stack([*x, *(called[k].astype(np.float32) for k in more)])
+                    return VectorClassifier(names, *fit_linear(both, np.array([names.index(o) for o in y+more]), SingleLabel(names), 30))
+                def near(k): return fit_vectors(x, y, called, vectors(train.text[n:n+k].tolist()))
+                arms = {'linear model, names':rows_of_names, 'near means':lambda: near(0)} | {f'near means, {k:,} texts':lambda k=k: near(k) for k in (1000,3000)}
+                for k,fit in arms.items():
+                    def make(): return dict(accuracy=round(float((fit()(known)==dev.label.astype(str)).mean()), 4), rows=len(dev), commit=commit, processor=processor())
+                    table.get(make, 'accuracy', what='few', set=name, arm=k, labels=n, draw=seed)
 
 def out_of_scope():
     train,dev,test = clinc()

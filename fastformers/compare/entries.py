@@ -292,9 +292,9 @@ def class_names(rows):
 
 @entry('class means', ('arch','one class','texts','unlabelled'))
 def class_means(rows):
-    "Predict the class with the nearest mean of its labelled texts, its name and the unlabelled texts near these"
+    "Fit a linear model that begins at the means of classes: of their texts, their names and the unlabelled texts near these"
     df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
-    some = df.groupby('label', sort=False).head(50) # a mean needs no more
+    some = df.groupby('label', sort=False).head(200) # with more the means say nothing new
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 
 # %% ../../nbs/compare/00_entries.ipynb #5853a70d

@@ -106,7 +106,7 @@ def choose_rows(
     done,classes = np.concatenate([done, x[[*res]]]).astype(np.float32),{*labels, *names}
     free = (x.astype(np.float32)@done.T).max(1, initial=-1)<_same
     rest,left = np.flatnonzero(free).tolist(),n-len(res)
-    clf = fit_vectors(done[:len(labels)], labels, names) if len({*labels})>1 and len(labels)>=3*len(classes) else None
+    clf = fit_vectors(done[:len(labels)], labels, names, x) if len({*labels})>1 and len(labels)>=3*len(classes) else None
     if clf is not None and rest:
         p = clf.scores(x[rest])
         for i in between(x[rest], done, left, p):

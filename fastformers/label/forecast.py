@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest
 from ..inference.names import read_names
-from .choose_texts import is_audit, labelled
+from .choose_texts import is_audit, labelled, pool_of
 from .vectors import TextVectors, fit_vectors
 from ..stats import fmt_range, wilson
 
@@ -26,6 +26,7 @@ def learning_curve(
     labels, # Their labels
     audit, # Is it a random row? `(n,)`
     names=None, # {label: vector of its name}
+    texts=(), # Vectors of texts without labels
     folds=4
 )->tuple: # (numbers of labels `(4,)`, 1 where a random row is right `(n_audit, 4)`)
     "Score the random rows, in folds, by classifiers of growing parts of the labels"
@@ -35,7 +36,7 @@ def learning_curve(
         out = at[k::folds]
         for i,n in enumerate(sizes):
             seen = np.setdiff1d(np.arange(n), out)
-            clf = fit_vectors(x[seen], labels[seen].tolist(), names)
+            clf = fit_vectors(x[seen], labels[seen].tolist(), names, texts)
             right[k::folds,i] = (labels[out]==labels[seen][0]) if clf is None and len(seen) else clf is not None and clf(x[out])==labels[out]
     return sizes, right
 
@@ -91,17 +92,20 @@ def standing(
     arch='minilm', # A sentence encoder: hub id, directory or shipped name
     text_col='text', label_col='label', # Columns of `df`
     names=None, # What the classes are called: a list, or {label: description}
+    texts=(), # Texts without labels, a list, a column or a table
     target=None, # Stop when the score is above this share with 90 % certainty; who looks often is less certain
     worth=.005 # Stop when 100 more labels are forecast to bring less than this share, from 50 random rows on
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more would bring"
-    labels,texts = labelled(df, text_col, label_col)
+    labels,done = labelled(df, text_col, label_col)
     audit = is_audit(df[df[label_col].notna()]) if labels else np.zeros(0, bool)
     vectors,names = TextVectors(arch),read_names(names) if names is not None else {}
-    x,called = vectors(texts).astype(np.float32),dict(zip(names, vectors([*names.values()])))
-    res = Standing(len(labels), int(audit.sum()), clf=fit_vectors(x, labels, called), vectors=vectors)
+    x,called = vectors(done).astype(np.float32),dict(zip(names, vectors([*names.values()])))
+    pool = [o for o in dict.fromkeys(pool_of(texts, text_col) if len(texts) else ()) if o.strip()]
+    more = vectors([pool[i] for i in np.random.default_rng(0).permutation(len(pool))[:3000]])
+    res = Standing(len(labels), int(audit.sum()), clf=fit_vectors(x, labels, called, more), vectors=vectors)
     if res.n_audit<10: return res
-    sizes,right = learning_curve(x, labels, audit, called)
+    sizes,right = learning_curve(x, labels, audit, called, more)
     k,n = int(right[:,-1].sum()),res.n_audit
     res.score,(res.low,res.high) = k/n,map(float, wilson(k, n))
     res.largest = max(Counter(o for o,a in zip(labels, audit) if a).values())/n

@@ -324,7 +324,7 @@ def _learn(self:LabelSession):
     try:
         df = self.table()
         how = dict(arch=self.arch, text_col=self.text_col, label_col='label', names=dict(self.names))
-        now = standing(df, **how, target=self.target, worth=self.worth)
+        now = standing(df, **how, texts=self.pool[self.text_col], target=self.target, worth=self.worth)
         new = self._batch(df, now, how)
         with self._lock:
             self._fill(new)

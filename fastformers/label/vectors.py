@@ -18,10 +18,9 @@ from scipy.special import softmax
 from tqdm import tqdm
 from ..files import content_hash
 from ..hub import model_dir
-from ..inference.baseline import fit_linear
-from ..inference.names import names_say, repeated
+from ..inference.names import class_means, names_say
+from ..inference.output_layer import fit_near
 from ..inference.predictor import from_hf
-from ..tasks.core import SingleLabel
 
 # %% ../../nbs/label/00_vectors.ipynb #9bd3a75c
 def cache_dir()->Path:
@@ -94,14 +93,15 @@ class VectorClassifier:
 def fit_vectors(
     x, # Vectors of labelled texts `(n, nf)`
     labels, # Their labels
-    names=None # {label: vector of its name}
+    names=None, # {label: vector of its name}
+    texts=() # Vectors of texts without labels; the first 3,000 are used
 )->VectorClassifier: # None for fewer than two classes
-    "Fit logistic regression to vectors of labelled texts and of class names"
+    "Fit a linear model that begins at the means of classes: of their texts, their names and the texts near these"
     x,y,names = np.asarray(x, np.float32),[*labels],names or {}
     if names and not names_say(x, y, names): names = {}
     classes = sorted({*y, *names})
     if len(classes)<2: return None
-    more = repeated([k for k in names if y.count(k)<10], y, len(classes))
-    x = np.stack([*x, *(names[k].astype(np.float32) for k in more)])
-    at = {o:i for i,o in enumerate(classes)}
-    return VectorClassifier(classes, *fit_linear(x, np.array([at[o] for o in y+more]), SingleLabel(classes), 30))
+    x = x.reshape(len(y), -1 if y else len([*names.values()][0]))
+    at = np.array([classes.index(o) for o in y], int)
+    called = np.stack([names.get(o, np.zeros(x.shape[1])) for o in classes]).astype(np.float32)
+    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called, np.asarray(texts[:3000], np.float32))))
