@@ -7,7 +7,7 @@
     python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
-`frozen probe` is what the session itself shows; `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+`frozen probe` is what the session itself shows, with 3,000 texts of the pool; `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Finished rows are in results/label/rows.jsonl, and a second call goes on."""
 from classify import Rows as Table
 from common import *
 from compare import clinc, sets
@@ -35,12 +35,12 @@ def session(pool, n, batch, seed, names=None):
         rows = pd.concat([rows, new.assign(label=pool.label.values[new['index']])], ignore_index=True)
     return rows
 
-def probe(rows, x, names=None):
+def probe(rows, x, texts, names=None):
     from fastformers.label.vectors import TextVectors, fit_vectors
     from fastformers.inference.names import read_names
     vectors = TextVectors()
     if names: names = dict(zip(names, vectors([*read_names(names).values()])))
-    return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names)(x)
+    return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names, vectors(texts))(x)
 
 def as_typed(rows, texts, names=None):
     from fastformers.ulmfit.stage import fine_tune_classifier
@@ -69,7 +69,7 @@ def run(args):
                         if k<n and args.full_only: continue
                         def make():
                             start,some = time.process_time(),rows(how, k)
-                            found = probe(some, x, given) if way=='frozen probe' else as_typed(some, test.text.tolist(), given)
+                            found = probe(some, x, pool.text[:3000].tolist(), given) if way=='frozen probe' else as_typed(some, test.text.tolist(), given)
                             return dict(accuracy=round(float(np.mean([str(a)==str(b) for a,b in zip(found, test.label)])), 4), rows=len(test),
                                         classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
                         table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed)
