@@ -235,7 +235,7 @@ def near(args, table):
             both = Ensemble([as_predictor(learn), TextBaseline.fit(rows.texts, rows.labels, rows.task, characters=True, unlabelled=rest.text.tolist())])
             def right(labels): return round(float(np.mean(np.array(labels)==true)), 4)
             before = right([rows.task.labels[i] for i in both.scores(texts).argmax(1)])
-            after = right(learn.spread_labels(texts, both.scores(texts)))
+            after = right(learn.spread_labels(texts, [o.scores(texts) for o in both.members]))
             with progress.quiet(): full = entries['all layers'].fit(planned_for('all layers', rows, key['seed'], args))
             return dict(kappa=float(handler.said), agree=agree, before=before, after=after, all_layers=right([o['label'] for o in full(texts)]), commit=commit)
         table.get(make, 'after', part='near', arch=args.arch, arm='labels of near texts', **key)

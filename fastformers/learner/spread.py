@@ -15,8 +15,9 @@ from fastai.basics import Learner, patch
 from scipy.special import softmax
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import kneighbors_graph
-from ..inference.output_layer import output_layer
-from .probe import output_inputs # and `fit_probe`
+from ..inference.names import class_means
+from ..inference.output_layer import fit_near
+from .probe import output_inputs
 
 _log = logging.getLogger(__name__)
 
@@ -44,22 +45,24 @@ def spread(
 @patch
 def spread_labels(self:Learner,
     texts, # Without labels, like the training rows
-    scores=None # Probabilities `(n, n_out)` of `texts` to spread; default: the probe's, if near texts agree
+    scores=() # Probabilities `(n, n_out)` of `texts` by other classifiers; default: none, and only if near texts agree
 )->list: # A label for each of `texts`, or nothing
-    "Fit the probe, and label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
+    "Label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task
     if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
-    layer = output_layer(self.fit_probe().model)
     dl = self.dls.test_dl(texts).new(in_order=False) # the longest first
     x,y = output_inputs(self, self.dls.train)
     new,_ = output_inputs(self, dl)
     x = np.concatenate([x, new[np.argsort(dl.get_idxs())]])
-    w,b = (o.detach().cpu().numpy() for o in (layer.weight, layer.bias))
-    p = softmax(x@w.T+b, axis=1)
-    if scores is not None: p[len(y):] = scores
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    there,at = np.unique(y, return_inverse=True) # classes without a row are no answer
+    w,b = fit_near(x[:len(y)], at, class_means(x[:len(y)], at, np.zeros((len(there), x.shape[1]), np.float32), x[len(y):]))
+    p = np.zeros((len(x), task.n_out))
+    p[:,there] = softmax(x@w.T+b, axis=1)
+    p[len(y):] = np.mean([p[len(y):], *map(np.asarray, scores)], axis=0)
     p[:len(y)] = np.eye(task.n_out)[y]
-    near = nearest_rows(x/np.linalg.norm(x, axis=1, keepdims=True))
-    if scores is None:
+    near = nearest_rows(x)
+    if not len(scores):
         kappa = cohen_kappa_score(*p.argmax(1)[np.stack(near.nonzero())], sample_weight=near.data)
         _log.info(f"near texts have the same label with a kappa of {kappa:.2f}")
         if not kappa>.6: return []

@@ -40,7 +40,7 @@ from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
-from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, right_in_folds # and `Learner.plan`
+from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_names, choose_prompt, choose_score, right_in_folds, with_names # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
@@ -56,7 +56,6 @@ from ..text.encode import HFTokenizer, first_texts, reading_args, read_column
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
-from ..inference.predictor import Ensemble
 from ..inference.stage_json import read_stage
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..stats import fmt, fmt_time
@@ -330,7 +329,7 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the tim
     words = TextBaseline.fit(*rows.part(False), model.task, characters=True,
                              unlabelled=first_texts(texts, share*10_000_000)) # half a minute
     texts = first_texts(texts[:5000], share*1_000_000) # to be read twice
-    labels = frozen.spread_labels(texts, Ensemble([model, words]).scores(texts))
+    labels = frozen.spread_labels(texts, [o.scores(texts) for o in (model, words)])
     more = pd.DataFrame({rows.group_col or rows.text_col:texts, rows.text_col:texts, rows.label_col:labels, 'is_valid':False})
     again = len(texts)//(5*len(train))-1 # one label in six is given
     every = pd.concat([df, *[train]*again, more], ignore_index=True)
@@ -408,9 +407,10 @@ def fine_tune_classifier(
         order = np.random.default_rng(seed).permutation(len(texts)) # files are often sorted
         texts = [texts[i] for i in order]
         frozen = task_learner(task_dls(rows, tok, c, seed), arch, c, **how)
-        if alone>.05:
+        if called := choose_names(frozen, 'probe', names)[0]: frozen.dls = with_names(frozen.dls, called)
+        if alone>.05 and not names:
             _log.warning(f"{name}: {alone:.0%} of the training rows are alone in their class, so about as many of the texts have "
-                         "a class without a row: `unlabelled` is left out")
+                         "a class without a row: `unlabelled` is left out (names= tells all classes)")
         elif frozen.spread_labels(texts[:1000]):
             if resume: mark_checkpoints(resume.path)
             with checked(): first = fine_tune_classifier(
