@@ -2,6 +2,7 @@
 
     FASTFORMERS_DATA=... python benchmarks/classes.py names --draws 1,2            # development rows
     FASTFORMERS_DATA=... python benchmarks/classes.py few --draws 1,2,3 --labels 10,40,160,400
+    FASTFORMERS_DATA=... python benchmarks/classes.py few --labels 40,300 --arms 'as typed, names;as typed, names and 3,000 texts'
     FASTFORMERS_DATA=... python benchmarks/classes.py unknown --draws 1,2
     FASTFORMERS_DATA=... python benchmarks/classes.py more --draws 1
     FASTFORMERS_DATA=... python benchmarks/classes.py price --draws 1
@@ -91,8 +92,13 @@ def few(args):
                     return VectorClassifier(names, *fit_linear(both, np.array([names.index(o) for o in y+more]), SingleLabel(names), 30))
                 def near(k): return fit_vectors(x, y, called, vectors(train.text[n:n+k].tolist()))
                 arms = {'linear model, names':rows_of_names, 'near means':lambda: near(0)} | {f'near means, {k:,} texts':lambda k=k: near(k) for k in (1000,3000)}
-                for k,fit in arms.items():
-                    def make(): return dict(accuracy=round(float((fit()(known)==dev.label.astype(str)).mean()), 4), rows=len(dev), commit=commit, processor=processor())
+                typed = {'as typed, names':{}, 'as typed, names and 3,000 texts':dict(unlabelled=train.text[n:n+3000].tolist())}
+                for k in args.arms.split(';') if args.arms else arms:
+                    def make():
+                        start = time.process_time()
+                        if k in typed: found = [str(o['label']) for o in trained(rows, names=names, **typed[k])(dev.text.tolist())]
+                        else: found = arms[k]()(known)
+                        return dict(accuracy=round(float((np.array(found)==dev.label.astype(str)).mean()), 4), rows=len(dev), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
                     table.get(make, 'accuracy', what='few', set=name, arm=k, labels=n, draw=seed)
 
 def out_of_scope():
