@@ -3,6 +3,7 @@ import numpy as np, pandas as pd, pytest, torch
 from fastai.basics import Learner
 from fastformers.cli import main
 from fastformers.testing import tiny_arch, tiny_tok
+from fastformers.data.block import item_labels
 from fastformers.text.corpora import intents
 from fastformers.data.rows import Rows
 from fastformers.learner.train import unlikely
@@ -88,6 +89,14 @@ def test_texts_of_classes_without_a_row_are_left_out(tiny, caplog, monkeypatch):
     rows = intents(60).assign(label=[f'{o} {i%9}' for i,o in enumerate(intents(60).label)])
     stage = fine_tune_classifier(rows, tiny, unlabelled=intents(300, seed=1).text.tolist(), **quick)
     assert 'have a class without a row: `unlabelled` is left out' in caplog.text and stage.data['training rows']<60
+
+@pytest.mark.exact
+def test_names_of_all_classes_keep_the_texts_of_those_without_a_row(tiny, caplog, monkeypatch):
+    monkeypatch.setattr(Learner, 'spread_labels', lambda self, texts, scores=(): seen.update(item_labels(self.dls.train_ds)) or spread('9')(self, texts))
+    seen,rows = set(),intents(60).assign(label=[str(i%9) if i<56 else str(i) for i in range(60)])
+    names = {o:f'class {o}' for o in sorted({*rows.label, '9'})}
+    stage = fine_tune_classifier(rows, tiny, unlabelled=intents(300, seed=1).text.tolist(), names=names, **quick)
+    assert 'is left out' not in caplog.text and '9' in seen and '9' in stage.learner.model.task.labels
 
 def blanks():
     rows = df.copy()
