@@ -15,9 +15,10 @@ from fastai.basics import Learner, patch
 from scipy.special import softmax
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import kneighbors_graph
+from ..data.block import item_labels, item_texts, tokenizer_of
 from ..inference.names import class_means
 from ..inference.output_layer import fit_near
-from .probe import output_inputs
+from ..inference.predictor import Predictor
 
 _log = logging.getLogger(__name__)
 
@@ -50,11 +51,9 @@ def spread_labels(self:Learner,
     "Label `texts` as the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task
     if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
-    dl = self.dls.test_dl(texts).new(in_order=False) # the longest first
-    x,y = output_inputs(self, self.dls.train)
-    new,_ = output_inputs(self, dl)
-    x = np.concatenate([x, new[np.argsort(dl.get_idxs())]])
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    predictor,rows = Predictor(self.model, tokenizer_of(self.dls), task, False, self.dls.device),self.dls.train_ds
+    y = np.array([task.labels.index(o) for o in item_labels(rows)])
+    x = predictor.vectors([*item_texts(rows), *predictor.as_list(texts)]).numpy()
     there,at = np.unique(y, return_inverse=True) # classes without a row are no answer
     w,b = fit_near(x[:len(y)], at, class_means(x[:len(y)], at, np.zeros((len(there), x.shape[1]), np.float32), x[len(y):]))
     p = np.zeros((len(x), task.n_out))
