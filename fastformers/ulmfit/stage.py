@@ -340,11 +340,12 @@ def _better(second, first, rows, n):
     if {*rows.part(True)[0]}<={*rows.part(False)[0]}: return second
     def worth(stage): return stage.score.mean(),-stage.metrics['loss'] # few rows are often a tie
     few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # texts whose neighbours agree helped at all sizes
-    kept = second if few else max(first, second, key=worth) # the first where all is equal
+    best = max(first, second, key=worth) # the first where all is equal
+    kept = second if few else best
     loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without{loss}, "
             f"so the training {'with' if kept is second else 'without'} them is kept"
-            f"{', since few rows tell little' if few else ''}")
+            f"{', since few rows tell little' if kept is not best else ''}")
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
     kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
     return kept
