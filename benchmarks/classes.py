@@ -73,8 +73,8 @@ def names(args):
 def few(args):
     "Labels as they come: logistic regression on frozen vectors with names as rows, and near the means of classes, without and with texts"
     from fastformers.inference.baseline import fit_linear
-    from fastformers.inference.names import names_say, read_names, repeated
-    from fastformers.label.vectors import TextVectors, VectorClassifier, fit_vectors
+    from fastformers.inference.names import VectorClassifier, fit_vectors, names_say, read_names, repeated
+    from fastformers.label.vectors import TextVectors
     from fastformers.tasks.core import SingleLabel
     table,vectors = Table(results/'classes', part='development', **circumstances(args)['versions']),TextVectors()
     for seed in map(int, args.draws.split(',')):

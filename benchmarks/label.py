@@ -36,8 +36,8 @@ def session(pool, n, batch, seed, names=None):
     return rows
 
 def probe(rows, x, texts, names=None):
-    from fastformers.label.vectors import TextVectors, fit_vectors
-    from fastformers.inference.names import read_names
+    from fastformers.inference.names import fit_vectors, read_names
+    from fastformers.label.vectors import TextVectors
     vectors = TextVectors()
     if names: names = dict(zip(names, vectors([*read_names(names).values()])))
     return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names, vectors(texts))(x)
@@ -92,7 +92,8 @@ def simulated(x, y, n, batch, rng):
 def audit(args, n=200, more=100, sessions=25):
     "Does the interval of the random rows hold the accuracy on other random texts, and how far is the forecast from what 100 more labels brought?"
     from fastformers.label.forecast import forecast, learning_curve
-    from fastformers.label.vectors import TextVectors, fit_vectors
+    from fastformers.inference.names import fit_vectors
+    from fastformers.label.vectors import TextVectors
     from fastformers.stats import wilson
     table = Table(results/'label', part='development', **circumstances(args)['versions'])
     for part in range(args.parts):

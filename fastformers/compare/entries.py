@@ -294,7 +294,7 @@ def class_names(rows):
 def class_means(rows):
     "Fit a linear model that begins at the means of classes: of their texts, their names and the unlabelled texts near these"
     df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
-    some = df.groupby('label', sort=False).head(200) # with more the means say nothing new
+    some = df.groupby('label', sort=False).head(200) # of more the frozen probe learns as much
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 
 # %% ../../nbs/compare/00_entries.ipynb #5853a70d

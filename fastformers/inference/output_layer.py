@@ -53,19 +53,18 @@ def set_output_layer(model, w, b):
 def fit_near(
     x, # Vectors of length 1 `(n, nf)`
     y, # Their classes, numbers `(n,)`
-    means, # A vector for each class, of length 1 `(n_classes, nf)`
-    weights=None # Of the classes `(n_classes,)`
+    means # A vector for each class, of length 1 `(n_classes, nf)`
 )->tuple: # (weight `(n_classes, nf)`, bias `(n_classes,)`)
     "Fit logistic regression whose weights stay near `means` where rows say nothing"
     from scipy.optimize import minimize
     x,start,target = x.astype(np.float32),_scale*means,np.eye(len(means))[y]
-    logits,row = x@start.T,np.ones(len(y)) if weights is None else np.asarray(weights)[y]
+    logits = x@start.T
     def loss(p): # products in float32 take half the time
         w,b = p[:-len(means)].reshape(means.shape),p[-len(means):]
         s = (logits+x@w.T.astype(np.float32)).astype(float)+b
         total = logsumexp(s, axis=1)
-        error = row[:,None]*(np.exp(s-total[:,None])-target)
-        value = row@(total-(s*target).sum(1))+(w*w).sum()/(2*_C)+b@b/(2*_C_bias)
+        error = np.exp(s-total[:,None])-target
+        value = total.sum()-(s*target).sum()+(w*w).sum()/(2*_C)+b@b/(2*_C_bias)
         return value, np.append(error.T.astype(np.float32)@x+w/_C, error.sum(0)+b/_C_bias)
     p = minimize(loss, np.zeros(means.size+len(means)), jac=True, method='L-BFGS-B', options=dict(maxiter=100, ftol=1e-7)).x
     return start+p[:-len(means)].reshape(means.shape), p[-len(means):]

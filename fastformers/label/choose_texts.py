@@ -12,8 +12,8 @@ __all__ = ['cover', 'between', 'pool_of', 'labelled', 'is_audit', 'order_of', 'c
 import re
 import numpy as np, pandas as pd
 from ..data.labels import as_frame
-from ..inference.names import read_names
-from .vectors import TextVectors, fit_vectors
+from ..inference.names import fit_vectors, read_names
+from .vectors import TextVectors
 from ..tasks.core import as_text
 from ..text.core import normal, text_key
 from ..text.encode import read_column

@@ -13,9 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest
-from ..inference.names import read_names
+from ..inference.names import fit_vectors, read_names
 from .choose_texts import is_audit, labelled, pool_of
-from .vectors import TextVectors, fit_vectors
+from .vectors import TextVectors
 from ..stats import fmt_range, wilson
 
 # %% ../../nbs/label/02_forecast.ipynb #c0598127

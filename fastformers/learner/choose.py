@@ -68,7 +68,7 @@ def choose_schedule(is_lm, new_head, head_init, asked=None)->tuple: # (name in `
     return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune','all layers from the start')
 
 def choose_epochs(dl, is_lm=False, windows_of=None, asked=None)->tuple: # (epochs, why)
-    "Choose how long to train on `dl`; `windows_of`: the length of windows if a step reads one of each text"
+    "Choose how long to train on `dl`, in windows of length `windows_of` if a step reads one of each text"
     if asked is not None: return asked, 'as asked'
     n = int(dl.lengths.sum()) if is_lm else dl.n
     if is_lm: return min(max(1, 1.5e6/n), 10), f'{n:,} tokens: 1.5 million, in 1 to 10 passes'
@@ -168,9 +168,9 @@ def with_names(dls, names)->DataLoaders:
     labels = repeated(names, labels, task_of(dls).n_out)
     return with_rows(dls, [names[k] for k in labels], labels)
 
-def named_dls(learn)->DataLoaders:
+def named_dls(learn, asked=None)->DataLoaders:
     "Return the data of `learn`, with names of classes as training rows where `choose_names` says so"
-    names,_ = choose_names(learn, 'probe')
+    names,_ = choose_names(learn, 'probe', asked)
     return with_names(learn.dls, names) if names else learn.dls
 
 # %% ../../nbs/learner/06_choose.ipynb #7be6a59e

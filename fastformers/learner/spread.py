@@ -12,12 +12,10 @@ __all__ = ['nearest_rows', 'spread']
 import logging
 import numpy as np
 from fastai.basics import Learner, patch
-from scipy.special import softmax
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import kneighbors_graph
 from ..data.block import item_labels, item_texts, tokenizer_of
-from ..inference.names import class_means
-from ..inference.output_layer import fit_near
+from ..inference.names import fit_vectors
 from ..inference.predictor import Predictor
 
 _log = logging.getLogger(__name__)
@@ -54,10 +52,9 @@ def spread_labels(self:Learner,
     predictor,rows = Predictor(self.model, tokenizer_of(self.dls), task, False, self.dls.device),self.dls.train_ds
     y = np.array([task.labels.index(o) for o in item_labels(rows)])
     x = predictor.vectors([*item_texts(rows), *predictor.as_list(texts)]).numpy()
-    there,at = np.unique(y, return_inverse=True) # classes without a row are no answer
-    w,b = fit_near(x[:len(y)], at, class_means(x[:len(y)], at, np.zeros((len(there), x.shape[1]), np.float32), x[len(y):]))
+    clf = fit_vectors(x[:len(y)], y.tolist(), texts=x[len(y):]) # classes without a row are no answer
     p = np.zeros((len(x), task.n_out))
-    p[:,there] = softmax(x@w.T+b, axis=1)
+    p[:,clf.labels] = clf.scores(x)
     p[len(y):] = np.mean([p[len(y):], *map(np.asarray, scores)], axis=0)
     p[:len(y)] = np.eye(task.n_out)[y]
     near = nearest_rows(x)

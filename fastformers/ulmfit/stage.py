@@ -40,7 +40,7 @@ from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
-from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_names, choose_prompt, choose_score, right_in_folds, with_names # and `Learner.plan`
+from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, named_dls, right_in_folds # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
@@ -339,7 +339,7 @@ def _better(second, first, rows, n):
     "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows that are not in training"
     if {*rows.part(True)[0]}<={*rows.part(False)[0]}: return second
     def worth(stage): return stage.score.mean(),-stage.metrics['loss'] # few rows are often a tie
-    few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # texts whose neighbours agree helped at all sizes
+    few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # may be luck
     best = max(first, second, key=worth) # the first where all is equal
     kept = second if few else best
     loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
@@ -410,7 +410,7 @@ def fine_tune_classifier(
         order = np.random.default_rng(seed).permutation(len(texts)) # files are often sorted
         texts = [texts[i] for i in order]
         frozen = task_learner(task_dls(rows, tok, c, seed), arch, c, **how)
-        if called := choose_names(frozen, 'probe', names)[0]: frozen.dls = with_names(frozen.dls, called)
+        frozen.dls = named_dls(frozen, names)
         if alone>.05 and not names:
             _log.warning(f"{name}: {alone:.0%} of the training rows are alone in their class, so about as many of the texts have "
                          "a class without a row: `unlabelled` is left out (names= tells all classes)")
