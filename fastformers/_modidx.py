@@ -410,6 +410,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fastformers.cli._cell': ('cli.html#_cell', 'fastformers/cli.py'),
                                  'fastformers.cli._change': ('cli.html#_change', 'fastformers/cli.py'),
                                  'fastformers.cli._check_out': ('cli.html#_check_out', 'fastformers/cli.py'),
+                                 'fastformers.cli._check_texts': ('cli.html#_check_texts', 'fastformers/cli.py'),
                                  'fastformers.cli._class_names': ('cli.html#_class_names', 'fastformers/cli.py'),
                                  'fastformers.cli._classify_by_names': ('cli.html#_classify_by_names', 'fastformers/cli.py'),
                                  'fastformers.cli._command': ('cli.html#_command', 'fastformers/cli.py'),

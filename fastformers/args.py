@@ -71,16 +71,21 @@ def _kind(p):
     if t is p.empty: t = type(d)
     return t if {int,float} & {t, *get_args(t)} else None
 
+_least = dict(seed=0, seeds=0, bs=1) # one rule for all functions with these
+
 def check_args(f):
     "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
     params = inspect.signature(f).parameters
-    if 'self' in params: f.__qualname__ = f"{params['self'].annotation.__name__}.{f.__name__}" # as `patch` names it
+    if params.get('self') and params['self'].annotation is not inspect.Parameter.empty: f.__qualname__ = f"{params['self'].annotation.__name__}.{f.__name__}" # as `patch` names it
     kinds = {k:_kind(p) for k,p in params.items()}
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
     def new(k, v):
         v,t = plain(v),kinds.get(k)
-        number = t and (isinstance(v, (str,int,float)) or t==tuple[int,...] and v is not None)
-        return convert(t, v, f'`{k}`: ') if number else v
+        number = t and (isinstance(v, (str,int,float)) or t==tuple[int,...] and v is not None or t is int and v is None)
+        if number: v = convert(t, v, f'`{k}`: ')
+        if number and k in _least and min(v if isinstance(v, tuple) else [v], default=0)<_least[k]:
+            raise ValueError(f"`{k}` {v} is out of range; expected {_least[k]} or more")
+        return v
     @wraps(f)
     def checked(*args, **kwargs):
         for k in kwargs:

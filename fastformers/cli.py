@@ -323,8 +323,14 @@ def _open(path, **how):
     from fastformers.inference.predictor import from_hf
     return from_hf(path, **how)
 
+def _check_texts(args, instead):
+    "Raise an error if a text of the command line is the name of a file"
+    def is_name(o): return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).is_file()
+    for o in filter(is_name, args.texts): raise ValueError(f"expected a text, got the name of a file, {o}; {instead}")
+
 def explain(args):
     "Weigh the words of a text, a pair, a question and its context, or a text and its candidates"
+    _check_texts(args, 'pass one of its texts')
     predictor = _open(args.model)
     from fastformers.interpret import attribution # `explain`
     if len(args.texts)>2 and not predictor.task.per_sequence:
@@ -409,6 +415,8 @@ def merge_classes(args):
 def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected texts, or --csv FILE")
+    _check_texts(args, 'pass it as --csv')
+    if args.out and not args.csv: raise ValueError("--out is written with --csv FILE; answers to texts of the command line go to the screen")
     if args.csv and args.json: raise ValueError("--json is for texts of the command line; --csv FILE has --out FILE")
     _check_out(args.out)
     if args.csv:

@@ -192,7 +192,8 @@ def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no 
     if gone := _gone.get(word(name), _gone.get(f'{what} {word(name)}')): return f'; it has gone: {gone}'
     known = {word(o):str(o) for o in names if str(o)!=str(name)}
     near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
-    near = near or get_close_matches(str(name), known.values(), 1, cutoff=.65) # with .6 intent is like text
+    lower = {o.lower():o for o in known.values()}
+    near = near or [lower[o] for o in get_close_matches(str(name).lower(), lower, 1, cutoff=.65)] # with .6 intent is like text
     return f"; did you mean {near[0]}?" if near else ''
 
 lfs_pointer = b'version https://git-lfs' # first bytes of a file that git has not fetched

@@ -54,5 +54,6 @@ if __name__=='__main__':
     failed = run(pages)
     summary = '\n'.join([*failed, f'notebooks: {len(pages)-len(failed)} passed, {len(failed)} failed'])
     print(summary)
+    (root/'.venv').mkdir(exist_ok=True)
     (root/'.venv/failed-pages').write_text(summary*bool(failed))
     sys.exit(bool(failed))

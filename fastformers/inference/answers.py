@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from fastcore.foundation import L, first
+from ..args import check_args
 from ..files import atomic_dir
 from ..hub import push
 from .shares import shares
@@ -49,6 +50,7 @@ class BasePredictor:
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
+    @check_args
     def __call__(self,
         texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
         bs:int=64, # Most texts in a batch

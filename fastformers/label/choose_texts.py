@@ -11,6 +11,7 @@ __all__ = ['cover', 'between', 'pool_of', 'labelled', 'is_audit', 'order_of', 'c
 # %% ../../nbs/label/01_choose_texts.ipynb #03852e02
 import re
 import numpy as np, pandas as pd
+from ..args import check_args
 from ..data.labels import as_frame
 from ..inference.names import fit_vectors, read_names
 from .vectors import TextVectors
@@ -46,7 +47,7 @@ def cover(
 def between(
     x, # Vectors of the texts to choose from
     done, # Vectors of the texts that are labelled
-    n, # Number of texts to choose
+    n:int, # Number of texts to choose
     scores # Probabilities of the classes `(len(x), n_classes)`
 )->list: # positions
     "Choose different texts with a small margin between their two likeliest classes"
@@ -120,9 +121,10 @@ def choose_rows(
     return res
 
 # %% ../../nbs/label/01_choose_texts.ipynb #005502d2
+@check_args
 def choose_texts(
     texts, # A list, a column or a table of texts
-    n, # Number of texts to choose
+    n:int, # Number of texts to choose
     df=None, # Table of the texts that are labelled so far
     arch='minilm', # A sentence encoder: hub id, directory or shipped name
     text_col='text', label_col='label', # Columns of `df`, and of `texts` if that is a table
