@@ -1463,6 +1463,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelSession._show': ( 'label/session.html#labelsession._show',
                                                                                              'fastformers/label/session.py'),
+                                           'fastformers.label.session.LabelSession._unlabelled': ( 'label/session.html#labelsession._unlabelled',
+                                                                                                   'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelSession.add_class': ( 'label/session.html#labelsession.add_class',
                                                                                                  'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelSession.agreement': ( 'label/session.html#labelsession.agreement',

@@ -346,6 +346,7 @@ def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypat
     args = dict(zip(got[0], got[0][1:]))
     assert args['classify']==str(start.path.with_suffix('.table.csv')) and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
     assert len(rows(args['classify']))==len(s.table())<len(s.rows())
+    assert [*rows(args['--unlabelled']).text]==[o for o in s.pool.text if o not in {r['text'] for r in s.rows()}] # duplicates once
     with pytest.raises(ValueError, match='two classes'): LabelSession(texts, ['a'], start.path.with_name('new.csv')).train()
     s = start(names=['warm','cold','a, b'])
     s.train(); assert '--labels' not in got[1] and 'not trained: a, b' in str(s)

@@ -436,6 +436,13 @@ class Training:
         return self.stage if self.process.returncode else self._out.read().decode('utf-8', 'replace').strip()
 
 @patch
+def _unlabelled(self:LabelSession): # [] if there are too few to tell a class more than its labels do
+    done = {o[self.text_col] for o in self.rows()}
+    rest = [o for o in self.pool[self.text_col].unique() if o.strip() and o not in done]
+    at = np.random.default_rng(self.seed).permutation(len(rest))[:20_000] # training reads no more
+    return [rest[i] for i in sorted(at)] if len(rest)>=100 else []
+
+@patch
 def train(self:LabelSession)->Training:
     "Train a classifier in a directory named after the file"
     df,path = self.table(),self.file.path
@@ -449,6 +456,10 @@ def train(self:LabelSession)->Training:
     if comma and bare:
         self.file.say('comma', f"a class name has a comma, so classes without a label are not trained: {', '.join(bare)}")
     more = [] if comma else ['--labels', ','.join(names)]
+    if texts := self._unlabelled():
+        file = self.file.path.with_suffix('.texts.csv')
+        write_text(file, pd.DataFrame({self.text_col:texts}).to_csv(index=False))
+        more += ['--unlabelled', file]
     self.training = Training(['classify', path, '--text-col', self.text_col, '--arch', self.arch, *more,
                               '--output', self.file.path.with_suffix(''), '--force'])
     return self.training
