@@ -138,8 +138,8 @@ def merge_classes(self:BasePredictor,
 ): # the predictor itself
     "Make one class of several: their rows of the output layer become one that is fitted"
     _check(self)
-    ats = sorted({_at(self, o) for o in names})
-    if isinstance(names, str) or len(ats)<2: raise ValueError(f"expected the names of two classes or more, got {names!r}")
+    ats = [] if isinstance(names, str) else sorted({_at(self, o) for o in names})
+    if len(ats)<2: raise ValueError(f"expected the names of two classes or more, got {names!r}")
     if str(into) not in map(str, names): _free(self, into)
     rest,kept = [i for i in range(self.task.n_out) if i not in ats],self.kept
     if not rest: raise ValueError("a classifier has two classes or more")

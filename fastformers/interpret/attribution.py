@@ -127,7 +127,9 @@ class Explanation:
         "List the words with the largest weights, for or against, as a table"
         words = self.words.sort_values('weight', key=lambda o: -o.abs(), kind='stable')
         return words[['word','weight']][:n].reset_index(drop=True)
-    def __repr__(self): return f"{self.label} ({self.score:.2f})\n{self.top().round(2).to_string(index=False)}"
+    def __repr__(self):
+        words = self.top().round(2).to_string(index=False) if len(self.words) else 'no words'
+        return f"{self.label} ({self.score:.2f})\n{words}"
     def _repr_html_(self):
         parts = [self.text] if isinstance(self.text, str) else self.text
         most,res = self.words.weight.abs().max() or 1,[]

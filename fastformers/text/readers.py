@@ -207,7 +207,8 @@ def _table(f, kind, texts, sep, chunksize, as_written):
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
-    "Raise `ValueError` unless `df` has rows and all columns in `cols`"
+    "Raise an error unless `df` is a table with rows and all columns in `cols`"
+    if not hasattr(df, 'columns'): raise TypeError(f"expected a DataFrame, got a {type(df).__name__}")
     if not len(df): raise ValueError("the data have no rows")
     for k,c in ((k,c) for k,v in cols.items() for c in L(v)):
         if (n := [*df.columns].count(c))==1: continue
