@@ -81,7 +81,7 @@ def check_args(f):
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
     def new(k, v):
         v,t = plain(v),kinds.get(k)
-        number = t and (isinstance(v, (str,int,float)) or t==tuple[int,...] and v is not None or t is int and v is None)
+        number = t and (isinstance(v, (str,int,float)) or t==tuple[int,...] and v is not None or t is int and v is None and k in _least)
         if number: v = convert(t, v, f'`{k}`: ')
         if number and k in _least and min(v if isinstance(v, tuple) else [v], default=0)<_least[k]:
             raise ValueError(f"`{k}` {v} is out of range; expected {_least[k]} or more")
