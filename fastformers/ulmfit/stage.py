@@ -269,6 +269,7 @@ def _reads_apart(c, rows, arch, tok):
     probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
     return np.corrcoef(cosine, y)[0,1]>np.corrcoef(probe, y)[0,1]
 
+# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10a3
 def task_dls(rows:Rows, tok, c:TaskConfig, seed=42)->DataLoaders:
     "Build the data of a classifier with the settings `c`, from `rows` with held-out rows"
     how = reading_args(c) | dict(pairing=c.pairing or 'together', prompt=c.prompt)
@@ -290,22 +291,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn
 
-def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
-    "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
-    start,tried = now(),stage.learner
-    def most(part=1.): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
-    try: train_again(learn, stage.plan, stage, len(tried.dls.train), most)
-    except Diverged as e:
-        _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
-        learn = tried
-    learn.model.task.temperature = tried.model.task.temperature
-    if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
-    stage.seconds += now()-start
-    if stage.price: stage.price = meter.read()
-    for o in tried.cbs: o.learn = tried # they were those of `learn` too
-    if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
-    if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if learn is not tried else None))
-
+# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10a5
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
     sets = isinstance(test, dict) and not any(isinstance(o, (list,np.ndarray)) for o in test.values())
@@ -321,6 +307,44 @@ def labelled_dl(dls, df)->DataLoader:
     dl = dls.test_dl(df, with_labels=True)
     for _ in dl.dataset.tls[-1]: pass # an unknown label is an error now, before training
     return dl
+
+# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10a8
+def _weigh(rows, c, name)->tuple: # weights of classes and why
+    "Give the task of `rows` its score and the weights of its classes"
+    task = rows.task
+    score,why = choose_score(task, rows.labels if task.one_class else (), c.score or task.score)
+    weights = choose_class_weights(task, score, why)
+    task.weigh(weights[0])
+    if score and set_score(task, score).score and why!='as asked':
+        _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}"
+                  f"{'; so classes weigh the same'*(weights[0]=='balanced')}")
+    return weights
+
+def _hold_out(rows, valid_col, pct, arch, name):
+    "Hold rows out, and return a sentence on the classes that are not tested, or ''"
+    rows.hold_out(valid_col, pct).leave_out_seen(arch)
+    if not (rows.task.score and rows.untested): return ''
+    rows.scored = rows.scored and len({n for o in rows.names for n in o})-len(rows.untested)>1
+    says = f"no held-out row has the class {named(rows.untested)}, which is not tested"
+    _log.warning(f"{name}: {says}")
+    return says
+
+# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10aa
+def _unlabelled_texts(rows, unlabelled, test, seed)->list:
+    "Read the texts of `unlabelled` that are neither labelled nor test rows, in a random order"
+    if not rows.task.one_class or rows.pair:
+        raise ValueError(f"`unlabelled` is for texts with one class, not for {rows.task} or pairs")
+    texts,_ = lm_texts(rows.df, [], unlabelled, test, rows.text_col)
+    if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
+    return [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))] # files are often sorted
+
+def _no_spreading(frozen, rows, texts, names): # why labels do not spread to `texts`, or ''
+    sizes = Counter(rows.part(False)[1]).values()
+    alone = sum(n==1 for n in sizes)/sum(sizes) # estimates the share of classes without a row (Good 1953)
+    if alone>.05 and not names:
+        return (f"{alone:.0%} of the training rows are alone in their class and about as many of the texts have a class "
+                "without a row (names= tells all classes)")
+    return '' if frozen.spread_labels(texts[:1000]) else 'near texts have different labels'
 
 def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the time that most texts take
     "Add `texts` to the training rows, with answers of `first` and of word vectors that have spread"
@@ -350,6 +374,33 @@ def _better(second, first, rows, n):
     kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
     return kept
 
+# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
+def _write_rival(stage, c, rows, tfidf, path):
+    "Write TF-IDF beside `path` if it is better than `stage`, and delete that of an earlier training"
+    beside = path.with_name(path.name+'_tfidf')
+    if is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
+    random = not stage.learner.model.loaded.loaded
+    if not rows.scored or tfidf is None or random or not worse(stage.score, tfidf, rows.task.score): return
+    best = TextBaseline.fit(*((rows.texts, rows.labels) if c.refit else rows.part(False)), rows.task)
+    _log.warning(f"{stage.name}: TF-IDF is better and is in {best.save(beside)}")
+
+def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
+    "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
+    start,tried = now(),stage.learner
+    def most(part=1.): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
+    try: train_again(learn, stage.plan, stage, len(tried.dls.train), most)
+    except Diverged as e:
+        _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
+        learn = tried
+    learn.model.task.temperature = tried.model.task.temperature
+    if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
+    stage.seconds += now()-start
+    if stage.price: stage.price = meter.read()
+    for o in tried.cbs: o.learn = tried # they were those of `learn` too
+    if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
+    if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if learn is not tried else None))
+
+# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ae
 @check_args
 @delegates(TaskConfig)
 @delegates(ModelConfig, keep=True, but=['arch'])
@@ -381,48 +432,27 @@ def fine_tune_classifier(
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
     task,text_col = rows.task.weigh(c.class_weights or rows.task.class_weights).split_levels(c.sep_level),rows.text_col
-    score,why = choose_score(task, rows.labels if task.one_class else (), c.score or task.score)
-    weights = choose_class_weights(task, score, why)
-    task.weigh(weights[0])
-    if score and set_score(task, score).score and why!='as asked':
-        _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}"
-                  f"{'; so classes weigh the same'*(weights[0]=='balanced')}")
+    weights = _weigh(rows, c, name)
     test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
     names = rows.name_classes(names)
-    rows.add_test(test).hold_out(valid_col, c.valid_pct).leave_out_seen(arch)
-    untested = f"no held-out row has the class {named(rows.untested)}, which is not tested" if task.score and rows.untested else ''
-    if untested:
-        _log.warning(f"{name}: {untested}")
-        rows.scored = rows.scored and len({n for o in rows.names for n in o})-len(rows.untested)>1
+    untested = _hold_out(rows.add_test(test), valid_col, c.valid_pct, arch, name)
     c,chosen = with_reading(c, rows, arch, tok)
     labelled,first,texts = rows,None,[]
     tfidf = linear_rival(task, rows.part(False), rows.part(True)) if task.has_linear else None
     held = dict(score=rows.df[rows.is_valid], test_score=test)
     groups = {k:o[group_col].astype(str).tolist() for k,o in held.items() if o is not None and group_col in o}
     if unlabelled is not None:
-        if not task.one_class or rows.pair:
-            raise ValueError(f"`unlabelled` is for texts with one class, not for {task} or pairs")
-        texts,_ = lm_texts(rows.df, [], unlabelled, test, text_col)
-        sizes = Counter(rows.part(False)[1]).values()
-        alone = sum(n==1 for n in sizes)/sum(sizes) # estimates the share of classes without a row (Good 1953)
-        if not texts:
-            raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
-        order = np.random.default_rng(seed).permutation(len(texts)) # files are often sorted
-        texts = [texts[i] for i in order]
+        texts = _unlabelled_texts(rows, unlabelled, test, seed)
         frozen = task_learner(task_dls(rows, tok, c, seed), arch, c, **how)
         frozen.dls = named_dls(frozen, names)
-        if alone>.05 and not names:
-            _log.warning(f"{name}: {alone:.0%} of the training rows are alone in their class, so about as many of the texts have "
-                         "a class without a row: `unlabelled` is left out (names= tells all classes)")
-        elif frozen.spread_labels(texts[:1000]):
+        if why := _no_spreading(frozen, rows, texts, names): _log.warning(f"{name}: {why}, so `unlabelled` is left out")
+        else:
             if resume: mark_checkpoints(resume.path)
             with checked(): first = fine_tune_classifier(
                 rows.frame, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
                 group_col=group_col, names=names, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
                 **kwargs | how | dict(task=task, prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3)))
-            share = min((c.minutes or 5)/5, 1)
-            rows = _answered(rows, texts, frozen, first.learner, share)
-        else: _log.warning(f"{name}: near texts have different labels, so `unlabelled` is left out")
+            rows = _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1))
         set_seed(seed)
     with checked() if unlabelled is not None else nullcontext(): # `frozen` has read the rows
         dls = task_dls(rows, tok, c, seed)
@@ -440,16 +470,11 @@ def fine_tune_classifier(
     for k in ('epochs','head_init') if first is not None else ():
         if kwargs.get(k) is None: stage.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
-    tried = labelled.scored and path is not None and tfidf is not None and learn.model.loaded.loaded # weights that are not random
-    beside = path and Path(path).with_name(Path(path).name+'_tfidf')
-    if path is not None and is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)
-    if tried and worse(stage.score, tfidf, task.score):
-        best = TextBaseline.fit(*((labelled.texts, labelled.labels) if c.refit else labelled.part(False)), task)
-        _log.warning(f"{name}: TF-IDF is better and is in {best.save(beside)}")
-    if not c.refit: return stage
-    left = ', '.join(L(cbs).filter(reports).map(_name))
-    if left: _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
-    kept = L(cbs).filter(reports, negate=True)
-    with quiet('fastformers.data'): every = all_rows(learn.dls)
-    _refit(stage, c, task_learner(every, arch, c, cbs=kept, **how), path, test_dl, meter, texts)
+    if path is not None: _write_rival(stage, c, labelled, tfidf, Path(path))
+    if c.refit:
+        if left := ', '.join(L(cbs).filter(reports).map(_name)):
+            _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
+        with quiet('fastformers.data'): every = all_rows(learn.dls)
+        last = task_learner(every, arch, c, cbs=L(cbs).filter(reports, negate=True), **how)
+        _refit(stage, c, last, path, test_dl, meter, texts)
     return stage
