@@ -1676,6 +1676,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'fastformers/learner/evaluate.py'),
                                               'fastformers.learner.evaluate.linear_scores': ( 'learner/evaluate.html#linear_scores',
                                                                                               'fastformers/learner/evaluate.py'),
+                                              'fastformers.learner.evaluate.read_scored': ( 'learner/evaluate.html#read_scored',
+                                                                                            'fastformers/learner/evaluate.py'),
                                               'fastformers.learner.evaluate.reports': ( 'learner/evaluate.html#reports',
                                                                                         'fastformers/learner/evaluate.py'),
                                               'fastformers.learner.evaluate.row_score': ( 'learner/evaluate.html#row_score',

@@ -163,6 +163,8 @@ def classify(args):
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
     print(f"\n{stage.interval()}")
+    if test is not None and stage.test_score is not None and scores is not None and not stage.learner.model.task.structured:
+        print(f"\nTest rows:\n{class_scores(_open(args.output), test, text_col, label_col).round(3).to_string(na_rep='')}")
     from fastformers.ulmfit import page # `Stage.to_html`
     typed = shlex.join(['fastformers', *map(str, args.typed), *['--force']*(not args.force)])
     if is_main_process(): write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
@@ -252,7 +254,7 @@ def label(args):
     check_file(args.output)
     d = args.data
     df = read_table(args.file, d, text_col=d.text_col)
-    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col='label')
+    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col).rename(columns={d.label_col:'label'})
     from fastformers.hub import default_arch, resolve_arch
     arch = args.arch or default_arch
     resolve_arch(arch) # an error if it is not found
@@ -376,6 +378,7 @@ def drift(args):
     from fastformers.text.encode import read_column
     table = predictor.drift([o for df in chunks for o in read_column(df, cols)])
     print(table.drop(columns=['most novel','new words']).round(3).to_string())
+    print('Where texts are like those of training, about 0.05 of them are novel.')
     top = table.iloc[0]
     print('\nMost novel:', *top['most novel'] or ['none'], sep='\n  ')
     print(f"\nNew words: {', '.join(top['new words']) or 'none'}")
@@ -539,7 +542,7 @@ def _add_choices(commands):
     p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would bring fewer points (default: 0.5)')
     p.add_argument('--arch', help='Network that chooses: hub id, directory or shipped name (default: minilm)')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
-    add_flags(p, 'data', 'text_col sep encoding')
+    add_flags(p, 'data', 'text_col label_col sep encoding')
 
 # %% ../nbs/10_cli.ipynb #ee0b03e5
 def _add_questions(commands):

@@ -4,6 +4,10 @@ from fastai.basics import Learner
 from fastformers.cli import main
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.data.block import item_labels
+from fastformers.inference.predictor import from_hf
+from fastformers.interpret.slices import label_issues
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.evaluate import class_scores
 from fastformers.text.corpora import intents
 from fastformers.data.rows import Rows
 from fastformers.learner.train import unlikely
@@ -153,3 +157,54 @@ def test_settings_are_chosen_by_training_rows(what, tiny, monkeypatch):
         plan = learn.plan()
         seen.append((plan['windows'], learn.cross_validate_probe(valid=False).tolist(), plan.settings['contrastive']))
     assert seen[0]==seen[1]
+
+# What a reader of figures would not see
+
+@pytest.fixture(scope='module')
+def tickets(tmp_path_factory):
+    "60 rows of two classes, of which one has five, a classifier of them, and its directory"
+    d = tmp_path_factory.mktemp('tickets')
+    df = pd.DataFrame({'text':[f'good film {i}' for i in range(55)]+[f'bad book {i}' for i in range(5)], 'label':['good']*55+['bad']*5})
+    stage = fine_tune_classifier(df, tiny_arch('bert'), d/'c', tok=tiny_tok(), epochs=1, bs=8)
+    return df, stage, d/'c'
+
+def test_labels_are_not_doubted_by_a_network_that_was_trained_on_them_without_a_word(tickets, caplog):
+    df,stage,path = tickets
+    for o in (stage.learner, from_hf(path)): label_issues(o, df)
+    assert caplog.text.count('so its vectors agree with wrong labels too')==2
+    caplog.clear()
+    label_issues(classifier_learner(stage.learner.dls, tiny_arch('bert')), df); label_issues(None, df)
+    assert 'already trained' not in caplog.text
+
+def test_most_rows_of_a_rare_class_are_not_called_wrong_without_a_word(caplog):
+    df = pd.DataFrame({'text':[f'{o} film {i}' for o in ('good','bad') for i in range(30)]+['good film a','bad film b','good film c'], 'label':['good']*30+['bad']*30+['rare']*3})
+    assert {'rare'}<={*label_issues(None, df).label} and 'most rows of rare are listed' in caplog.text
+
+def test_a_saved_classifier_has_scores_by_class(tickets):
+    df,stage,path = tickets
+    by = class_scores(from_hf(path), df)
+    assert by.loc['good','support']==55 and by.loc['bad','support']==5 and len(by)==3
+    with pytest.raises(ValueError, match='no label'): class_scores(from_hf(path), df.assign(label='odd'))
+
+def test_answers_to_blank_texts_are_said_to_mean_nothing(tickets, caplog):
+    p = from_hf(tickets[2])
+    assert len(p(['good film', ' ', '']))==3 and '2 of 3 texts are blank, and their answers mean nothing' in caplog.text
+    caplog.clear()
+    p.predict_frame(pd.DataFrame({'text':['a', '']})); assert '1 of 2 texts are blank' in caplog.text
+    caplog.clear()
+    p('good film'); [*p(iter(['']))]; assert 'blank' not in caplog.text
+
+def test_rows_without_a_label_are_the_texts_without_labels_of_the_same_file(tickets, tmp_path):
+    df = tickets[0]
+    df.assign(label=df.label.where(df.index%2==0, '')).to_csv(tmp_path/'t.csv', index=False)
+    rows,more,*_ = read_data(Recipe().replace(data=dict(source=str(tmp_path/'t.csv'), unlabelled=str(tmp_path/'t.csv'))))
+    assert len(rows)==30 and rows.label.ne('').all() and len(more)==60
+
+def test_a_column_of_held_out_rows_that_marks_none_is_named(tickets):
+    df = tickets[0]
+    with pytest.raises(ValueError, match="by the column 'audit', and both parts need rows; drop the column"):
+        fine_tune_classifier(df.assign(audit=False), tiny_arch('bert'), tok=tiny_tok())
+
+def test_few_held_out_rows_stand_beside_five_folds(tiny):
+    stage = fine_tune_classifier(few(40, 'two'), tiny, **quick)
+    assert len(stage.score)<20 and f'a probe of all rows has an accuracy of {stage.cross_validated:.2f} in five folds' in stage.interval()

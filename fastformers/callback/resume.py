@@ -314,5 +314,5 @@ class Resume(Callback):
             else:
                 if diff := differences(state['settings'], self._settings):
                     raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                                     "choose another `path`, or delete that directory to train anew")
+                                     "repeat what was asked for then, choose another `path`, or delete that directory to train anew")
                 return state,tensors

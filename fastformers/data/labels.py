@@ -126,8 +126,9 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row
         v = _flags(df, valid_col)
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
-        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; "
-            "see `valid_col` and `valid_pct`")
+        by = f" by the column {valid_col!r}"*(valid_col is not None)
+        what = 'drop the column, and others are held out at random' if valid_col=='audit' else 'see `valid_col` and `valid_pct`'
+        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation{by}, and both parts need rows; {what}")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()
 
 def _flags(df, c):
@@ -257,7 +258,7 @@ def read_labels(df, label_col, task):
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "
-                f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`")
+                f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`, to a command the same file once more")
     return task.read(df, label_col)
 
 # %% ../../nbs/data/00_labels.ipynb #b11c89eb

@@ -8,7 +8,7 @@ A predictor takes a text, a list, a column or an iterator, and returns a dict of
 __all__ = ['as_texts', 'answer_rows', 'BasePredictor']
 
 # %% ../../nbs/inference/01_answers.ipynb #8b912712
-import math
+import logging, math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,8 @@ from ..files import atomic_dir
 from ..hub import push
 from .shares import shares
 from .stage_json import write_keys, write_stage
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/inference/01_answers.ipynb #1db56f59
 def as_texts(texts):
@@ -67,14 +69,20 @@ class BasePredictor:
         if unknown is not None: self._check_unknown(unknown, top_k)
         if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
             raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
+        blank = 0
         def answers(part):
+            nonlocal blank
+            blank += sum(not ''.join(map(str, [o] if isinstance(o, str) else o)).strip() for o in part)
             if unknown is None: return self.task.answers(self.scores(part, bs), part, top_k, threshold)
             scores,new = self.scores_and_novelty(part, bs)
             def known(o, v): return o | {'label':o['label'] if v<1-unknown else None, 'nearest':o['label'], 'novelty':float(v)}
             return [*map(known, self.task.answers(scores, part, threshold=threshold), new)]
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
-        return res if isinstance(texts, Iterator) else list(res)
+        if isinstance(texts, Iterator): return res
+        res = list(res)
+        if blank: _log.warning(f"{blank:,} of {len(res):,} texts are blank, and their answers mean nothing")
+        return res
 
     def parts(self, texts):
         "Return an iterator over lists of at most `chunk` inputs"

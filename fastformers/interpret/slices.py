@@ -10,7 +10,7 @@ __all__ = ['patterns', 'by_value', 'by_label', 'by_word', 'unknown_share', 'agai
            'fixed_broken', 'label_issues', 'conflicting_duplicates']
 
 # %% ../../nbs/interpret/05_slices.ipynb #87258dc2
-import re, warnings
+import logging, re, warnings
 from collections import Counter
 import numpy as np, pandas as pd
 from fastcore.foundation import L
@@ -18,7 +18,7 @@ from scipy.stats import false_discovery_control, hypergeom, ttest_ind
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from ..data.labels import as_frame, find_task, read_labels
+from ..data.labels import as_frame, find_task, named, read_labels, row_keys
 from ..inference.baseline import as_targets
 from .attribution import whole_texts, word_pattern
 from ..stats import mcnemar, wilson
@@ -26,6 +26,8 @@ from ..learner.core import as_predictor
 from ..learner.evaluate import score_rows
 from ..text.encode import read_column
 from ..text.readers import check_columns
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/interpret/05_slices.ipynb #4814c32d
 patterns = {'blank':r'\A\s*\Z', 'has digits':r'\d', 'has capitals':r'[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]',
@@ -149,13 +151,21 @@ def label_issues(
     names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])
     if k<2: raise ValueError(f"expected two labels or more with two rows each, got {Counter(labels)}"[:300])
+    trained = not hasattr(predictor, 'lineage') or predictor.lineage.history # a new learner is not
     predictor = as_predictor(predictor)
+    if trained and (old := np.isin(row_keys(df, text_col), getattr(predictor, 'trained_on', ())).sum()):
+        _log.warning(f"already trained on {old:,} of the {len(df):,} rows, so its vectors agree with wrong labels too; "
+                     "pass a network that has not seen them, such as from_hf('minilm')")
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # of classes with fewer rows than folds
         parts = StratifiedKFold(k, shuffle=True, random_state=42)
         p = cross_val_predict(LogisticRegression(C=C, max_iter=1000), x, y, cv=parts, method='predict_proba')
     at,rows = p.argmax(1),np.arange(len(y))
+    n,found = (np.bincount(o, minlength=len(names)) for o in (y, y[at!=y]))
+    if rare := [k for k,a,b in zip(names, n, found) if a<10 and b>a/2]:
+        _log.warning(f"most rows of {named(rare)} are listed, since fewer than ten rows do not tell what a class is; "
+                     "read rows before you drop or change them")
     res = dict(text=texts, label=labels, other=names[at], score=p[rows,at], given=p[rows,y])
     return pd.DataFrame(res, df.index)[at!=y].sort_values('score', ascending=False, kind='stable')
 

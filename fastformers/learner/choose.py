@@ -245,7 +245,7 @@ def plan(self:Learner,
     windows_of = tok.max_len if any(isinstance(o, SampleWindow) for o in self.cbs) else None
     res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, is_lm, windows_of, epochs)
     rate,why = choose_lr(model, lr)
-    if lr is None and (is_lm or self.lineage.lr is not None): rate,why = self.lr,'the rate of the learner'
+    if lr is None and (is_lm or self.lineage.rate is not None): rate,why = self.lr,'the rate of the learner'
     res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16), anneal=given(anneal, 'linear_warmup'),
                 discr=given(discr, 1.11), calibrate=given(calibrate, False), refit=given(refit), seed=given(seed, 42))
     return Plan(res)

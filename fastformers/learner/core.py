@@ -70,7 +70,7 @@ class Lineage(Callback):
     """Record the origin of the weights and each fit: `parent`, the name of the arch, `stage`, its `stage.json`, `seen`, its
     `read_keys`, and `history`"""
     made = None # The function that made the learner, with its arguments but for data and callbacks
-    lr = None # The rate that was asked for
+    rate = None # What was asked for as `lr`
     def __init__(self, arch, revision='main', loaded=True):
         self.history,self.pending = [],None
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
@@ -333,7 +333,7 @@ def classifier_learner(
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
     train_own_rows(learn)
     learn.dls = _new_rows(dls, learn.lineage.seen)
-    learn.lineage.lr = lr
+    learn.lineage.rate = lr
     learn.lineage.made = _maker(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
                                 loss_func=asked, class_weights=class_weights, head_init=head_init, lr=lr,
                                 hidden_states=hidden_states, **kwargs)
@@ -467,7 +467,7 @@ def load_encoder(self:Learner, path)->Learner:
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
-    self.lineage.made,self.lineage.lr = partial(_loaded, old.make, path),old.lr
+    self.lineage.made,self.lineage.rate = partial(_loaded, old.make, path),old.rate
     return self
 
 def _loaded(make, path, dls, **kwargs): return make(dls, **kwargs).load_encoder(path)

@@ -53,6 +53,8 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdi
     if trained and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     steps = len(loss)*(1+res.contrasted)
     if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
+    if len(faults)==1 and less>.01 and learn.model.task.one_class:
+        faults.append('read the rows that `label_issues` doubts')
     beside = ', '.join(f'{k} {sign*v:.2f}' for k,v in rivals.items())
     if res.cross_validated: beside += f", probe in five folds of all rows {res.cross_validated:.2f}"
     if faults: _log.warning(f"{title}: {'; '.join(faults)} ({beside} on the same {n} rows)")
