@@ -186,10 +186,14 @@ _gone = {'halvings':'a training that diverges stops, try a lower `lr`',
          'entries search':'the rules for rate and steps are no worse, use `all layers`',
          'argument start':'write `head_init`', '[classifier] start':'write `head_init`'}
 
+# arguments of fastai -> what to do instead
+_instead = dict(label_delim="leave it out: several labels of a text are read from 'a;b' or a list", y_block="pass task='regression' or task='multi'")
+
 def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"
     def word(o): return str(o).strip('-').replace('-','_')
     if gone := _gone.get(word(name), _gone.get(f'{what} {word(name)}')): return f'; it has gone: {gone}'
+    if what=='argument' and name in _instead: return f'; {_instead[name]}'
     known = {word(o):str(o) for o in names if str(o)!=str(name)}
     near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
     lower = {o.lower():o for o in known.values()}

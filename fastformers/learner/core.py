@@ -465,6 +465,8 @@ def load_encoder(self:Learner, path)->Learner:
         ours.load_state_dict({k:b[k] for k in b if k in a and k not in of.loaded.new}, strict=False)
         to.loaded = of.loaded
     if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
+    if obj is None and self.lineage.history:
+        _log.warning(f"the output layer was trained with other weights than those of {path}; train it again")
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
     self.lineage.made,self.lineage.rate = partial(_loaded, old.make, path),old.rate

@@ -70,6 +70,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
         raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
+    except pd.errors.EmptyDataError as e: raise ValueError(f"{path} is empty") from e
     except pd.errors.ParserError as e:
         raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
     except (ValueError,EOFError,zlib.error,gzip.BadGzipFile) as e: raise ValueError(f"{path}: {str(e).strip()}") from e
