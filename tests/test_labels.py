@@ -4,7 +4,7 @@ import numpy as np, pandas as pd, pytest, torch
 from fastformers import cli
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls
-from fastformers.data.labels import as_frame, warn_typos
+from fastformers.data.labels import as_frame, find_task, read_labels, warn_typos
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.evaluate import score_rows
@@ -251,3 +251,10 @@ def test_names_of_two_levels_give_answers_at_both(tmp_path):
     assert all(a['label'].startswith(a['upper']) for o in p(df.text[:5], top_k=3) for a in o)
     for how,words in ((dict(sep_level='/'), "'/' is in no name of a class, such as 'neg > long'"), (dict(sep_level='>', task='multi'), 'one class a text')):
         with pytest.raises(ValueError, match=words): fine_tune_classifier(df.assign(label=df.label.map(lambda o: [o])) if 'task' in how else df, tiny_arch('bert'), tok=tiny_tok('bert'), epochs=1, **how)
+
+def test_blanks_around_a_label_are_no_part_of_it():
+    df = pd.DataFrame({'text':[f'text {i}' for i in range(40)], 'label':['warm ','warm','cold','\u00a0cold']*10})
+    task = find_task(df)
+    assert task.labels==['cold','warm'] and read_labels(df, 'label', task)[:4]==['warm','warm','cold','cold']
+    several = find_task(df.assign(label=df.label+';x'))
+    assert several.name=='multi' and sorted({n for o in read_labels(df.assign(label=df.label+';x'), 'label', several) for n in o})==['cold','warm','x']

@@ -30,9 +30,9 @@ tasks = Registry('task', 'fastformers.tasks') # name -> class
 def is_list(o): "Check whether `o` is a list of columns"; return isinstance(o, (list,tuple,L))
 def listed(o): "Return one or several columns as a list"; return list(o) if is_list(o) else [o]
 
-def as_text(o): # 1, 1.0 and '1' are one label
-    "Write a label as text, a whole number without decimals"
-    return re.sub(r'^(-?\d+)\.0+$', r'\1', str(o))
+def as_text(o): # 1, 1.0, '1' and '1 ' are one label
+    "Write a label as text, a whole number without decimals, no blanks around it"
+    return re.sub(r'^(-?\d+)\.0+$', r'\1', str(o).strip())
 
 def _fastai():
     "Import fastai at the first call and return the module of its names"
@@ -119,9 +119,10 @@ class Task:
         "Return the label of the task that is written like `o`, such as 0 for '0', or `o` if there is none"
         return o if not self.labels or o in self.labels else {as_text(l):l for l in self.labels}.get(as_text(o), o)
     def name_labels(self, values): # returns a remark for the log, or None
-        "Set `labels` where the `values` of a column do not name them: some are numbers and some are text"
+        "Set `labels` where the `values` of a column do not name them: some are numbers and some are text, or have blanks around them"
         names = {n for v in values for n in self.names(self.read_row({0:v}, 0)) if n is not None and n==n}
-        if len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
+        padded = any(isinstance(n, str) and n!=n.strip()!='' for n in names)
+        if padded or len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
 
     def weigh(self, class_weights): # 'balanced', {name: weight}, such a text: 'spam: 10, ham: 1', 'equal', or None: not asked for
         "Set the weights of the classes in the loss"
