@@ -242,7 +242,8 @@ def test_names_are_rows_where_they_are_words(rows, caplog):
     many = pd.concat([o[:20] for _,o in rows.groupby('label')]).assign(is_valid=lambda o: np.arange(len(o))%4==0)
     assert choose_names(learner(many), 'probe')==(None, 'each class has ten rows')
 
-def test_both_doors_read_names(rows):
+def test_both_doors_read_names(rows, caplog):
+    caplog.set_level('INFO')
     few = pd.concat([o[:6] for _,o in rows.groupby('label')]).reset_index(drop=True)
     few['is_valid'] = few.index%3==2
     how = dict(epochs=1, seed=3)
@@ -250,6 +251,7 @@ def test_both_doors_read_names(rows):
     learn = classifier_learner(classifier_dls(few, 'minilm'), 'minilm')
     learn.fit_plan(learn.plan(**how))
     assert len(stage.plan['names'])==4 and len(learn.dls.train_ds)==len(few[~few.is_valid])+4
+    assert caplog.text.count('names of 4 classes are 4 training rows more')==2
     a,b = (o.get_preds()[0] for o in (stage.learner, learn))
     torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
     first = classifier_learner(classifier_dls(few, 'minilm', bs=16), 'minilm', precision='fp32')

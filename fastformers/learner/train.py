@@ -191,7 +191,10 @@ def train(
 )->Training:
     "Train `learn` by `plan`, evaluate it before and after, and keep the probe where training is worse"
     learn.remove_cbs(ProbeFirst)
-    if plan['names']: learn.dls = with_names(learn.dls, plan['names'])
+    if plan['names']:
+        n,learn.dls = len(learn.dls.train_ds),with_names(learn.dls, plan['names'])
+        if more := len(learn.dls.train_ds)-n:
+            _log.info(f"{title}: names of {len(plan['names'])} classes are {more} training rows more")
     if learn.model.task: train_own_rows(learn) # the data may be others
     is_lm,meter,took = objective_of(learn.dls) is not None,meter or Meter(),0.
     probe = plan['head_init']!='random'
