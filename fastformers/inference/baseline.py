@@ -62,8 +62,6 @@ def fit_linear(
     return _fit_labels(x, y, C, weights) if task.multi_label else _fit_classes(x, y, task.n_out, C, weights)
 
 # %% ../../nbs/inference/02_baseline.ipynb #1e870b83
-_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5))) # and names of files
-
 def as_targets(task, labels):
     "Convert `labels` to an array: numbers of classes or candidates, 0 and 1 for each class, numbers, or a row of tags with -100 behind"
     if task.per_sequence: return np.array(labels)
@@ -81,6 +79,9 @@ def _prior(task, y):
     n = y.sum(0) if task.multi_label else np.bincount(y, minlength=task.n_out)
     share = (n+.5)/(len(y)+1)
     return np.log(share/(1-share) if task.multi_label else share)
+
+# %% ../../nbs/inference/02_baseline.ipynb #7c1e20a3
+_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5))) # and names of files
 
 def _vectorizer(kind, **kwargs):
     "Make a TF-IDF vectorizer of words and pairs of words, or of parts of words"
@@ -119,6 +120,7 @@ def _fit_with_vectors(counts, texts, unlabelled, y, task, C)->tuple: # vectorize
     res[:,words] += weight[:,len(own):]@vecs.T/scale
     return counts, res, bias
 
+# %% ../../nbs/inference/02_baseline.ipynb #7c1e20a5
 class TextBaseline(BasePredictor):
     "Predict labels of texts from their words, pairs of words and parts of words, with a linear model"
     def __init__(self,

@@ -178,6 +178,7 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
     if not dl.max_tokens: _read_at_once(learn, n, plan)
     return res
 
+# %% ../../nbs/learner/08_train.ipynb #7c1e20c2
 def _few(learn): # of a class
     task = learn.model.task
     return not len(learn.lineage.seen) and task.one_class and len(learn.dls.train_ds)<=max(200, 10*task.n_out)
@@ -199,8 +200,7 @@ def train(
     is_lm,meter,took = objective_of(learn.dls) is not None,meter or Meter(),0.
     probe = plan['head_init']!='random'
     res = Training(score_name=row_score(learn)[0], lr=plan['lr'], contrasted=plan['contrastive'])
-    if probe:
-        learn.fit_probe()
+    if probe: learn.fit_probe()
     if is_lm or probe:
         start = now()
         res.before,res.score_before,_ = evaluate(learn)

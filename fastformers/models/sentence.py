@@ -36,6 +36,7 @@ class JoinedPool(nn.Module):
     def pool(self, h, mask): return torch.cat([f(h, mask) for f in self.kinds], 1)
     def forward(self, h, mask): return self.layers(self.pool(h, mask))
 
+# %% ../../nbs/models/06_sentence.ipynb #7c1e20b3
 class SentencePool:
     "Pool hidden states to one vector for each text, as the sentence encoder in `where` does (Reimers and Gurevych 2019)"
     def __init__(self,
@@ -109,6 +110,7 @@ class SentencePool:
             (file := Path(path)/name).parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
 
+# %% ../../nbs/models/06_sentence.ipynb #7c1e20b5
 @heads.add
 class VectorHead(LinearHead):
     "Classify the vector of a sentence encoder, scaled to length 1, with one linear layer"
