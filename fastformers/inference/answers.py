@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from fastcore.basics import patch
 from fastcore.foundation import L, first
 from ..args import check_args
 from ..files import atomic_dir
@@ -42,6 +43,7 @@ def answer_rows(answers)->list: # a dict for each text
         return {f'{k}_{i}' if i>1 else k:v for i,a in enumerate(L(o), 1) for k,v in a.items()}
     return [*map(row, answers)]
 
+# %% ../../nbs/inference/01_answers.ipynb #5d20c0a2
 class BasePredictor:
     "Convert texts to answers, with `task`, `pairs` and `scores` of a subclass"
     chunk = 4096 # number of texts that are sorted and held in memory at a time
@@ -91,44 +93,6 @@ class BasePredictor:
 
     shares = shares
 
-    def _check_unknown(self, unknown, top_k):
-        "Raise unless the share of false alarms `unknown` can be kept"
-        if not (self.task.one_class and top_k==1):
-            raise ValueError(f"`unknown` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
-        if not 0<unknown<1: raise ValueError(f"`unknown` is a share of false alarms such as .05, got {unknown}")
-        if self.kept is not None and (n := len(self.kept.distances))<1/unknown-1:
-            raise ValueError(f"unknown={unknown:g} needs {math.ceil(1/unknown-1)} texts that were new to the network, this classifier has "
-                             f"{n}: train it with more held-out rows or with unlabelled texts, or pass a larger share")
-
-    def scores_and_novelty(self, texts, bs=64)->tuple: # scores `(n, n_out)`, novelty `(n,)`
-        "Compute `scores` and `novelty` of `texts` in one pass"
-        raise ValueError(f"novelty is for a network that puts single texts into classes; this is a {type(self).__name__}")
-
-    def novelty(self,
-        texts, # A text or a list of texts
-        bs:int=64 # Most texts in a batch
-    ): # array `(n,)`: for each text the share of known texts that are nearer to those of training
-        "Compute how unlike each of the `texts` is to those that the classifier knows"
-        return self.scores_and_novelty(self.as_list(texts), bs)[1]
-
-    def predict_frame(self, df,
-        text_col='text', # Column of the texts, or a list of the columns of an input's parts
-        **kwargs # As in a call
-    ): # `df` and new columns, all with the prefix predicted_ if `df` has one of their names
-        "Predict labels and scores of the rows of the DataFrame `df`"
-        import pandas as pd # not needed for texts
-        from fastformers.text.readers import check_columns
-        if hasattr(df, 'to_pandas'): df = df.to_pandas()
-        if len(df): check_columns(df, text_col=text_col)
-        cols = [df[c] for c in L(text_col)]
-        texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
-        rows = answer_rows(self(texts, **kwargs))
-        new = pd.DataFrame(rows, df.index, columns=None if rows else ['label','score'])
-        if {*new} & {*df}: new = new.add_prefix('predicted_')
-        if (old := [*new.columns.intersection(df.columns)]):
-            raise ValueError(f"the columns {', '.join(old)} exist; drop them, or rename them")
-        return pd.concat([df, new], axis=1)
-
     def as_list(self, texts):
         "Convert `texts` to a list of inputs of the task"
         fields = self.task.fields
@@ -137,22 +101,70 @@ class BasePredictor:
         texts = (tuple(map(o.get, fields)) if fields and isinstance(o, Mapping) else o for o in texts)
         return [self.task.check_input(o, self.pairs) for o in texts]
 
-    def write(self, path):
-        "Write the files of `path` that `from_hf` opens"
-        raise TypeError(f"{type(self).__name__} has no method `write`, so it cannot be saved")
+# %% ../../nbs/inference/01_answers.ipynb #5d20c0a4
+@patch
+def _check_unknown(self:BasePredictor, unknown, top_k):
+    "Raise unless the share of false alarms `unknown` can be kept"
+    if not (self.task.one_class and top_k==1):
+        raise ValueError(f"`unknown` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
+    if not 0<unknown<1: raise ValueError(f"`unknown` is a share of false alarms such as .05, got {unknown}")
+    if self.kept is not None and (n := len(self.kept.distances))<1/unknown-1:
+        raise ValueError(f"unknown={unknown:g} needs {math.ceil(1/unknown-1)} texts that were new to the network, this classifier has "
+                         f"{n}: train it with more held-out rows or with unlabelled texts, or pass a larger share")
 
-    def save(self, path, **facts)->Path: # the directory; `facts` are for its `stage.json`
-        "Write the directory `path` for `from_hf`"
-        with atomic_dir(path) as tmp:
-            self.write(tmp)
-            write_keys(tmp, self.trained_on)
-            own = dict(changes=self.changes, parent=self.stage) if self.changes else self.stage or {}
-            write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | own | facts)
-        return Path(path)
+@patch
+def scores_and_novelty(self:BasePredictor, texts, bs=64)->tuple: # scores `(n, n_out)`, novelty `(n,)`
+    "Compute `scores` and `novelty` of `texts` in one pass"
+    raise ValueError(f"novelty is for a network that puts single texts into classes; this is a {type(self).__name__}")
 
-    def push_to_hub(self,
-        repo_id, # Such as 'name/model'; you are logged in by `hf auth login`
-        private=None # Only for you? None: as your account says
-    )->str: # address of the repository
-        "Upload the predictor to the model hub, where `from_hf(repo_id)` opens it"
-        with TemporaryDirectory() as d: return push(self.save(Path(d)/'model'), repo_id, private)
+@patch
+def novelty(self:BasePredictor,
+    texts, # A text or a list of texts
+    bs:int=64 # Most texts in a batch
+): # array `(n,)`: for each text the share of known texts that are nearer to those of training
+    "Compute how unlike each of the `texts` is to those that the classifier knows"
+    return self.scores_and_novelty(self.as_list(texts), bs)[1]
+
+# %% ../../nbs/inference/01_answers.ipynb #5d20c0a6
+@patch
+def predict_frame(self:BasePredictor, df,
+    text_col='text', # Column of the texts, or a list of the columns of an input's parts
+    **kwargs # As in a call
+): # `df` and new columns, all with the prefix predicted_ if `df` has one of their names
+    "Predict labels and scores of the rows of the DataFrame `df`"
+    import pandas as pd # not needed for texts
+    from fastformers.text.readers import check_columns
+    if hasattr(df, 'to_pandas'): df = df.to_pandas()
+    if len(df): check_columns(df, text_col=text_col)
+    cols = [df[c] for c in L(text_col)]
+    texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
+    rows = answer_rows(self(texts, **kwargs))
+    new = pd.DataFrame(rows, df.index, columns=None if rows else ['label','score'])
+    if {*new} & {*df}: new = new.add_prefix('predicted_')
+    if (old := [*new.columns.intersection(df.columns)]):
+        raise ValueError(f"the columns {', '.join(old)} exist; drop them, or rename them")
+    return pd.concat([df, new], axis=1)
+
+# %% ../../nbs/inference/01_answers.ipynb #5d20c0a8
+@patch
+def write(self:BasePredictor, path):
+    "Write the files of `path` that `from_hf` opens"
+    raise TypeError(f"{type(self).__name__} has no method `write`, so it cannot be saved")
+
+@patch
+def save(self:BasePredictor, path, **facts)->Path: # the directory; `facts` are for its `stage.json`
+    "Write the directory `path` for `from_hf`"
+    with atomic_dir(path) as tmp:
+        self.write(tmp)
+        write_keys(tmp, self.trained_on)
+        own = dict(changes=self.changes, parent=self.stage) if self.changes else self.stage or {}
+        write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | own | facts)
+    return Path(path)
+
+@patch
+def push_to_hub(self:BasePredictor,
+    repo_id, # Such as 'name/model'; you are logged in by `hf auth login`
+    private=None # Only for you? None: as your account says
+)->str: # address of the repository
+    "Upload the predictor to the model hub, where `from_hf(repo_id)` opens it"
+    with TemporaryDirectory() as d: return push(self.save(Path(d)/'model'), repo_id, private)
