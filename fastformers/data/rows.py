@@ -11,6 +11,7 @@ __all__ = ['Rows']
 from copy import copy
 from functools import cached_property
 import numpy as np
+from fastcore.basics import patch
 from .labels import as_frame, divide, find_task, named, read_labels, row_keys, say_trained_on
 from .labels import trained_keys, warn_leak, warn_typos, warn_untrained
 from ..inference.names import read_names
@@ -63,63 +64,72 @@ class Rows:
         new.unlabelled,new.work,new.plan = self.unlabelled,self.work,self.plan
         return new
 
-    def hold_out(self, valid_col=None, pct=.2):
-        "Hold out rows by `valid_col`, default 'is_valid' or 'audit' if there is one, or the share `pct` of them (see `hold_out`)"
-        group = self.group_col or self.task.group_col(self.text_col)
-        at = self.groups if group==self.group_col else row_keys(self.df, group)
-        self.is_valid = np.isin(np.arange(len(self)), divide(self.df, at, self.names, valid_col, pct)[1])
-        return self
+# %% ../../nbs/data/00_rows.ipynb #8a2e30a3
+@patch
+def hold_out(self:Rows, valid_col=None, pct=.2):
+    "Hold out rows by `valid_col`, default 'is_valid' or 'audit' if there is one, or the share `pct` of them (see `hold_out`)"
+    group = self.group_col or self.task.group_col(self.text_col)
+    at = self.groups if group==self.group_col else row_keys(self.df, group)
+    self.is_valid = np.isin(np.arange(len(self)), divide(self.df, at, self.names, valid_col, pct)[1])
+    return self
 
-    @property
-    def splits(self):
-        "Return the row numbers of training and of held-out rows"
-        return [np.flatnonzero(self.is_valid==o).tolist() for o in (False,True)]
-    @property
-    def frame(self): "Return the table with a column `is_valid`"; return self.df.drop(columns='audit', errors='ignore').assign(is_valid=self.is_valid)
-    def part(self, valid):
-        "Return texts and labels of the training rows, or of the held-out rows if `valid`"
-        at = self.splits[valid]
-        return [self.texts[i] for i in at], [self.labels[i] for i in at]
+@patch(as_prop=True)
+def splits(self:Rows):
+    "Return the row numbers of training and of held-out rows"
+    return [np.flatnonzero(self.is_valid==o).tolist() for o in (False,True)]
 
-    @property
-    def untested(self):
-        "List the classes without a held-out row"
-        return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]}, key=str)
+@patch(as_prop=True)
+def frame(self:Rows): "Return the table with a column `is_valid`"; return self.df.drop(columns='audit', errors='ignore').assign(is_valid=self.is_valid)
 
-    def leave_out_seen(self, archs):
-        "Let held-out rows that a checkpoint in `archs` was trained on train again, but for one if that were all"
-        held = np.flatnonzero(self.is_valid)
-        new = held[~say_trained_on(np.isin(self.keys[held], trained_keys(archs)))]
-        self.is_valid,self.scored = np.isin(np.arange(len(self)), new if len(new) else held[:1]),len(new)>0
-        return self
+@patch
+def part(self:Rows, valid):
+    "Return texts and labels of the training rows, or of the held-out rows if `valid`"
+    at = self.splits[valid]
+    return [self.texts[i] for i in at], [self.labels[i] for i in at]
 
-    def name_classes(self, names): # {label: text}, or what was given where nothing is named
-        "Read what classes are called, and add those of `names` that these rows lack"
-        if names is None or not len(names): return names
-        task = self.task
-        if not task.one_class or task.structured: raise ValueError(f"`names` are for one class a text, not for {task}")
-        known = task.labels or sorted({n for o in self.names for n in o}, key=_order)
-        names = read_names(names, known)
-        if new := {*names}-{*known}: task.labels = sorted({*known}|new, key=_order)
-        return names
+@patch(as_prop=True)
+def untested(self:Rows):
+    "List the classes without a held-out row"
+    return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]}, key=str)
 
-    def add_test(self, df):
-        "Add the classes of the test rows `df` that these rows lack, and warn of texts in both"
-        if df is None: return self
-        task = self.task
-        check_columns(df, text_col=self.text_col, label_col=self.label_col)
-        texts = [*self.texts, *task.texts(df, self.text_col)]
-        warn_leak(texts, (range(len(self)), range(len(self), len(texts))), held='test')
-        if not task.classes or self.given: return self
-        here,like = [{*o} for o in self.names],copy(task)
-        known = set().union(*here)
-        like.labels = task.labels or [*known] # '0' is the 0 of training
-        asked = [{*task.names(o)} for o in read_labels(df, self.label_col, like)]
-        found = set().union(*asked)
-        odd = found-known
-        if odd and not task.per_token: warn_typos([n for o in here+asked for n in o], len(here+asked))
-        if found and not known&found:
-            raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them alike in both")
-        warn_untrained(task, known, asked, 'test')
-        if not odd<={*task.labels}: task.labels = sorted(known|odd, key=_order)
-        return self
+@patch
+def leave_out_seen(self:Rows, archs):
+    "Let held-out rows that a checkpoint in `archs` was trained on train again, but for one if that were all"
+    held = np.flatnonzero(self.is_valid)
+    new = held[~say_trained_on(np.isin(self.keys[held], trained_keys(archs)))]
+    self.is_valid,self.scored = np.isin(np.arange(len(self)), new if len(new) else held[:1]),len(new)>0
+    return self
+
+# %% ../../nbs/data/00_rows.ipynb #8a2e30a5
+@patch
+def name_classes(self:Rows, names): # {label: text}, or what was given where nothing is named
+    "Read what classes are called, and add those of `names` that these rows lack"
+    if names is None or not len(names): return names
+    task = self.task
+    if not task.one_class or task.structured: raise ValueError(f"`names` are for one class a text, not for {task}")
+    known = task.labels or sorted({n for o in self.names for n in o}, key=_order)
+    names = read_names(names, known)
+    if new := {*names}-{*known}: task.labels = sorted({*known}|new, key=_order)
+    return names
+
+@patch
+def add_test(self:Rows, df):
+    "Add the classes of the test rows `df` that these rows lack, and warn of texts in both"
+    if df is None: return self
+    task = self.task
+    check_columns(df, text_col=self.text_col, label_col=self.label_col)
+    texts = [*self.texts, *task.texts(df, self.text_col)]
+    warn_leak(texts, (range(len(self)), range(len(self), len(texts))), held='test')
+    if not task.classes or self.given: return self
+    here,like = [{*o} for o in self.names],copy(task)
+    known = set().union(*here)
+    like.labels = task.labels or [*known] # '0' is the 0 of training
+    asked = [{*task.names(o)} for o in read_labels(df, self.label_col, like)]
+    found = set().union(*asked)
+    odd = found-known
+    if odd and not task.per_token: warn_typos([n for o in here+asked for n in o], len(here+asked))
+    if found and not known&found:
+        raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them alike in both")
+    warn_untrained(task, known, asked, 'test')
+    if not odd<={*task.labels}: task.labels = sorted(known|odd, key=_order)
+    return self
