@@ -65,7 +65,7 @@ def show_results(x:TensorTokens, y, samples, outs, ctxs=None, max_n=9, trunc_at=
 
 @dispatch
 def plot_top_losses(x:TensorTokens, y, samples, outs, raws, losses, trunc_at=300, **kwargs):
-    "Show the texts with the highest loss, and the probability of a single predicted class, as a table"
+    "Show the texts with the highest loss as a table, with the probability of the predicted class if each text has one class"
     one = isinstance(y, TensorCategory) and not isinstance(y, TensorMultiCategory)
     probs = [('probability',[float(o.max()) for o in raws])] if one else []
     cols = [*_inputs(samples), *_predicted(samples, outs), *probs, ('loss',[float(o) for o in losses])]
