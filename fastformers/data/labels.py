@@ -126,9 +126,8 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row
         v = _flags(df, valid_col)
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
-        by = f" by the column {valid_col!r}"*(valid_col is not None)
-        what = 'drop the column, and others are held out at random' if valid_col=='audit' else 'see `valid_col` and `valid_pct`'
-        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation{by}, and both parts need rows; {what}")
+        by = f"; the column {valid_col!r} marks them"*(valid_col is not None)+', without it others are held out at random'*(valid_col=='audit')
+        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; see `valid_col` and `valid_pct`{by}")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()
 
 def _flags(df, c):

@@ -447,7 +447,7 @@ def fine_tune_classifier(
         frozen.dls = named_dls(frozen, names)
         if why := _no_spreading(frozen, rows, texts, names): _log.warning(f"{name}: {why}, so `unlabelled` is left out")
         else:
-            _log.info(f"{name}: trains without {len(texts):,} unlabelled texts, then about twice as long with them"
+            _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
                       f"{', then as long on all rows'*bool(c.refit)}")
             if resume: mark_checkpoints(resume.path)
             with checked(): first = fine_tune_classifier(
