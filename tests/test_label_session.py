@@ -197,8 +197,9 @@ def test_what_others_change_meanwhile_is_kept(start):
     start.path.write_text('\ufeff'+rows(start.path).to_csv(index=False, sep=';').rstrip('\n'))     # as a spreadsheet saves it
     work(s, 1)
     assert len(rows(start.path))==7 and rows(start.path).label[0]=='odd one'
+    index = s.next()['index']                                               # before the thread that learns reads the file
     start.path.write_bytes('text,label\nWo ist das Café?,cold\n'.encode('cp1252'))
-    with pytest.raises(ValueError, match='UTF-8'): s.label(s.queue[0]['index'], 'cold')
+    with pytest.raises(ValueError, match='UTF-8'): s.label(index, 'cold')
 
 def test_a_file_of_something_else_is_refused(start, tmp_path):
     for content in ('text,intent\na,b\n', 'just a line', '{"text": 1}\n'):
