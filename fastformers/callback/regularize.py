@@ -67,7 +67,7 @@ def _sum_squares(tensors, like): return sum((o.pow(2).sum() for o in tensors), l
 
 class L2SP(Regularizer):
     "Pull loaded weights to their start and new ones to 0 (Li et al. 2018, section 3)"
-    report,reference,wd = None,{},()
+    report,reference,decays = None,{},()
     def __init__(self,
         alpha:float=.1, # strength for loaded weights; try 1 to 0.001
         beta:float=.01, # strength for new weights, as in the paper
