@@ -76,14 +76,15 @@ _least = dict(seed=0, seeds=0, bs=1) # one rule for all functions with these
 def check_args(f):
     "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
     params = inspect.signature(f).parameters
-    if params.get('self') and params['self'].annotation is not inspect.Parameter.empty: f.__qualname__ = f"{params['self'].annotation.__name__}.{f.__name__}" # as `patch` names it
+    if of := f.__annotations__.get('self'): f.__qualname__ = f"{of.__name__}.{f.__name__}" # as `patch` names it
     kinds = {k:_kind(p) for k,p in params.items()}
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
     def new(k, v):
         v,t = plain(v),kinds.get(k)
-        number = t and (isinstance(v, (str,int,float)) or t==tuple[int,...] and v is not None or t is int and v is None and k in _least)
-        if number: v = convert(t, v, f'`{k}`: ')
-        if number and k in _least and min(v if isinstance(v, tuple) else [v], default=0)<_least[k]:
+        given = t is int and k in _least if v is None else t==tuple[int,...] or isinstance(v, (str,int,float)) # None often means: choose
+        if not t or not given: return v
+        v = convert(t, v, f'`{k}`: ')
+        if k in _least and v is not None and min(v if isinstance(v, tuple) else [v], default=0)<_least[k]:
             raise ValueError(f"`{k}` {v} is out of range; expected {_least[k]} or more")
         return v
     @wraps(f)

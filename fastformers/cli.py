@@ -163,8 +163,7 @@ def classify(args):
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
     print(f"\n{stage.interval()}")
-    if test is not None and stage.test_score is not None and scores is not None and not stage.learner.model.task.structured:
-        print(f"\nTest rows:\n{class_scores(_open(args.output), test, text_col, label_col).round(3).to_string(na_rep='')}")
+    if stage.test_score is not None: print(stage.interval(test=True))
     from fastformers.ulmfit import page # `Stage.to_html`
     typed = shlex.join(['fastformers', *map(str, args.typed), *['--force']*(not args.force)])
     if is_main_process(): write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))

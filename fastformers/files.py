@@ -179,21 +179,19 @@ _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device
                     max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch', model_name='arch',
                     model_name_or_path='arch', tokenizer='tok', callbacks='cbs', random_state='seed')
 
-# names of earlier versions -> what to write instead
-_gone = {'halvings':'a training that diverges stops, try a lower `lr`',
-         'grad_windows':'leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text',
-         'pool attn':'fastformers 0.2.0 opens what was saved with it, choose `concat` or `mean` for a new head',
-         'entries search':'the rules for rate and steps are no worse, use `all layers`',
-         'argument start':'write `head_init`', '[classifier] start':'write `head_init`'}
-
-# arguments of fastai -> what to do instead
-_instead = dict(label_delim="leave it out: several labels of a text are read from 'a;b' or a list", y_block="pass task='regression' or task='multi'")
+# names of earlier versions and of fastai -> what to write instead
+_instead = {'halvings':'it has gone: a training that diverges stops, try a lower `lr`',
+            'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text',
+            'pool attn':'it has gone: fastformers 0.2.0 opens what was saved with it, choose `concat` or `mean` for a new head',
+            'entries search':'it has gone: the rules for rate and steps are no worse, use `all layers`',
+            'argument start':'it has gone: write `head_init`', '[classifier] start':'it has gone: write `head_init`',
+            'argument label_delim':"leave it out: several labels of a text are read from 'a;b' or a list",
+            'argument y_block':"pass task='regression' or task='multi'"}
 
 def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"
     def word(o): return str(o).strip('-').replace('-','_')
-    if gone := _gone.get(word(name), _gone.get(f'{what} {word(name)}')): return f'; it has gone: {gone}'
-    if what=='argument' and name in _instead: return f'; {_instead[name]}'
+    if says := _instead.get(word(name), _instead.get(f'{what} {word(name)}')): return f'; {says}'
     known = {word(o):str(o) for o in names if str(o)!=str(name)}
     near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
     lower = {o.lower():o for o in known.values()}

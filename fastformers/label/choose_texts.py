@@ -47,7 +47,7 @@ def cover(
 def between(
     x, # Vectors of the texts to choose from
     done, # Vectors of the texts that are labelled
-    n:int, # Number of texts to choose
+    n, # Number of texts to choose
     scores # Probabilities of the classes `(len(x), n_classes)`
 )->list: # positions
     "Choose different texts with a small margin between their two likeliest classes"

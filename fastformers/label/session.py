@@ -439,7 +439,7 @@ class Training:
 def _unlabelled(self:LabelSession): # [] if there are too few to tell a class more than its labels do
     done = {o[self.text_col] for o in self.rows()}
     rest = [o for o in self.pool[self.text_col].unique() if o.strip() and o not in done]
-    at = np.random.default_rng(self.seed).permutation(len(rest))[:20_000] # training reads no more
+    at = np.random.default_rng(self.seed).permutation(len(rest))[:20_000] # more would only take longer
     return [rest[i] for i in sorted(at)] if len(rest)>=100 else []
 
 @patch

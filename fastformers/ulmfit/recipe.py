@@ -363,7 +363,7 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
         if path is None: return
         df = table(path, split, **cols)
         if path==d.unlabelled and cols.get('label_col') in df: # the same file twice: its other rows are the texts without labels
-            df = df[[o==o and o is not None and bool(str(o).strip()) for o in df[d.label_col]]]
+            df = df[df[d.label_col].fillna('').astype(str).str.strip()!='']
         if d.drop_blank:
             texts = df[[c for c in L(split_columns(df, d.text_col)) if c in df]]
             df = df[[any(' '.join(map(str, L(v))).strip() for v in o) for o in texts.values]]

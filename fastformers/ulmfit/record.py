@@ -95,12 +95,15 @@ class Stage(Training):
         "Return the number of epochs, of both halves"
         return self.schedule.total*(1+self.contrasted)*(self.lr>0)
 
-    def interval(self):
-        "Describe the mean of `score` with its 95 % interval"
-        if self.score is None: return f"no row was scored, since {self.untested or 'all held-out rows had been trained on'}"
-        (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(self.score, self.groups.get('score'))
-        says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(self.score):,} held-out rows)"
-        if 'average_precision' in {*self.metrics}-{name}: says += f", average precision {fmt(self.metrics['average_precision'])}"
+    def interval(self, test=False):
+        "Describe the mean of `score`, or of `test_score`, with its 95 % interval"
+        if self.score is None and not test: return f"no row was scored, since {self.untested or 'all held-out rows had been trained on'}"
+        kind,metrics,rows = ('test_score',self.test,'test') if test else ('score',self.metrics,'held-out')
+        score = getattr(self, kind)
+        (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
+        says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows} rows)"
+        if 'average_precision' in {*metrics}-{name}: says += f", average precision {fmt(metrics['average_precision'])}"
+        if test: return says
         if len(self.score)<20 and self.cross_validated:
             says += f"; that few rows tell little, and a probe of all rows has an accuracy of {self.cross_validated:.2f} in five folds"
         return says+f'; {self.untested}'*bool(self.untested)
