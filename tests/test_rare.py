@@ -166,11 +166,11 @@ def found_df(n=240, every=20):
 
 def board(df, **kwargs): return leaderboard(df, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None, **kwargs)
 
-def test_of_entries_that_find_no_rare_text_the_better_order_wins():
+def test_an_entry_whose_best_label_is_never_the_rare_one_may_find_it_all_the_same():
     df = found_df().assign(text=lambda d: [f'cheap{i}pills' if l=='spam' else f'green{i}fields' for i,l in enumerate(d.label)])
     res = leaderboard(df, entries=['TF-IDF','characters'], seeds=(1,2), minutes=1, class_weights={'ham':1000}, log=lambda o: None)
     t = res.table
-    assert t.recall.max()==0 and t.score.nunique()==1 and t.average_precision.nunique()==2
+    assert (t.recall['characters'],t.recall['TF-IDF'])==(1,0) and (np.concatenate([res.fit('characters', i)[0].numpy() for i in (1,2)])[:,1]<.5).all()
     assert res.winner=='characters'==t.index[0]==t.average_precision.idxmax()
 
 def test_a_constant_is_never_the_best(tmp_path):
@@ -200,3 +200,20 @@ def test_the_command_compares_rare_rows(tmp_path, capsys):
     found_df().to_csv(tmp_path/'a.csv', index=False)
     assert main(['compare', str(tmp_path/'a.csv'), '--entries', 'largest class,TF-IDF', '--seeds', '1,2', '--minutes', '1', '--output', str(tmp_path/'out'), '--class-weights', 'spam: 20', '--score', 'mcc'])==0
     assert 'Use TF-IDF: mcc' in capsys.readouterr().out
+
+def test_a_comparison_answers_the_rarer_class_as_often_as_the_rows_have_it(tmp_path):
+    df = found_df(200, 19).sample(frac=1, random_state=0)
+    for names in (('ham','spam'), ('spam','ham')): # the rarer class first or second
+        df['label'] = df.label.map({'ham':names[0], 'spam':names[1]})
+        board = leaderboard(df, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1, path=tmp_path/names[0], log=lambda o: None)
+        share = (df.label==names[1]).mean()
+        assert board.rarer==(board.task.labels.index(names[1]), pytest.approx(share)) and 'as often' in board.info['score']
+        assert board.rare('largest class')['recall']==0
+        scores = board.fits['TF-IDF',1][0], board.fits['TF-IDF',2][0]
+        t = board.threshold if board.rarer[0] else 1-board.threshold
+        assert abs((torch.cat(scores)[:,board.rarer[0]]>t).float().mean()-share)<.02 and board.rare('TF-IDF')['recall']>.9
+        again = from_hf(tmp_path/names[0]/'best')
+        assert again.task.threshold==board.best.task.threshold==pytest.approx(board.threshold)
+        df['label'] = df.label.map({names[0]:'ham', names[1]:'spam'})
+    three = pd.concat([found_df(200, 19), pd.DataFrame({'text':['a bill']*3, 'label':['bill']*3})])
+    assert leaderboard(three, entries=['TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None).rarer is None

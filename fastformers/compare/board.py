@@ -9,6 +9,7 @@ This page holds numbers only. `compare.runner` makes them, `compare.page` says t
 __all__ = ['Leaderboard']
 
 # %% ../../nbs/compare/01_board.ipynb #90dea1b7
+from operator import ge, gt
 import numpy as np, pandas as pd, torch
 from fastcore.basics import patch
 from fastcore.foundation import first
@@ -41,10 +42,11 @@ class Leaderboard:
         seeds,
         info=None, # Dict of facts about the rows
         groups=None, # Group of each scored row, if they have any
-        known=0 # Number of scored rows whose text is in training too
+        known=0, # Number of scored rows whose text is in training too
+        rarer=None # Of two classes the number of the rarer one, and its share in the labelled rows: it is answered as often; None: the best label is
     ):
         self.plan,self.task,self.y,self.folds = {o.name:o for o in plan},task,y,folds
-        self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
+        self.seeds,self.info,self.groups,self.known,self.rarer = [*seeds],dict(info or {}),groups,known,rarer
         self.fits,self.notes,self.best = {},{},None # fits: (entry, seed) -> (scores, facts)
         self.slices,self.chosen = None,None # where the winner fails, as of `slices`; the `Plan` of its training on all rows
         self._rows,self._gains = {},{}
@@ -91,7 +93,19 @@ class Leaderboard:
 def _joined(board, got)->tuple: # (task, targets, scores)
     "Join the rows of several fits of an entry"
     y = np.concatenate([board.y[board.folds[i][1]] for i,_ in got])
-    return deciding(board.task, got[0][1][1]['decides']), y, torch.cat([o for _,(o,_) in got])
+    task,scores = deciding(board.task, got[0][1][1]['decides']),torch.cat([o for _,(o,_) in got])
+    if board.rarer and task.threshold is None: task.threshold = _as_often(scores, *board.rarer)
+    return task, y, scores
+
+def _as_often(scores, i, share):
+    "Find the threshold from which about `share` of the rows of `scores` have the class `i` of two"
+    s = scores[:,i].sort(descending=True).values.tolist()
+    k = max(1, round(share*len(s)))
+    few,many = (sum(f(o, s[k-1]) for o in s) for f in (gt,ge)) # scores may be equal; a constant never answers it
+    k = many if many<len(s) and many-k<=k-few else few
+    edges = [1., *s, 0.]
+    t = (edges[k]+edges[k+1])/2
+    return t if i else 1-t
 
 # %% ../../nbs/compare/01_board.ipynb #588875e8
 @patch
@@ -132,6 +146,11 @@ def winner(self:Leaderboard):
     "Name the entry with the best score, None if none has finished"
     def order(o): return self.score(o), self.rare(o).get('average_precision', 0) # where no entry finds a rare text, scores are equal
     return max(self.rated, key=order, default=None)
+
+@patch(as_prop=True)
+def threshold(self:Leaderboard):
+    "Return the score from which the winner answers the second of two classes, None where it answers the best label"
+    return _joined(self, self._together(self.winner))[0].threshold
 
 @patch
 def rare(self:Leaderboard, name)->dict: # empty for other scores and labels

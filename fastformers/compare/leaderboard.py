@@ -62,6 +62,10 @@ def _untested(rows, y, parts, test)->str:
     lost = [o for o in labels if o not in both]
     return f"Not tested, since no seed has it in training and among the scored rows: {named(lost)}." if lost else ''
 
+def _rarer(task, labels)->tuple: # (its number, its share), None of more classes
+    "Find the rarer of two classes"
+    if len(task.labels)==2: return min(((i, labels.count(o)/len(labels)) for i,o in enumerate(task.labels)), key=lambda o: o[1])
+
 def _known(rows, scored, parts, held):
     "Count the scored rows with a text that is in training too, and warn of them"
     both = [' '.join(L(o)) for part in (rows.df, scored) for o in rows.task.texts(part, rows.text_col)]
@@ -131,10 +135,12 @@ def leaderboard(
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}'}
+    rarer = _rarer(task, labels) if says else None
+    if rarer: says += f' The rarer class is answered as often as the labelled rows have it, in {rarer[1]:.1%}.'
     if says: info['score'] = says
     if lost := _untested(rows, y, parts, test): info['not tested'] = lost
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
-    board = Leaderboard(list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights), task, y, parts, seeds, info, groups, known)
+    board = Leaderboard(list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights), task, y, parts, seeds, info, groups, known, rarer)
     cols = [*L(text_col), *L(label_col)]
     if path: _continue(path, board, resume, archs, class_weights, rows=df[cols].values, unlabelled=texts,
                        test=None if test is None else test[cols].values)
