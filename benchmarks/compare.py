@@ -18,6 +18,7 @@ from fastformers.callback import progress
 from fastformers.compare.entries import Entry, entries, entry, entry_rows
 from fastformers.data.labels import read_labels
 from fastformers.data.rows import Rows
+from fastformers.inference.stage_json import versions
 from fastformers.text.encode import read_column
 from fastformers.ulmfit.recipe import TaskConfig
 
@@ -111,23 +112,28 @@ def both(rows):
     "`fastformers adapt`, then `classify --unlabelled`"
     return as_typed(rows, ways.adapted(rows), rows.unlabelled)
 
-def trainer(rows, lr):
-    "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, a tenth of them warm-up"
+def trainer(rows, lr, seconds=None):
+    "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, or as many steps as fit into `seconds` of a core, a tenth of them warm-up"
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.models.fast_cpu import bf16_speedup
     from fastformers.hub import resolve_arch
     path = resolve_arch(rows.plan['arch'])
-    set_seed(rows.plan['seed'])
-    tok,model = AutoTokenizer.from_pretrained(path),AutoModelForSequenceClassification.from_pretrained(path, num_labels=rows.task.n_out)
+    tok = AutoTokenizer.from_pretrained(path)
     def data(texts, labels=None):
         res = tok(list(texts), truncation=True, max_length=512)['input_ids']
         return [{'input_ids':o, **({} if labels is None else {'labels':rows.task.labels.index(labels[i])})} for i,o in enumerate(res)]
-    with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_train_epochs=max(3, 150*16/len(rows.df)), per_device_train_batch_size=16, per_device_eval_batch_size=32,
+    def trained(tmp, steps=-1):
+        set_seed(rows.plan['seed'])
+        model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=rows.task.n_out)
+        args = TrainingArguments(tmp, num_train_epochs=max(3, 150*16/len(rows.df)), max_steps=steps, per_device_train_batch_size=16, per_device_eval_batch_size=32,
                                  learning_rate=lr, warmup_steps=.1, seed=rows.plan['seed'], use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_speedup()>=1.1,
                                  report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
         t = Trainer(model, args, train_dataset=data(rows.texts, rows.labels), data_collator=DataCollatorWithPadding(tok))
+        start = time.process_time()
         t.train()
+        return t, time.process_time()-start
+    with tempfile.TemporaryDirectory() as tmp:
+        t,_ = trained(tmp, round(10*seconds/trained(tmp, 10)[1]) if seconds else -1)
     return Peer(lambda texts: t.predict(data(texts)).predictions)
 
 def measured(fit, rows, at):
@@ -147,7 +153,7 @@ def scored(predictor, rows, at):
         both = [({*o['label']}, {*task.names(y)}) for o,y in zip(predictor(texts), read_labels(at, 'label', task))]
         res = dict(score=round(float(np.mean([2*len(a&b)/max(len(a)+len(b), 1) for a,b in both])), 5))
     else: res = dict(score=round(float(np.corrcoef(np.ravel(predictor.scores(texts)), at.label)[0,1]), 5))
-    return res | dict(commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
+    return res | dict(commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor(), versions=versions())
 
 def cases(args):
     "List the key of each set, size and draw"
@@ -179,11 +185,15 @@ def run(args, table):
     for key in cases(args):
         grid = best.get(key['set'])
         for arm in args.arms:
-            if arm=='Trainer' and grid is None: continue
+            if arm.startswith('Trainer') and grid is None: continue
             def make():
                 rows,at = labelled(key['set'], key['n'], key['seed'], args)
                 rows = planned_for(arm, rows, key['seed'], args)
-                if arm=='Trainer': return measured(lambda o: trainer(o, max(grid, key=grid.get)), rows, at)
+                lr = max(grid, key=grid.get) if grid else None
+                if arm=='Trainer': return measured(lambda o: trainer(o, lr), rows, at)
+                if arm=='Trainer, equal seconds': # those of `all layers`, trained before it
+                    ours = measured(entries['all layers'].fit, planned_for('all layers', rows, key['seed'], args), at)
+                    return dict(ours=ours['accuracy'], ours_cpu=ours['cpu']) | measured(lambda o: trainer(o, lr, ours['cpu']), rows, at)
                 e = entries[arm]
                 if e.prepare:
                     with progress.quiet(): e.prepare(rows)
@@ -293,7 +303,7 @@ if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     p.add_argument('part', choices=['rates','run','choose','near','table','picture'])
     p.add_argument('--arch', default='minilm')
-    p.add_argument('--arms', default='TF-IDF,frozen probe,all layers,Trainer,SetFit', type=lambda o: o.split(','))
+    p.add_argument('--arms', default='TF-IDF;frozen probe;all layers;Trainer;SetFit', type=lambda o: o.split(';'), help='with ; between them')
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
     p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--seeds', default='1,2,3', type=lambda o: [*map(int, o.split(','))])

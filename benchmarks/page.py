@@ -1,0 +1,189 @@
+"""The tables of benchmarks/README.md, made from the stored rows alone
+
+    python benchmarks/page.py            # write them into the page
+    python benchmarks/page.py --check    # exit with 1 where the page differs
+
+A table stands between `<!-- NAME -->` and `<!-- end -->`, where NAME is one of `tables`. Intervals are Student's over draws, on the differences of arms that were trained on the same rows."""
+import json, re, sys
+from pathlib import Path
+import numpy as np, pandas as pd
+
+results = Path(__file__).parent/'results'
+page = results.parent/'README.md'
+
+def rows(name): return pd.DataFrame(json.loads(l) for l in (results/name/'rows.jsonl').read_text().splitlines())
+
+def table(head, lines):
+    "A Markdown table of lists of cells"
+    return '\n'.join('| '+' | '.join(map(str, o))+' |' for o in [head, ['---']*len(head), *lines])
+
+def interval(x, sign=True):
+    "Mean and half of the 95 % interval of values in points, one a draw"
+    from scipy.stats import t
+    x = np.asarray(x, dtype=float)
+    half = t.ppf(.975, len(x)-1)*x.std(ddof=1)/len(x)**.5 if len(x)>1 else np.nan
+    return f'{x.mean():{"+" if sign else ""}.1f}'+(f' ± {half:.1f}' if len(x)>1 else '')
+
+# ---- ways to make a classifier
+
+sets = {('clinc150',300):'ten domains, 300', ('intents77',5):'77 intents, 5 each', ('trec',100):'TREC-6, 100', ('trec',500):'TREC-6, 500', ('sst2',500):'SST-2, 500', ('agnews',400):'AG News, 400',
+        ('imdb',500):'IMDb, whole reviews, 500'}
+arms = {'TF-IDF':'words', 'characters':'words and parts of words', 'word vectors':'word vectors', 'frozen probe':'frozen probe', 'all layers':'all layers', 'as typed':'as typed', 'as typed after stage 2':'after stage 2',
+        'label spreading':'label spreading', 'SetFit':'SetFit', 'Trainer':'`Trainer`', 'Trainer, equal seconds':'`Trainer`, equal seconds', 'leaderboard':'chosen by `compare`'}
+
+def compared():
+    d = rows('compare')
+    d = d[(d.test==True) & d.part.isin(('run','choose')) & (d.arch=='minilm')]
+    return d.assign(points=100*d.accuracy.astype(float))
+
+def ways():
+    d,lines = compared(),[]
+    for key,label in sets.items():
+        o = d[(d.set==key[0]) & (d.n==key[1])]
+        by = {a:o[o.arm==a].points for a in arms}
+        best = max(v.mean() for v in by.values() if len(v)>2)
+        def cell(v):
+            if not len(v): return ''
+            return (f'**{v.mean():.1f}**' if len(v)>2 and v.mean()==best else f'{v.mean():.1f}')+(f' ({len(v)})' if len(v)!=3 else '')
+        lines.append([label, *map(cell, by.values())])
+    cpu = d[d.set!='imdb'].groupby(['arm','set','n']).cpu.median()
+    def price(a):
+        v = cpu[a].dropna() if a in cpu else []
+        return '' if not len(v) else f'{v.min():.0f}' if round(v.min())==round(v.max()) else f'{v.min():.0f} to {v.max():.0f}'
+    return table(['labels', *arms.values()], [*lines, ['core seconds', *map(price, arms)]])
+
+pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('label spreading','all layers'), ('as typed after stage 2','as typed'), ('leaderboard','all layers')]
+
+def gains():
+    d,lines = compared(),[]
+    short = [k for k in sets if k[0]!='imdb']
+    for a,b in pairs:
+        def cell(key):
+            o = d[(d.set==key[0]) & (d.n==key[1])]
+            both = [o[o.arm==k].groupby('seed').points.last() for k in (a,b)]
+            x = (both[0]-both[1]).dropna()
+            return interval(x)+(f' ({len(x)})' if len(x)>3 else '') if len(x)>1 else ''
+        lines.append([f'{arms[a]} - {arms[b]}', *map(cell, short)])
+    return table(['points', *(sets[k] for k in short)], lines)
+
+def labels():
+    d,lines = compared(),[]
+    for name,label in dict(trec='TREC-6', clinc150='ten domains', sst2='SST-2', agnews='AG News', imdb100='IMDb, first 100 words').items():
+        def cell(n):
+            o = d[(d.set==name) & (d.n==n)].groupby('arm').points.mean()
+            return f"{o['as typed']:.1f} ({o['frozen probe']:.1f}, {o['TF-IDF']:.1f})"
+        lines.append([label, *map(cell, (100,500,2000))])
+    return table(['as typed (frozen probe, words)', '100 labels', '500', '2,000'], lines)
+
+def fresh():
+    "What `compare` printed of its winner, on rows held out, and what test rows say of the classifier that it handed out"
+    d = compared()
+    d,lines = d[d.part=='choose'],[]
+    for key,label in sets.items():
+        o = d[(d.set==key[0]) & (d.n==key[1])]
+        if not len(o): continue
+        held = np.array([100*s[w] for s,w in zip(o.scores, o.winner)])
+        lines.append([label, len(o), f'{held.mean():.1f}', f'{o.points.mean():.1f}', interval(held-o.points)])
+    return table(['`compare`', 'draws', 'held out', 'test', 'difference, points'], lines)
+
+# ---- labels that were chosen, the learner's door, classes
+
+def chosen():
+    names = {'domains':'ten domains', 'domains, skewed':'the same, skewed', 'intents':'150 intents', 'intents, skewed':'the same, skewed', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
+    d = rows('label')
+    d,lines = d[(d.what=='run') & (d.part=='development')],[]
+    for name,label in names.items():
+        o = d[(d.set==name) & (d.arm=='chosen')]
+        n = int(o.labels.max())
+        cells = [label, n]
+        for way in ('frozen probe','as typed'):
+            p = d[(d.set==name) & (d.way==way) & (d.labels==n)].pivot_table(index='draw', columns='arm', values='accuracy')*100
+            if not {'drawn','chosen'}<={*p}:
+                cells += ['']*(3 if way=='as typed' else 4)
+                continue
+            both = p[['drawn','chosen']].dropna()
+            cells += [f'{both.drawn.mean():.1f}', f'{both.chosen.mean():.1f}']
+            if way=='frozen probe': cells.append(f"{p['chosen, names'].mean():.1f}")
+            cells.append(interval(both.chosen-both.drawn)+(f' ({len(both)})' if len(both)!=3 else ''))
+        lines.append(cells)
+    return table(['', 'labels', 'drawn', 'chosen', 'with names', 'chosen - drawn', 'as typed: drawn', 'chosen', 'chosen - drawn'], lines)
+
+def door():
+    names = dict(domains='ten domains, 300', trec='TREC-6, 500', sst2='SST-2, 500')
+    d,lines = rows('door'),[]
+    d = d[d.part=='test'].replace({'clinc150':'domains'})
+    for arm in d.arm.unique():
+        def cell(name):
+            p = d[d.set==name].pivot_table(index='draw', columns='arm', values='accuracy')*100
+            return f'{p[arm].mean():.1f}'+('' if arm=='frozen probe' else f" ({interval((p[arm]-p['frozen probe']).dropna())})")
+        lines.append([f'`{arm}`' if '(' in arm else arm, *map(cell, names)])
+    return table(['test rows, in brackets minus the frozen probe', *names.values()], lines)
+
+def unknown():
+    names = dict(domains='ten domains, 300', trec='TREC-6 without a class', agnews='AG News without a class')
+    d,lines = rows('classes'),[]
+    d = d[(d.what=='unknown') & (d.part=='test')]
+    for name,label in names.items():
+        for arm,o in d[d.set==name].groupby('arm', sort=False):
+            lines.append([label, arm, f'{o.auroc.mean():.2f}', f'{100*o.caught.mean():.0f} %', '' if o.false_alarms.isna().any() else f'{100*o.false_alarms.mean():.1f} %, {100*o.caught_at_05.mean():.0f} %'])
+    return table(['texts of no class, test rows, two draws', '', 'AUROC', 'caught at 5 % false alarms', '`unknown=.05`: false alarms, caught'], lines)
+
+def rare():
+    from rare import at_share
+    d,lines = rows('rare'),[]
+    d = d[d.part=='test']
+    d['at_share'] = [at_share(o) for o in d.itertuples()]
+    for (name,share,arm),o in d.groupby(['set','share','arm'], sort=False):
+        lines.append([dict(fear='fear', sst2='positive phrases')[name], f'{share:g} %', arm, *(f'{100*o[c].mean():.0f}' for c in ('f1_macro','average_precision','recall','precision'))])
+    return table(['rare class of 1,000 rows, test rows', 'share', '', 'macro F1', 'average precision', 'recall', 'precision'], lines)
+
+# ---- speed and memory
+
+def fmt(x): return f'{x:.2g}' if abs(x)<.01 else f'{x:,.0f}' if abs(x)>=100 else f'{x:.2f}'
+
+def targets(f):
+    "Figures of a file of results: what, median, lowest, highest, goal, is it met; where a file has none, made here"
+    o = json.loads((results/f'{f}.json').read_text())
+    if 'targets' in o: return o, o['targets']
+    def times(what, each, target=None, least=True): # ratios
+        m = float(np.median(each))
+        return dict(what=what, median=m, min=min(each), max=max(each), target=target and f"{'>=' if least else '<='} {target}", met=target and (m>=target if least else m<=target))
+    if f=='predict':
+        return o, [times(f'{k}: float32, times the pipeline at its {a}', v[f'times the {b} pipeline']['each'], g) for k,v in o['sets'].items() for a,b,g in (('default','default',None), ('best batch size','best',1.25)) if f'times the {b} pipeline' in v]
+    if f=='export':
+        res = [times(f'{k}: {m}, times the pipeline at its best batch size', v[m]['each']) for k,v in o['sets'].items() for m in ('torch','onnx','onnx_int8')]
+        return o, res+[times(f'{k}: labels of int8 equal to those of torch, %, rows that chose nothing', [v], 99) for k,v in o['1,000 rows that chose nothing']['int8, labels of torch, %'].items()]
+    if f=='cold_start': return o, [times('a new process that opens a directory and answers, times the same with transformers alone', o['ratio']['each'], 1.1, False)]
+    raise KeyError(f)
+
+speeds = dict(train_lm_s1='train_lm.py', train_lm_s2='train_lm.py --part s2', train_lm_s3='train_lm.py --part s3', train_lm_s5='train_lm.py --part s5', two_processes='train_lm.py --part two', store='store.py', corpus_size='corpus_size.py',
+              predict_csv='predict_csv.py', frozen='frozen.py', vocabulary='vocabulary.py', predict='predict.py', export='export.py', cold_start='cold_start.py')
+
+def speed():
+    lines = []
+    for f,script in speeds.items():
+        o,got = targets(f)
+        for t in got:
+            if not t.get('target') and f not in ('two_processes','export'): continue
+            what = re.sub(r'^\s*[SV]\d+\s+', '', t['what']).strip()
+            if what.startswith('the same by processor') or 'cache' in what: continue # of states that nothing keeps any more
+            spread = '' if t['min']==t['max'] else f" ({fmt(t['min'])} to {fmt(t['max'])})"
+            goal = (t.get('target') or '').replace('>= ', 'at least ').replace('<= ', 'at most ')
+            goal = re.sub(r'[\d.e-]+$', lambda m: f'{float(m[0]):g}', goal)
+            lines.append([what, fmt(t['median'])+spread, goal+' **missed**'*(t.get('met') is False), f"{o['date']}, {'Intel' if 'Intel' in o['processor'] else 'AMD'}", f'`{script}`'])
+    return table(['what', 'median (lowest to highest)', 'goal', 'measured', 'script'], lines)
+
+tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, chosen=chosen, door=door, unknown=unknown, rare=rare, speed=speed)
+
+def rendered(text):
+    "The page `text` with its tables made anew"
+    def anew(m):
+        if m[1] not in tables: raise KeyError(f'{m[1]} is no table; expected one of {", ".join(tables)}')
+        return f'<!-- {m[1]} -->\n{tables[m[1]]()}\n<!-- end -->'
+    return re.sub(r'<!-- (\w+) -->\n.*?<!-- end -->', anew, text, flags=re.S)
+
+if __name__=='__main__':
+    old = page.read_text()
+    new = rendered(old)
+    if '--check' in sys.argv: sys.exit(old!=new and f'{page} differs from the rows; run `python benchmarks/page.py`')
+    page.write_text(new)
