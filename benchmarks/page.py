@@ -1,6 +1,7 @@
 """The tables of benchmarks/README.md, made from the stored rows alone
 
     python benchmarks/page.py            # write them into the page
+    python benchmarks/page.py --pictures # results/gains.png and results/price.png too
     python benchmarks/page.py --check    # exit with 1 where the page differs
 
 A table stands between `<!-- NAME -->` and `<!-- end -->`, where NAME is one of `tables`. Intervals are Student's over draws, on the differences of arms that were trained on the same rows."""
@@ -173,6 +174,43 @@ def speed():
             lines.append([what, fmt(t['median'])+spread, goal+' **missed**'*(t.get('met') is False), f"{o['date']}, {'Intel' if 'Intel' in o['processor'] else 'AMD'}", f'`{script}`'])
     return table(['what', 'median (lowest to highest)', 'goal', 'measured', 'script'], lines)
 
+# ---- pictures
+
+colors = {'TF-IDF':'#94a3b8', 'characters':'#64748b', 'word vectors':'#0ea5e9', 'frozen probe':'#a16207', 'all layers':'#15803d', 'as typed':'#15803d', 'after stage 2':'#7c3aed', 'label spreading':'#b45309',
+          'SetFit':'#be123c', 'Trainer':'#be185d', 'leaderboard':'#1d4ed8'}
+
+def pictures():
+    "Draw what each way gains, and what it costs"
+    import matplotlib.pyplot as plt
+    d = compared()
+    shown = [k for k in sets if k[0]!='imdb']
+    fig,ax = plt.subplots(figsize=(9,4), layout='constrained')
+    steps = ['characters','word vectors','frozen probe','all layers','label spreading']
+    for y,key in enumerate(shown[::-1]):
+        o = d[(d.set==key[0]) & (d.n==key[1])].groupby('arm').points
+        known = [a for a in steps if a in o.groups]
+        ax.plot([o.get_group(a).mean() for a in known], [y]*len(known), color='#e2e8f0', lw=6, zorder=0, solid_capstyle='round')
+        for a in known:
+            v = o.get_group(a)
+            ax.plot([v.min(), v.max()], [y,y], color=colors[a], lw=2)
+            ax.plot(v.mean(), y, 'o', color=colors[a], ms=9, label=arms[a] if y==len(shown)-1 else None)
+    ax.set_yticks(range(len(shown)), [sets[k] for k in shown[::-1]])
+    ax.set(xlabel='accuracy on test rows, %; lines reach from the lowest to the highest draw')
+    ax.legend(frameon=False, ncols=5, loc='lower center', bbox_to_anchor=(.45, 1))
+    ax.spines[['top','right','left']].set_visible(False)
+    fig.savefig(results/'gains.png', dpi=80)
+    fig,axs = plt.subplots(2, 3, figsize=(10,6), layout='constrained')
+    for ax,key in zip(axs.flat, shown):
+        o = d[(d.set==key[0]) & (d.n==key[1]) & d.arm.isin(colors) & (d.arm!='as typed')].groupby('arm').agg(cpu=('cpu','median'), points=('points','mean')).dropna()
+        o = o.assign(cpu=o.cpu.clip(lower=.5), error=100-o.points).sort_values('cpu')
+        best = o[o.error<=o.error.cummin()]
+        ax.step(best.cpu, best.error, where='post', color='#cbd5e1', zorder=0)
+        for a,r in o.iterrows(): ax.plot(r.cpu, r.error, 'o', color=colors[a], label=arms[a].replace('`',''))
+        ax.set(xscale='log', title=sets[key], xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
+        ax.spines[['top','right']].set_visible(False)
+    fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=8, loc='outside upper center')
+    fig.savefig(results/'price.png', dpi=80)
+
 tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, chosen=chosen, door=door, unknown=unknown, rare=rare, speed=speed)
 
 def rendered(text):
@@ -187,3 +225,4 @@ if __name__=='__main__':
     new = rendered(old)
     if '--check' in sys.argv: sys.exit(old!=new and f'{page} differs from the rows; run `python benchmarks/page.py`')
     page.write_text(new)
+    if '--pictures' in sys.argv: pictures()

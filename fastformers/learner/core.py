@@ -370,6 +370,8 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
     "Predict the answer to one text, or to a pair of texts as one item"
     if isinstance(rm_type_tfms, str):
         raise TypeError(f"a pair of texts is one item: predict(({item!r:.40}, {rm_type_tfms!r:.40}))")
+    if isinstance(rm_type_tfms, int) and not isinstance(rm_type_tfms, bool): # fastai's number of words of a language model
+        raise TypeError(f"predict answers one text; generate({item!r:.40}, {rm_type_tfms}) continues it with a causal language model, fill_mask fills the gaps of a masked one")
     *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
     task = getattr(self.model, 'task', None)
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
