@@ -2,7 +2,7 @@
 import json, time
 from pathlib import Path
 
-def trained(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', hidden_states=-1, pretrained=True, schedule='full_tune', discr=1., anneal='one_cycle', width=None, lm=None, r_drop=None):
+def trained(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, pool='concat', hidden_states=-1, pretrained=True, head_init='random', schedule='full_tune', discr=1., anneal='one_cycle', width=None, lm=None, r_drop=None):
     "The learner of a classifier; `width` of adapters, weights `lm` of the auxiliary loss and `r_drop` of R-Drop's divergence"
     from fastai.torch_core import set_seed
     from fastformers.callback import schedule as schedules
@@ -14,7 +14,7 @@ def trained(df, seed, arch='minilm', lr=2e-4, epochs=3, bs=16, max_len=None, poo
     from fastformers.callback.compute import cpu_bf16
     set_seed(seed)
     dls = classifier_dls(df, arch, bs=bs, seed=seed, max_len=max_len, device='cpu')
-    learn = classifier_learner(dls, arch, head_init='random', pretrained=pretrained, pool=pool, hidden_states=hidden_states,
+    learn = classifier_learner(dls, arch, head_init=head_init, pretrained=pretrained, pool=pool, hidden_states=hidden_states,
                                cbs=[cpu_bf16(), last_only(), *([AuxiliaryLM(lm)] if lm else []), *([RDrop(r_drop)] if r_drop else [])])
     if width: add_adapters(learn.model, width)
     with learn.no_logging(): learn.fit_schedule(getattr(schedules, schedule), lr, epochs, discr=discr, anneal=getattr(schedules, anneal))

@@ -134,7 +134,7 @@ def rare():
     d,lines = rows('rare'),[]
     d = d[d.part=='test']
     d['at_share'] = [at_share(o) for o in d.itertuples()]
-    for (name,share,arm),o in d.groupby(['set','share','arm'], sort=False):
+    for (name,share,arm),o in d.sort_values(['set','share'], kind="stable").groupby(['set','share','arm'], sort=False):
         lines.append([dict(fear='fear', sst2='positive phrases')[name], f'{share:g} %', arm, *(f'{100*o[c].mean():.0f}' for c in ('f1_macro','average_precision','recall','precision'))])
     return table(['rare class of 1,000 rows, test rows', 'share', '', 'macro F1', 'average precision', 'recall', 'precision'], lines)
 
@@ -177,7 +177,7 @@ def speed():
 # ---- pictures
 
 colors = {'TF-IDF':'#94a3b8', 'characters':'#64748b', 'word vectors':'#0ea5e9', 'frozen probe':'#a16207', 'all layers':'#15803d', 'as typed':'#15803d', 'after stage 2':'#7c3aed', 'label spreading':'#b45309',
-          'SetFit':'#be123c', 'Trainer':'#be185d', 'leaderboard':'#1d4ed8'}
+          'SetFit':'#dc2626', 'Trainer':'#9333ea', 'leaderboard':'#1d4ed8'}
 
 def pictures():
     "Draw what each way gains, and what it costs"
@@ -208,7 +208,7 @@ def pictures():
         for a,r in o.iterrows(): ax.plot(r.cpu, r.error, 'o', color=colors[a], label=arms[a].replace('`',''))
         ax.set(xscale='log', title=sets[key], xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
         ax.spines[['top','right']].set_visible(False)
-    fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=8, loc='outside upper center')
+    fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
 tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, chosen=chosen, door=door, unknown=unknown, rare=rare, speed=speed)
