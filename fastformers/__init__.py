@@ -15,6 +15,7 @@ Modules:
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes skill`
 - `fastformers.compare.board`: Hold scores and prices of ways to make a classifier, and choose the best: `Leaderboard`
+- `fastformers.compare.encoders`: Compare encoders in seconds, by a linear model on their vectors: `compare_encoders`
 - `fastformers.compare.entries`: Define ways to train a classifier on labelled rows, each a small function `fit(rows)`: `entry`, `Entry`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
 - `fastformers.compare.page`: Say which entry to use and why: sentences, table, picture, Markdown and HTML of a `Leaderboard`

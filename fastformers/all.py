@@ -25,7 +25,7 @@ from .models.vocab import vocab_report
 from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
-from .objectives.metrics import TokenAccuracy, TokenPerplexity, NLLPerByte
+from .objectives.metrics import TokenAccuracy, TokenPerplexity
 from .objectives.mlm import MLM, WholeWordMLM
 from .objectives.clm import CLM
 from .inference.baseline import TextBaseline
@@ -57,6 +57,7 @@ from .ulmfit.stage import pretrain_lm, fine_tune_lm, fine_tune_classifier
 from .ulmfit.run import ulmfit
 from .compare.leaderboard import leaderboard
 from .compare.curve import label_curve
+from .compare.encoders import compare_encoders
 from .label.choose_texts import choose_texts
 from .label.forecast import standing
 from .label.widget import LabelSession

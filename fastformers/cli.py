@@ -123,9 +123,29 @@ def pretrain(args):
 
 def adapt(args):
     "Continue to train a language model on your own texts"
+    judge,verdict,best = args.labelled and _vectors_before(args),_lm,args.output
     stage = train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm')
-    print(f"\nNext: fastformers classify LABELLED --arch {shlex.quote(args.output)} --output DIR")
-    return dict(verdict=_lm, stage=stage.to_dict())
+    if judge: verdict,best = judge(args.output)
+    print(f"\nNext: fastformers classify {shlex.quote(args.labelled or 'LABELLED')} --arch {shlex.quote(best)} --output DIR")
+    return dict(verdict=verdict, stage=stage.to_dict())
+
+def _vectors_before(args)->callable: # directory -> (verdict, the better checkpoint)
+    "Score the encoder on --labelled before it is adapted, and return a function that compares it with the adapted one"
+    from fastformers.compare.encoders import score_encoders
+    from fastformers.data.rows import Rows
+    from fastformers.hub import default_arch
+    from fastformers.stats import verdict_on
+    recipe = vars(read_recipe(args.recipe).model) if args.recipe else {}
+    d,arch = args.data,(recipe | changes(args).get('model', {})).get('arch') or default_arch
+    df = read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col)
+    rows = Rows(df, split_columns(df, d.text_col), split_columns(df, d.label_col))
+    before,_ = score_encoders(rows, [arch])[arch]
+    def judge(path):
+        after,_ = score_encoders(rows, [path])[path]
+        print(f"\nA linear model on frozen vectors, in folds of {len(after):,} labelled rows: accuracy {after.mean():.3f}, before stage 2 {before.mean():.3f}")
+        verdict = verdict_on(after, {arch:before}, 'accuracy')
+        return verdict, arch if verdict.word=='LOSS' else path
+    return judge
 
 def _classify_by_names(args):
     "Write a classifier that knows what its classes are called and the texts of --unlabelled, and score it on --test"
@@ -511,7 +531,8 @@ def _add_stages(commands):
         p = _command(commands, f, 'TEXTS ... --output DIR')
         p.add_argument('texts', metavar='TEXTS', nargs='+',
                        help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
-        _stage_flags(p, section, 'text_col')
+        if f is adapt: p.add_argument('--labelled', metavar='FILE', help='Labelled rows on which the encoder is compared with itself before')
+        _stage_flags(p, section, 'text_col'+' label_col'*(f is adapt))
     p = _command(commands, classify, '(LABELLED | --labels NAMES) --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
     p.add_argument('--labels', type=_class_names, metavar='NAMES', help=f'{_names}: also of those without a labelled text, or without LABELLED')

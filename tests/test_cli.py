@@ -44,6 +44,16 @@ def test_pretrain_and_adapt_hand_over(here, capsys):
     assert run('adapt', here/'folder', '--arch', here/'general', '--output', here/'domain', '--schedule', 'gradual_unfreeze', *quick)==0
     assert read_stage(here/'domain')['parent']['stage']=='general LM' and AutoModelForMaskedLM.from_pretrained(here/'domain').config.num_hidden_layers==2
 
+def test_adapt_says_whether_the_encoder_became_better(here, capsys, tmp_path):
+    args = 'adapt', here/'folder', '--arch', here/'arch', '--labelled', here/'reviews.csv', *quick
+    assert run(*args, '--output', tmp_path/'lm')==0
+    out,err = capsys.readouterr()
+    assert 'A linear model on frozen vectors, in folds of' in out and f'classify {here/"reviews.csv"} --arch' in out
+    verdict = err.splitlines()[-1]
+    assert re.match(r'VERDICT: (WIN|LEVEL|LOSS) \| score=0\.\d+', verdict)
+    assert str(here/'arch' if 'LOSS' in verdict else tmp_path/'lm') in out.split('--arch')[-1]
+    assert run(*args, '--label-col', 'no', '--output', tmp_path/'x')!=0 and not (tmp_path/'x').exists()
+
 def test_classify_ends_with_tables_and_the_next_command(here, capsys):
     assert run('classify', here/'folder', '--arch', here/'arch', '--output', here/'from folder', '--test', here/'reviews.csv', *quick)==0
     out = capsys.readouterr().out

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
 from fastformers.compare.curve import LabelCurve, label_curve, nested_order
+from fastformers.compare.encoders import compare_encoders
 from fastformers.compare.entries import Entry, OutOfTime, entries
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.baseline import TextBaseline
@@ -257,3 +258,15 @@ def test_mistakes_in_tags_are_named(caplog):
     odd = rows[:10].assign(label=[['B-XX', *o[1:]] for o in rows.label[:10]])
     board = leaderboard(rows, test=odd, **quick)
     assert 'training has no row of B-XX: 10 of 10 test rows have it' in caplog.text and board.score('TF-IDF')<1
+
+# ---- encoders by a linear model on their vectors
+
+def test_encoders_are_compared_on_the_same_rows_in_seconds():
+    df = intents(120)
+    table = compare_encoders(df, ['wiki-mini','minilm'])
+    assert [*table.index]==['minilm','wiki-mini'] and table.against_best['minilm']=='' and table.against_best['wiki-mini'].startswith('worse by')
+    assert table.accuracy.between(table.low, table.high).all() and (table.core_seconds>0).all()
+    few = pd.DataFrame({'text':['a','b','c','','e'], 'label':list('xxxyy')}) # two folds, a blank text
+    assert len(compare_encoders(few, 'minilm'))==1
+    for bad,says in ((df.assign(label=df.index/7), 'of one class'), (df[:1], 'two classes'), (df.assign(label=[['a','b']]*len(df)), 'of one class')):
+        with pytest.raises(ValueError, match=says): compare_encoders(bad, 'minilm')
