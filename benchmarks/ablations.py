@@ -31,7 +31,12 @@ def main(args):
         n = data[name]
         train,dev,test = sets[name][1]()
         def rate(arm, lr): return table.get(lambda: fit(name, n, 0, arm, lr, dev[:500]), 'accuracy', part='rates', set=name, arm=arm, lr=lr)['accuracy']
-        best = {a:max(grid, key=lambda lr: rate(a, lr)) for a in arms}
+        def climb(arm): # from the second of the grid, upwards or downwards while it gets better
+            i = 1
+            while i+1<len(grid) and rate(arm, grid[i+1])>rate(arm, grid[i]): i += 1
+            while i>0 and rate(arm, grid[i-1])>rate(arm, grid[i]): i -= 1
+            return grid[i]
+        best = {a:climb(a) for a in arms}
         if args.do=='rates': continue
         for seed in (1,2,3):
             for a in arms: table.get(lambda: fit(name, n, seed, a, best[a], test if args.final else dev), 'accuracy', part='test' if args.final else 'development', set=name, arm=a, lr=best[a], draw=seed)

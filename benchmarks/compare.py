@@ -88,9 +88,12 @@ def as_typed(rows, arch=None, unlabelled=None, **kwargs):
     "`fastformers classify` without flags"
     from fastformers.inference.predictor import from_hf
     from fastformers.ulmfit.stage import fine_tune_classifier
+    from fastformers.stats import mean_interval
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows.df, arch or rows.plan['arch'], f'{tmp}/classifier', text_col=rows.text_col, seed=rows.plan['seed'], unlabelled=unlabelled, **dict(refit=True) | kwargs)
-        return from_hf(f'{tmp}/classifier')
+        stage = fine_tune_classifier(rows.df, arch or rows.plan['arch'], f'{tmp}/classifier', text_col=rows.text_col, seed=rows.plan['seed'], unlabelled=unlabelled, **dict(refit=True) | kwargs)
+        res = from_hf(f'{tmp}/classifier')
+        res.printed = [round(float(o), 4) for o in mean_interval(stage.score)] # accuracy on held-out rows and its interval, before it was trained on all
+        return res
 
 @entry('together', 'arch')
 def together(rows):
@@ -153,6 +156,7 @@ def scored(predictor, rows, at):
         both = [({*o['label']}, {*task.names(y)}) for o,y in zip(predictor(texts), read_labels(at, 'label', task))]
         res = dict(score=round(float(np.mean([2*len(a&b)/max(len(a)+len(b), 1) for a,b in both])), 5))
     else: res = dict(score=round(float(np.corrcoef(np.ravel(predictor.scores(texts)), at.label)[0,1]), 5))
+    if hasattr(predictor, 'printed'): res['printed'] = predictor.printed
     return res | dict(commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor(), versions=versions())
 
 def cases(args):

@@ -3449,6 +3449,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.arms': ( 'ulmfit/report.html#report.arms',
                                                                                       'fastformers/ulmfit/report.py'),
+                                           'fastformers.ulmfit.report.Report.best': ( 'ulmfit/report.html#report.best',
+                                                                                      'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.final': ( 'ulmfit/report.html#report.final',
                                                                                        'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.gains': ( 'ulmfit/report.html#report.gains',

@@ -215,6 +215,7 @@ def run(args):
     write_text(path/'settings.ini', recipe.to_ini(why))
     says = '\n'.join(f'- {o}' for o in report.sentences())
     print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")
+    if args.recipe: print(f"Next: fastformers predict {shlex.quote(str(report.best.path))} 'A text of this kind.'")
     return dict(verdict=report.verdict(), report=report.to_dict())
 
 _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'

@@ -1,5 +1,5 @@
 "A recipe becomes stages, a report and a classifier that opens again; its settings reach what they name"
-import json, re
+import dataclasses, json, re
 import numpy as np, pandas as pd, pytest, torch
 from fastai.callback.core import Callback
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
@@ -16,6 +16,7 @@ from fastformers.ulmfit.recipe import Recipe, TaskConfig, demo_recipe, read_reci
 from fastformers.stats import paired_bootstrap
 from fastformers.data.labels import lm_texts
 from fastformers.data.rows import Rows
+from fastformers.ulmfit.report import Report
 from fastformers.ulmfit.run import ulmfit
 from fastformers.learner.evaluate import evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, with_reading
@@ -39,6 +40,14 @@ def test_a_run_leaves_a_report_and_stages(run):
     assert [(g['what'], g['on']) for g in facts['gains']]==[(w,o) for o in ('validation','test') for w in ('target LM','against TF-IDF')]+[(w,'validation') for w in ('target LM','all layers')]
     assert all(g['low']<=g['better_by']<=g['high'] for g in facts['gains']) and report.sentences()[0].startswith('Accuracy on ')
     assert [o.seed for o in report.stages]==[1,1,1,2,2,1] and not (d/'out'/'checkpoints').exists()
+
+def test_a_stage_that_lost_is_not_what_one_goes_on_with(run):
+    report = run[1]
+    assert report.best is report.final[0] # no measurable difference
+    def scored(o, value): return dataclasses.replace(o, score=np.full(40, value), score_before=None, test_score=None, groups={})
+    lost = Report([scored(o, float(o.name!='classifier')) if 'classifier' in o.name else o for o in report.stages if o.name!='TF-IDF'])
+    assert lost.verdict().word=='LOSS' and lost.best.name=='classifier from the general LM' and lost.best.path
+    assert 'Go on with classifier from the general LM' in '\n'.join(lost.sentences())
 
 def test_stages_open_with_plain_transformers(run):
     out = run[0]/'out'

@@ -178,6 +178,12 @@ def verdict(self:Report)->Verdict:
     if tfidf: rivals['TF-IDF'] = [*tfidf.values()] # it has no seed
     return verdict_on([*score.values()], rivals, self.final[0].score_name, self.final[0].groups.get(parts[-1]))
 
+@patch(as_prop=True)
+def best(self:Report): # a `Stage`
+    "Return the record of the classifier to go on with: the last, or one without a stage that is measurably better"
+    v = self.verdict()
+    return self.named[v.rival][0] if v.word=='LOSS' and v.rival in self.arms() and v.rival!=_tfidf else self.final[0]
+
 # %% ../../nbs/ulmfit/03_report.ipynb #c5498ec7
 _title = 'Three stages, and what each stage gained'
 
@@ -197,7 +203,8 @@ def sentences(self:Report):
     n = len({*self.arms()}-{_tfidf})
     alone = ['There is one classifier only: what the LM stages gained was not measured.']*(n==1)
     chosen = [f'{s.name}, seed {s.seed}: {o}.' for s in self.stages for o in s.sentences()]
-    return [*([_scores_sentence(self)] if n else []), *alone, *self.shown_gains().says, *chosen]
+    better = [f"Go on with {self.best.name}, which is measurably better than the last one."]*(self.best is not self.final[0])
+    return [*([_scores_sentence(self)] if n else []), *alone, *self.shown_gains().says, *better, *chosen]
 
 @patch
 def summary(self:Report):
@@ -229,7 +236,7 @@ def _page(report):
     if report.info: page['What was run'] = [report.info]
     page['The stages'] = [_units, report.table()]
     if report.final[0].test_sets: page['Each test set'] = [report.test_sets()]
-    if d := report.final[0].path: page['Use the classifier'] = _use.format(dir=Path(d).name).split('\n\n', 1)
+    if d := report.best.path: page['Use the classifier'] = _use.format(dir=Path(d).name).split('\n\n', 1)
     return page | {'Read with care':[_care], 'Versions':[versions()]}
 
 @patch
