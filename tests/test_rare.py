@@ -173,6 +173,11 @@ def test_an_entry_whose_best_label_is_never_the_rare_one_may_find_it_all_the_sam
     assert (t.recall['characters'],t.recall['TF-IDF'])==(1,0) and (np.concatenate([res.fit('characters', i)[0].numpy() for i in (1,2)])[:,1]<.5).all()
     assert res.winner=='characters'==t.index[0]==t.average_precision.idxmax()
 
+def test_a_winner_that_finds_no_rare_text_says_so():
+    df = found_df().assign(text=lambda d: [f'{["green","blue"][i%2]}{i}fields' for i in d.index])
+    says = leaderboard(df, entries=['TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None).sentences()
+    assert 'It finds no text of the rarest class; label more of its texts.' in says
+
 def test_a_constant_is_never_the_best(tmp_path):
     res = board(found_df(), class_weights='balanced', path=tmp_path/'a')
     assert res.winner=='TF-IDF' and res.task.score_name=='f1_macro' and res.best('buy pills now')[0]['label']=='spam'

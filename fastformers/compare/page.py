@@ -71,6 +71,9 @@ def sentences(self:Leaderboard):
     name = self.winner
     if name is None: return ["No entry finished that tells texts apart: give it more minutes."]
     res = [_use_it(self, name), *(self.info[k] for k in ('score','not tested') if k in self.info), _price_of(self, name)]
+    if self.rare(name).get('recall')==0:
+        do = ' and '.join(k for k in self.scored if self.rare(k)['recall'])
+        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'))
     both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
     if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
         mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
