@@ -115,8 +115,8 @@ def both(rows):
     "`fastformers adapt`, then `classify --unlabelled`"
     return as_typed(rows, ways.adapted(rows), rows.unlabelled)
 
-def trainer(rows, lr, seconds=None):
-    "The Trainer with its own head and defaults, as many steps and rows a batch as ours has, or as many steps as fit into `seconds` of a core, a tenth of them warm-up"
+def trainer(rows, lr, seconds=None, times=1):
+    "The Trainer with its own head and defaults, as many rows a batch as ours has and `times` as many steps, or as many as fit into `seconds` of a core, a tenth of them warm-up"
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.models.fast_cpu import bf16_speedup
     from fastformers.hub import resolve_arch
@@ -128,7 +128,7 @@ def trainer(rows, lr, seconds=None):
     def trained(tmp, steps=-1):
         set_seed(rows.plan['seed'])
         model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=rows.task.n_out)
-        args = TrainingArguments(tmp, num_train_epochs=max(3, 150*16/len(rows.df)), max_steps=steps, per_device_train_batch_size=16, per_device_eval_batch_size=32,
+        args = TrainingArguments(tmp, num_train_epochs=times*max(3, 150*16/len(rows.df)), max_steps=steps, per_device_train_batch_size=16, per_device_eval_batch_size=32,
                                  learning_rate=lr, warmup_steps=.1, seed=rows.plan['seed'], use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_speedup()>=1.1,
                                  report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
         t = Trainer(model, args, train_dataset=data(rows.texts, rows.labels), data_collator=DataCollatorWithPadding(tok))
@@ -194,7 +194,7 @@ def run(args, table):
                 rows,at = labelled(key['set'], key['n'], key['seed'], args)
                 rows = planned_for(arm, rows, key['seed'], args)
                 lr = max(grid, key=grid.get) if grid else None
-                if arm=='Trainer': return measured(lambda o: trainer(o, lr), rows, at)
+                if arm in ('Trainer','Trainer, three times the steps'): return measured(lambda o: trainer(o, lr, times=1 if arm=='Trainer' else 3), rows, at)
                 if arm=='Trainer, equal seconds': # those of `all layers`, trained before it
                     ours = measured(entries['all layers'].fit, planned_for('all layers', rows, key['seed'], args), at)
                     return dict(ours=ours['accuracy'], ours_cpu=ours['cpu']) | measured(lambda o: trainer(o, lr, ours['cpu']), rows, at)

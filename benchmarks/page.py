@@ -30,7 +30,7 @@ def interval(x, sign=True):
 sets = {('clinc150',300):'ten domains, 300', ('intents77',5):'77 intents, 5 each', ('trec',100):'TREC-6, 100', ('trec',500):'TREC-6, 500', ('sst2',500):'SST-2, 500', ('agnews',400):'AG News, 400',
         ('imdb',500):'IMDb, whole reviews, 500'}
 arms = {'TF-IDF':'words', 'characters':'words and parts of words', 'word vectors':'word vectors', 'frozen probe':'frozen probe', 'all layers':'all layers', 'as typed':'as typed', 'as typed after stage 2':'after stage 2',
-        'label spreading':'label spreading', 'SetFit':'SetFit', 'Trainer':'`Trainer`', 'Trainer, equal seconds':'`Trainer`, equal seconds', 'leaderboard':'chosen by `compare`'}
+        'label spreading':'label spreading', 'SetFit':'SetFit', 'Trainer':'`Trainer`', 'Trainer, equal seconds':'`Trainer`, equal seconds', 'Trainer, three times the steps':'`Trainer`, three times the steps', 'leaderboard':'chosen by `compare`'}
 
 def compared():
     d = rows('compare')
@@ -39,9 +39,10 @@ def compared():
 
 def ways():
     d,lines = compared(),[]
+    shown = [a for a in arms if not a.startswith('Trainer,')]
     for key,label in sets.items():
         o = d[(d.set==key[0]) & (d.n==key[1])]
-        by = {a:o[o.arm==a].points for a in arms}
+        by = {a:o[o.arm==a].points for a in shown}
         best = max(v.mean() for v in by.values() if len(v)>2)
         def cell(v):
             if not len(v): return ''
@@ -51,9 +52,9 @@ def ways():
     def price(a):
         v = cpu[a].dropna() if a in cpu else []
         return '' if not len(v) else f'{v.min():.0f}' if round(v.min())==round(v.max()) else f'{v.min():.0f} to {v.max():.0f}'
-    return table(['labels', *arms.values()], [*lines, ['core seconds', *map(price, arms)]])
+    return table(['labels', *(arms[a] for a in shown)], [*lines, ['core seconds', *map(price, shown)]])
 
-pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('label spreading','all layers'), ('as typed after stage 2','as typed'), ('leaderboard','all layers')]
+pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'), ('label spreading','all layers'), ('as typed after stage 2','as typed'), ('leaderboard','all layers')]
 
 def gains():
     d,lines = compared(),[]
@@ -77,15 +78,17 @@ def labels():
     return table(['as typed (frozen probe, words)', '100 labels', '500', '2,000'], lines)
 
 def fresh():
-    "What `compare` printed of its winner, on rows held out, and what test rows say of the classifier that it handed out"
-    d = compared()
-    d,lines = d[d.part=='choose'],[]
-    for key,label in sets.items():
-        o = d[(d.set==key[0]) & (d.n==key[1])]
-        if not len(o): continue
-        held = np.array([100*s[w] for s,w in zip(o.scores, o.winner)])
-        lines.append([label, len(o), f'{held.mean():.1f}', f'{o.points.mean():.1f}', interval(held-o.points)])
-    return table(['`compare`', 'draws', 'held out', 'test', 'difference, points'], lines)
+    "What a run printed, on rows held out, and what test rows say of the classifier that it handed out in the end"
+    d,lines = compared(),[]
+    choose,typed = d[d.part=='choose'],d[d.arm=='as typed'].dropna(subset='printed')
+    for way,o in (('`compare`',choose), ('as typed',typed)):
+        for key,label in sets.items():
+            p = o[(o.set==key[0]) & (o.n==key[1])]
+            if not len(p): continue
+            held = 100*np.array([s[w] for s,w in zip(p.scores, p.winner)] if way=='`compare`' else [o[0] for o in p.printed])
+            inside = '' if way=='`compare`' else f'{sum(a<=t/100<=b for (_,a,b),t in zip(p.printed, p.points))} of {len(p)}'
+            lines.append([way, label, len(p), f'{held.mean():.1f}', f'{p.points.mean():.1f}', interval(held-p.points), inside])
+    return table(['', '', 'draws', 'held out', 'test', 'difference, points', 'its interval holds the test figure'], lines)
 
 # ---- labels that were chosen, the learner's door, classes
 
