@@ -32,9 +32,10 @@ sets = {('clinc150',300):'ten domains, 300', ('intents77',5):'77 intents, 5 each
 arms = {'TF-IDF':'words', 'characters':'words and parts of words', 'word vectors':'word vectors', 'frozen probe':'frozen probe', 'all layers':'all layers', 'as typed':'as typed', 'as typed after stage 2':'after stage 2',
         'label spreading':'label spreading', 'SetFit':'SetFit', 'Trainer':'`Trainer`', 'Trainer, equal seconds':'`Trainer`, equal seconds', 'Trainer, three times the steps':'`Trainer`, three times the steps', 'leaderboard':'chosen by `compare`'}
 
-def compared():
+def compared(draws=3): # means of arms are of the draws that all have; None: all draws, for differences
     d = rows('compare')
     d = d[(d.test==True) & d.part.isin(('run','choose')) & (d.arch=='minilm')]
+    if draws: d = d[d.seed<=draws]
     return d.assign(points=100*d.accuracy.astype(float))
 
 def ways():
@@ -57,7 +58,7 @@ def ways():
 pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'), ('label spreading','all layers'), ('as typed after stage 2','as typed'), ('leaderboard','all layers')]
 
 def gains():
-    d,lines = compared(),[]
+    d,lines = compared(None),[]
     short = [k for k in sets if k[0]!='imdb']
     for a,b in pairs:
         def cell(key):
@@ -79,7 +80,7 @@ def labels():
 
 def fresh():
     "What a run printed, on rows held out, and what test rows say of the classifier that it handed out in the end"
-    d,lines = compared(),[]
+    d,lines = compared(None),[]
     choose,typed = d[d.part=='choose'],d[d.arm=='as typed'].dropna(subset='printed')
     for way,o in (('`compare`',choose), ('as typed',typed)):
         for key,label in sets.items():
