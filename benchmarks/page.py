@@ -19,9 +19,10 @@ def table(head, lines):
     return '\n'.join('| '+' | '.join(map(str, o))+' |' for o in [head, ['---']*len(head), *lines])
 
 def interval(x, sign=True):
-    "Mean and half of the 95 % interval of values in points, one a draw"
+    "Mean and half of the 95 % interval of values in points, one a draw; of two draws both"
     from scipy.stats import t
     x = np.asarray(x, dtype=float)
+    if len(x)==2: return f'{x.mean():{"+" if sign else ""}.1f} ({min(x):+.1f}, {max(x):+.1f})'
     half = t.ppf(.975, len(x)-1)*x.std(ddof=1)/len(x)**.5 if len(x)>1 else np.nan
     return f'{x.mean():{"+" if sign else ""}.1f}'+(f' ± {half:.1f}' if len(x)>1 else '')
 
@@ -109,7 +110,7 @@ def chosen():
             both = p[['drawn','chosen']].dropna()
             cells += [f'{both.drawn.mean():.1f}', f'{both.chosen.mean():.1f}']
             if way=='frozen probe': cells.append(f"{p['chosen, names'].mean():.1f}")
-            cells.append(interval(both.chosen-both.drawn)+(f' ({len(both)})' if len(both)!=3 else ''))
+            cells.append(interval(both.chosen-both.drawn)+(f' ({len(both)})' if len(both) not in (2,3) else ''))
         lines.append(cells)
     return table(['', 'labels', 'drawn', 'chosen', 'with names', 'chosen - drawn', 'as typed: drawn', 'chosen', 'chosen - drawn'], lines)
 
