@@ -45,12 +45,11 @@ def ways():
     for key,label in sets.items():
         o = d[(d.set==key[0]) & (d.n==key[1])]
         by = {a:o[o.arm==a].points for a in shown}
-        best = max(v.mean() for v in by.values() if len(v)>2)
         def cell(v):
             if not len(v): return ''
-            return (f'**{v.mean():.1f}**' if len(v)>2 and v.mean()==best else f'{v.mean():.1f}')+(f' ({len(v)})' if len(v)!=3 else '')
+            return f'{v.mean():.1f}'+(f' ({len(v)})' if len(v)!=3 else '')
         lines.append([label, *map(cell, by.values())])
-    cpu = d[d.set!='imdb'].groupby(['arm','set','n']).cpu.median()
+    cpu = d[[k in sets and k[0]!='imdb' for k in zip(d.set, d.n)]].groupby(['arm','set','n']).cpu.median()
     def price(a):
         v = cpu[a].dropna() if a in cpu else []
         return '' if not len(v) else f'{v.min():.0f}' if round(v.min())==round(v.max()) else f'{v.min():.0f} to {v.max():.0f}'
@@ -155,14 +154,14 @@ def targets(f):
         m = float(np.median(each))
         return dict(what=what, median=m, min=min(each), max=max(each), target=target and f"{'>=' if least else '<='} {target}", met=target and (m>=target if least else m<=target))
     if f=='predict':
-        return o, [times(f'{k}: float32, times the pipeline at its {a}', v[f'times the {b} pipeline']['each'], g) for k,v in o['sets'].items() for a,b,g in (('default','default',None), ('best batch size','best',1.25)) if f'times the {b} pipeline' in v]
+        return o, [times(f'{k}: float32, times the pipeline at its {a}', v[f'times {b}']['each'], g) for k,v in o['sets'].items() for a,b,g in (('default','the default pipeline',None), ('best batch size','its best batch size',1.25 if k=='mix' else None))]
     if f=='export':
         res = [times(f'{k}: {m}, times the pipeline at its best batch size', v[m]['each']) for k,v in o['sets'].items() for m in ('torch','onnx','onnx_int8')]
         return o, res+[times(f'{k}: labels of int8 equal to those of torch, %, rows that chose nothing', [v], 99) for k,v in o['1,000 rows that chose nothing']['int8, labels of torch, %'].items()]
     if f=='cold_start': return o, [times('a new process that opens a directory and answers, times the same with transformers alone', o['ratio']['each'], 1.1, False)]
     raise KeyError(f)
 
-speeds = dict(train_lm_s1='train_lm.py', train_lm_s2='train_lm.py --part s2', train_lm_s3='train_lm.py --part s3', train_lm_s5='train_lm.py --part s5', two_processes='train_lm.py --part two', store='store.py', corpus_size='corpus_size.py',
+speeds = dict(train_lm_s1='train_lm.py', train_lm_s1_fp32='train_lm.py --precision fp32', train_lm_s2='train_lm.py --part s2', train_lm_s3='train_lm.py --part s3', train_lm_s5='train_lm.py --part s5', two_processes='train_lm.py --part two', store='store.py', corpus_size='corpus_size.py',
               predict_csv='predict_csv.py', frozen='frozen.py', vocabulary='vocabulary.py', predict='predict.py', export='export.py', cold_start='cold_start.py')
 
 def speed():
@@ -170,12 +169,15 @@ def speed():
     for f,script in speeds.items():
         o,got = targets(f)
         for t in got:
-            if not t.get('target') and f not in ('two_processes','export'): continue
-            what = re.sub(r'^\s*[SV]\d+\s+', '', t['what']).strip()
+            if not t.get('target') and f not in ('two_processes','export','predict'): continue
+            what = re.sub(r'^\s*[SV]\d+\s+', '', t['what']).strip().replace('the one by the other', 'base size: tokens/s times the Trainer, by the ratio of counted operations')
+            if what.startswith('times fastai'): what = f'{before}: {what}'
+            elif ': share' in what: before = what.split(':')[0]
             if what.startswith('the same by processor') or 'cache' in what: continue # of states that nothing keeps any more
             spread = '' if t['min']==t['max'] else f" ({fmt(t['min'])} to {fmt(t['max'])})"
             goal = (t.get('target') or '').replace('>= ', 'at least ').replace('<= ', 'at most ')
             goal = re.sub(r'[\d.e-]+$', lambda m: f'{float(m[0]):g}', goal)
+            if f.endswith('fp32'): what += ', float32'
             lines.append([what, fmt(t['median'])+spread, goal+' **missed**'*(t.get('met') is False), f"{o['date']}, {'Intel' if 'Intel' in o['processor'] else 'AMD'}", f'`{script}`'])
     return table(['what', 'median (lowest to highest)', 'goal', 'measured', 'script'], lines)
 
