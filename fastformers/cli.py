@@ -121,32 +121,35 @@ def pretrain(args):
     print(f"\nNext: fastformers adapt TEXTS --arch {shlex.quote(args.output)} --output DIR")
     return dict(verdict=_lm, stage=stage.to_dict())
 
-def adapt(args):
-    "Continue to train a language model on your own texts"
-    judge,verdict,best = args.labelled and _vectors_before(args),_lm,args.output
-    stage = train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm')
-    if judge: verdict,best = judge(args.output)
-    print(f"\nNext: fastformers classify {shlex.quote(args.labelled or 'LABELLED')} --arch {shlex.quote(best)} --output DIR")
-    return dict(verdict=verdict, stage=stage.to_dict())
-
-def _vectors_before(args)->callable: # directory -> (verdict, the better checkpoint)
-    "Score the encoder on --labelled before it is adapted, and return a function that compares it with the adapted one"
+def _before(args)->tuple: # (labelled rows, checkpoint, 1 for each right answer)
+    "Score the checkpoint on --labelled before stage 2"
     from fastformers.compare.encoders import score_encoders
     from fastformers.data.rows import Rows
     from fastformers.hub import default_arch
-    from fastformers.stats import verdict_on
     recipe = vars(read_recipe(args.recipe).model) if args.recipe else {}
     d,arch = args.data,(recipe | changes(args).get('model', {})).get('arch') or default_arch
     df = read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col)
     rows = Rows(df, split_columns(df, d.text_col), split_columns(df, d.label_col))
-    before,_ = score_encoders(rows, [arch])[arch]
-    def judge(path):
-        after,_ = score_encoders(rows, [path])[path]
-        print(f"\nA linear model on frozen vectors, in folds of {len(after):,} labelled rows: accuracy {after.mean():.3f}, before stage 2 {before.mean():.3f}")
-        verdict = verdict_on(after, {arch:before}, 'accuracy')
-        return verdict, arch if verdict.word=='LOSS' else path
-    return judge
+    return rows, arch, score_encoders(rows, [arch])[arch][0]
 
+def _better(rows, arch, before, path)->tuple: # (verdict, the better checkpoint)
+    "Compare the checkpoint after stage 2 with the one before"
+    from fastformers.compare.encoders import score_encoders
+    from fastformers.stats import verdict_on
+    after = score_encoders(rows, [path])[path][0]
+    print(f"\nA linear model on frozen vectors, in folds of {len(after):,} labelled rows: accuracy {after.mean():.3f}, before stage 2 {before.mean():.3f}")
+    verdict = verdict_on(after, {arch:before}, 'accuracy')
+    return verdict, arch if verdict.word=='LOSS' else path
+
+def adapt(args):
+    "Continue to train a language model on your own texts"
+    before = args.labelled and _before(args)
+    stage = train(args, 'fine_tune_lm', texts_of(args.texts, args.data), 'lm')
+    verdict,best = _better(*before, args.output) if before else (_lm, args.output)
+    print(f"\nNext: fastformers classify {shlex.quote(args.labelled or 'LABELLED')} --arch {shlex.quote(best)} --output DIR")
+    return dict(verdict=verdict, stage=stage.to_dict())
+
+# %% ../nbs/10_cli.ipynb #5d0c7a12
 def _classify_by_names(args):
     "Write a classifier that knows what its classes are called and the texts of --unlabelled, and score it on --test"
     d,path = args.data,check_dir(args.output)

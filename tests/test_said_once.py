@@ -80,6 +80,7 @@ def test_a_training_with_unlabelled_texts_is_kept_if_it_scores_higher(label, ref
     assert (stage.data['training rows']>100)==kept and stage.name=='classifier' and stage.test
     assert said in repr(stage) and said in Stage.load(tmp_path/'c/record.json').chosen
     assert sum('unlabelled texts' in o for o in caplog.messages)==1
+    assert len(from_hf(tmp_path/'c').kept.distances)>=90 # a fifth of the texts is new to the network that is kept
 
 @pytest.mark.parametrize('loss,kept', [(.3,'with'), (.5,'without'), (.7,'without')])
 def test_a_tie_is_broken_by_the_loss_of_the_held_out_rows(loss, kept):

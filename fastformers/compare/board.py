@@ -90,6 +90,7 @@ class Leaderboard:
         return [(i, o) for i,seed in enumerate(self.seeds) if (o := self.fit(name, seed))]
     def score(self, name): return np.nanmean(self.rows(name))
 
+# %% ../../nbs/compare/01_board.ipynb #5d0c7b12
 def _joined(board, got)->tuple: # (task, targets, scores)
     "Join the rows of several fits of an entry"
     y = np.concatenate([board.y[board.folds[i][1]] for i,_ in got])

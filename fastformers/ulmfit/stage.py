@@ -38,7 +38,7 @@ from ..data.labels import as_frame, checked, lm_rows, lm_texts, named, new_tests
 from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
-from ..learner.core import as_predictor, classifier_learner, kept_texts, lm_learner
+from ..learner.core import apart, as_predictor, classifier_learner, kept_texts, lm_learner
 from ..learner.calibration import check_rows
 from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, named_dls, right_in_folds # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
@@ -352,7 +352,7 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the tim
     train = df[~df.is_valid]
     words = TextBaseline.fit(*rows.part(False), model.task, characters=True,
                              unlabelled=first_texts(texts, share*10_000_000)) # half a minute
-    texts = first_texts(texts[:5000], share*1_000_000) # to be read twice
+    texts = first_texts(apart(texts)[1][:5000], share*1_000_000) # to be read twice
     labels = frozen.spread_labels(texts, [o.scores(texts) for o in (model, words)])
     more = pd.DataFrame({rows.group_col or rows.text_col:texts, rows.text_col:texts, rows.label_col:labels, 'is_valid':False})
     again = len(texts)//(5*len(train))-1 # one label in six is given
