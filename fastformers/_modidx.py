@@ -3238,6 +3238,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastformers.text.readers._csv': ('text/readers.html#_csv', 'fastformers/text/readers.py'),
                                           'fastformers.text.readers._files': ('text/readers.html#_files', 'fastformers/text/readers.py'),
                                           'fastformers.text.readers._folder': ('text/readers.html#_folder', 'fastformers/text/readers.py'),
+                                          'fastformers.text.readers._json': ('text/readers.html#_json', 'fastformers/text/readers.py'),
                                           'fastformers.text.readers._kind': ('text/readers.html#_kind', 'fastformers/text/readers.py'),
                                           'fastformers.text.readers._one_text_a_line': ( 'text/readers.html#_one_text_a_line',
                                                                                          'fastformers/text/readers.py'),

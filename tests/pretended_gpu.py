@@ -155,7 +155,8 @@ def pretended_gpu():
         for o in (torch, torch.amp, torch.amp.autocast_mode, fp16): stack.enter_context(patch.object(o, 'autocast', OnCPU))
         stack.enter_context(patch.object(torch, 'load', _load))
         stack.enter_context(patch.object(torch.backends.cudnn, 'is_acceptable', lambda t: False))
-        stack.enter_context(patch.object(torch.optim.Optimizer, '_accelerator_graph_capture_health_check', _nothing))
+        for k in ('_accelerator_graph_capture_health_check','_cuda_graph_capture_health_check'): # by the version of torch
+            if hasattr(torch.optim.Optimizer, k): stack.enter_context(patch.object(torch.optim.Optimizer, k, _nothing))
         stack.enter_context(Operations())
         stack.enter_context(Answers())
         yield

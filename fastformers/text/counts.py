@@ -39,7 +39,7 @@ def count_vectors(
     there,vecs = np.flatnonzero(total),np.zeros((n_tokens,width), np.float32)
     if (k := min(width, len(there)-1))<1: return vecs, n
     pmi = csr_matrix((pmi, (pairs.row, pairs.col)), shape=pairs.shape)
-    u,s,_ = svds(pmi[there][:,there], k=k, random_state=0)
+    u,s,_ = svds(pmi[there][:,there], k=k, random_state=np.random.default_rng(0))
     order = s.argsort()[::-1]
     vecs[there,:k] = u[:,order]*s[order]**.5
     return vecs, n

@@ -14,6 +14,7 @@ import gzip, io, json, logging, re, shutil, tempfile, zlib
 from contextlib import nullcontext
 from itertools import islice
 import pandas as pd
+from fastcore.basics import chunked
 from fastcore.foundation import L, first
 from ..files import did_you_mean, find_path, lfs_pointer, processes
 
@@ -174,21 +175,23 @@ def _csv(f, kind, texts, sep, chunksize):
     return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize, skiprows=int(bool(told)),
                             skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
 
+def _json(line, n):
+    "Read line `n` of a file of JSON lines"
+    try: return json.loads(line)
+    except json.JSONDecodeError as e: raise ValueError(f"line {n} is no JSON: {e.msg} at character {e.pos+1}") from e
+
 def _records(f, chunksize):
     "Return the table of JSON objects, one a line or all in an array, or its parts, which have the same columns"
-    def read(**kw):
+    array = _start(f).lstrip()[:1]=='['
+    def rows():
         f.seek(0)
-        return pd.read_json(f, dtype=False, convert_dates=False, **kw)
-    if _start(f).lstrip()[:1]=='[':
-        df = read()
-        return (df[i:i+chunksize] for i in range(0, len(df), chunksize)) if chunksize else df
-    try: values = json.loads(first(filter(str.strip, f)) or '{}').values()
-    except (ValueError,AttributeError): values = [{}]
-    if values and all(isinstance(o, dict) for o in values):
-        raise ValueError("expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it")
-    if not chunksize: return read(lines=True)
-    names = [*dict.fromkeys(c for o in read(lines=True, chunksize=chunksize) for c in o)] # a line may lack a key
-    return (o.reindex(columns=names) for o in read(lines=True, chunksize=chunksize))
+        for o in json.load(f) if array else (_json(o, n) for n,o in enumerate(f, 1) if o.strip()):
+            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()):
+                raise ValueError("expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it")
+            yield o
+    if not chunksize: return pd.DataFrame(rows())
+    names = [*dict.fromkeys(c for o in rows() for c in o)] # a line may lack a key
+    return (pd.DataFrame(part, columns=names) for part in chunked(rows(), chunksize))
 
 def _table(f, kind, texts, sep, chunksize, as_written):
     "Yield the DataFrames of a csv, tsv or jsonl file"
@@ -198,7 +201,7 @@ def _table(f, kind, texts, sep, chunksize, as_written):
         if o.name not in texts: return _typed(o) if csv and not as_written else o
         return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v) # null, 5
     for df in [res] if isinstance(res, pd.DataFrame) else res:
-        if type(df.index) is not pd.RangeIndex:
+        if csv and type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
         df.columns = [str(o).strip() for o in df]
         if sep=='\t' and any({*'\t\n'} <= {*str(o)} for c in texts if c in df for o in df[c]):
