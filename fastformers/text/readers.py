@@ -175,10 +175,12 @@ def _csv(f, kind, texts, sep, chunksize):
     return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize, skiprows=int(bool(told)),
                             skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
 
+_objects = "expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it"
+
 def _json(line, n):
     "Read line `n` of a file of JSON lines"
     try: return json.loads(line)
-    except json.JSONDecodeError as e: raise ValueError(f"line {n} is no JSON: {e.msg} at character {e.pos+1}") from e
+    except json.JSONDecodeError as e: raise ValueError(f"line {n} is no JSON ({e.msg} at character {e.pos+1}), {_objects}") from e
 
 def _records(f, chunksize):
     "Return the table of JSON objects, one a line or all in an array, or its parts, which have the same columns"
@@ -186,8 +188,7 @@ def _records(f, chunksize):
     def rows():
         f.seek(0)
         for o in json.load(f) if array else (_json(o, n) for n,o in enumerate(f, 1) if o.strip()):
-            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()):
-                raise ValueError("expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it")
+            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()): raise ValueError(_objects)
             yield o
     if not chunksize: return pd.DataFrame(rows())
     names = [*dict.fromkeys(c for o in rows() for c in o)] # a line may lack a key
