@@ -1,7 +1,8 @@
 "Fifty training losses of four tiny networks, as they were when their files were written: `python tests/test_golden.py --write`"
 import json, sys
 from pathlib import Path
-import pandas as pd, pytest, torch
+import pandas as pd, pytest, torch, transformers
+from packaging.version import Version
 from fastai.basics import Callback
 from fastai.torch_core import set_seed
 from fastformers.all import CLM, MLM, classifier_dls, classifier_learner, gradual_unfreeze, lm_dls, lm_learner
@@ -93,10 +94,12 @@ def machine(): return dict(torch=torch.__version__, cpu=torch.backends.cpu.get_c
 
 @pytest.mark.parametrize('name', runs)
 def test_losses_are_those_of_the_file(name):
-    kept,now = json.loads(file(name).read_text()),losses(name)
+    kept = json.loads(file(name).read_text())
+    if Version(transformers.__version__)<Version(kept['transformers']): pytest.skip('an older transformers draws other first weights')
+    now = losses(name)
     assert len(kept['losses'])==len(now)==50
     if {k:kept[k] for k in machine()}==machine(): assert now==kept['losses']
     else: assert now==pytest.approx(kept['losses'], rel=1e-5)
 
 if __name__=='__main__' and sys.argv[1:]==['--write']:
-    for o in runs: file(o).write_text(json.dumps(dict(machine(), losses=losses(o)), indent=1)+'\n')
+    for o in runs: file(o).write_text(json.dumps(dict(machine(), transformers=transformers.__version__, losses=losses(o)), indent=1)+'\n')
