@@ -1,5 +1,5 @@
 "The notebooks are the source of the modules, and the order of the rooms is the order of imports"
-import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
+import ast, importlib, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
 from pathlib import Path
 import pytest
 
@@ -169,6 +169,14 @@ def test_such_a_cell_is_found():
     assert unready(cells('x = 1', 'import json\ny = [x for _ in z]'))=={'import json':{'x'}}
     assert not unready(cells('x = 1', 'import json', 'y = x', 'import os\nz = os.sep'))
     assert unready(cells('x = 1', 'def f():\n    import json\n    return x'))=={'def f():':{'x'}}
+
+def test_nbdev_documents_each_config(root):
+    "It evaluates the annotations of `PretrainedConfig` in the module of the subclass"
+    from nbdev.showdoc import show_doc
+    for path in (root/'fastformers').rglob('*.py'):
+        names = re.findall(r'^class (\w+Config)\(', path.read_text('utf-8'), re.M)
+        module = names and importlib.import_module('.'.join(path.relative_to(root).with_suffix('').parts))
+        for o in names: show_doc(getattr(module, o))
 
 @pytest.mark.slow
 def test_nbdev_processes_all_pages(root, tmp_path):

@@ -12,6 +12,7 @@ __all__ = ['AWDLSTMConfig', 'row_dropout', 'WeightDropLSTM', 'AWDLSTMModel', 'AW
 import torch
 import torch.nn.functional as F
 from torch import nn
+from typing import Literal # in the annotations of `PretrainedConfig`, which nbdev evaluates here
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 

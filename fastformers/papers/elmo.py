@@ -11,6 +11,7 @@ __all__ = ['BiLMConfig', 'reversed_positions', 'BiLMModel', 'join_directions']
 
 # %% ../../nbs/papers/01_elmo.ipynb #e1500005
 import torch
+from typing import Literal # in the annotations of `PretrainedConfig`, which nbdev evaluates here
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from ..files import atomic_dir

@@ -15,6 +15,7 @@ __all__ = ['TransformerXLConfig', 'distances', 'relative_shift', 'RelativeAttent
 import torch
 import torch.nn.functional as F
 from torch import nn
+from typing import Literal # in the annotations of `PretrainedConfig`, which nbdev evaluates here
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.models.xlnet.modeling_xlnet import XLNetLMHeadModelOutput, XLNetModelOutput # they have `mems`
 
