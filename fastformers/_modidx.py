@@ -744,6 +744,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.data.labels._flags': ('data/labels.html#_flags', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels._joined': ('data/labels.html#_joined', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels._look_of': ('data/labels.html#_look_of', 'fastformers/data/labels.py'),
+                                         'fastformers.data.labels._plain_cells': ( 'data/labels.html#_plain_cells',
+                                                                                   'fastformers/data/labels.py'),
                                          'fastformers.data.labels._strata': ('data/labels.html#_strata', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels._texts': ('data/labels.html#_texts', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.as_frame': ('data/labels.html#as_frame', 'fastformers/data/labels.py'),

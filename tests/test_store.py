@@ -42,7 +42,7 @@ def test_documents_are_what_the_tokenizer_gives(style, tmp_path):
 @pytest.mark.parametrize('packing', ['doc-sentences','full-sentences','segment-pair'])
 @pytest.mark.parametrize('style', ['bert','roberta','xlnet','t5'])
 def test_batches_equal_those_of_a_list(style, packing, tmp_path):
-    texts = ['', *texts_like(150), 'one', *odd]
+    texts = ['', *texts_like(60), 'one', *odd]
     store = TokenStore.build(texts, tok := tiny_tok(style), tmp_path/'s')
     for kw in (dict(bs=8), dict(bs=8, max_tokens=100, seed=7), dict(bs=5, valid_pct=.4, seq_len=12)):
         a,b = (lm_dls(o, tok, packing=packing, device='cpu', **kw) for o in (store, texts))

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fastcore.foundation import L, first
+from ..args import plain
 from ..tasks.core import Task, is_list, listed, task_of, tasks
 from pathlib import Path
 from ..hub import resolve_arch
@@ -34,19 +35,31 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/data/00_labels.ipynb #729f911e
 def as_frame(data, text_col='text'):
     "Convert a table of any library, columns or rows as dicts, or texts to a DataFrame, of texts with `text_col`"
-    if isinstance(data, pd.DataFrame): return data
+    if isinstance(data, pd.DataFrame): return _plain_cells(data)
     features,got = getattr(data, 'features', None),type(data).__name__
     if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
     if hasattr(data, 'to_pandas'): data = data.to_pandas()
-    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series)) for o in data.values()):
-        data = pd.DataFrame(data)
+    if isinstance(data, Mapping) and all(isinstance(plain(o), (list,tuple)) for o in data.values()):
+        data = pd.DataFrame({k:plain(o) if isinstance(o, torch.Tensor) else o for k,o in data.items()})
     elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
         data = list(data)
         if data and all(isinstance(o, Mapping) for o in data): data = pd.DataFrame(data)
         else: data = pd.DataFrame({L(text_col)[0]:data}, dtype=object) # Arrow strings refuse lone surrogates
-    if isinstance(data, pd.DataFrame): return _class_names(data, features)
+    if isinstance(data, pd.DataFrame): return _class_names(_plain_cells(data), features)
     raise TypeError("`data` is a DataFrame, a list of texts or a datasets.Dataset (one part), "
         f"got {got}; files are read by `read_texts`")
+
+def _plain_cells(df):
+    "Convert tensors and NumPy's numbers in the cells of `df` to Python's numbers and lists"
+    found = {}
+    for i,(_,o) in enumerate(df.items()):
+        if o.dtype!=object or {*map(type, o)}<={str,type(None)}: continue
+        new = [*map(plain, o)]
+        if any(a is not b for a,b in zip(new, o)): found[i] = pd.Series(new, df.index, dtype=object)
+    if not found: return df
+    df = df.copy(deep=False)
+    for i,new in found.items(): df.isetitem(i, new)
+    return df
 
 def _class_names(df, features):
     "Replace numbers by class names in the columns of `df` whose `features` have names"

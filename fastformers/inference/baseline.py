@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np, torch
 from torch.nn.utils.rnn import pad_sequence
 from safetensors.numpy import load_file, save_file
+from ..args import plain
 from ..files import write_json, write_text
 from .answers import BasePredictor
 from ..text.counts import count_vectors
@@ -147,7 +148,7 @@ class TextBaseline(BasePredictor):
         class_weights=None # As in `Task.weigh`; default: those of the `Task`
     ):
         "Count words and pairs of words in `texts` and fit a linear model to them"
-        task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),list(labels)
+        task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),plain(list(labels))
         if not task.has_linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
         if class_weights is not None: task.weigh(class_weights)
         if task.classes and not task.per_token: # 'a;b' too

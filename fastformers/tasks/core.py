@@ -341,7 +341,8 @@ class MultiLabel(Task):
         return super().name_labels(values)
     def read_row(self, r, label_col):
         if is_list(label_col): return [c for c in label_col if r[c] in (1,'1')]
-        o = _split(r[label_col]) if isinstance(r[label_col], str) else list(r[label_col])
+        o = r[label_col]
+        o = _split(o) if isinstance(o, str) else list(o) if hasattr(o, '__iter__') else [o] # one label
         if len(o)==self.n_out and all(map(_flag, o)) and all(isinstance(n, str) for n in self.labels): # 0 or 1 for each
             return [n for n,there in zip(self.labels, o) if there]
         return [*map(self.same_label, o)]
