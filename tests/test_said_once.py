@@ -124,6 +124,7 @@ def test_a_fact_about_the_rows_is_logged_once(how, tiny, caplog, monkeypatch):
     if 'unlabelled' in how: how = how | dict(unlabelled=intents(300, seed=1).text.tolist())
     fine_tune_classifier(blanks(), tiny, **quick, **how)
     assert sum('texts are blank' in o for o in caplog.messages)==1 and '1 of 1' not in caplog.text
+    assert ('which is missing; `stage.learner` has the training rows alone' in caplog.text)==('refit' in how)
 
 def test_a_run_logs_a_fact_about_the_rows_once(tiny, tmp_path, caplog):
     recipe = Recipe().replace(run=dict(seeds=(1,2)), model=dict(arch=str(tiny), precision='fp32'), lm=dict(objective='none'), classifier=dict(epochs=.5, max_len=16))

@@ -427,6 +427,7 @@ def fine_tune_classifier(
     "Train a head and the body of `arch` on your labels (stage 3)"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
+    elif c.refit: _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; `stage.learner` has the training rows alone")
     meter = Meter()
     set_seed(seed)
     tok = arch if tok is None else tok
