@@ -105,7 +105,7 @@ Modules:
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
 - `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
-- `fastformers.ulmfit.page`: Write score, verdict, classes and errors of a trained classifier as one HTML file: `Stage.to_html`
+- `fastformers.ulmfit.page`: Format score, verdict, classes and errors of a trained classifier as one HTML page: `Stage.to_html`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval

@@ -55,7 +55,7 @@ def fit_near(
     y, # Their classes, numbers `(n,)`
     means # A vector for each class, of length 1 `(n_classes, nf)`
 )->tuple: # (weight `(n_classes, nf)`, bias `(n_classes,)`)
-    "Fit logistic regression whose weights stay near `means` where rows say nothing"
+    "Fit logistic regression with a normal prior on its weights, centred at 20 times `means`"
     from scipy.optimize import minimize
     x,start,target = x.astype(np.float32),_scale*means,np.eye(len(means))[y]
     logits = x@start.T
@@ -73,10 +73,10 @@ def fit_near(
 def fit_row(
     model, # A classifier with its `task`
     x, # Inputs of the layer `(n, nf)`
-    new, # Is the row of the new class? `(n,)`
+    new, # True for rows of the new class, `(n,)` `(n,)`
     start=None # Weights and bias to begin with, such as those of a part of the rows
 )->tuple: # (weight `(nf,)`, bias)
-    "Fit the weights of one more class of the output layer, by logistic regression beside the classes that are there"
+    "Fit the weights of a new class by logistic regression and leave those of the other classes unchanged"
     from scipy.optimize import minimize
     layer = output_layer(model)
     w,b = (o.detach().cpu().float().numpy() for o in (layer.weight, layer.bias))

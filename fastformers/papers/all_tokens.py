@@ -2,7 +2,7 @@
 
 Why does ELECTRA (Clark et al. 2020, here `papers.electra`) learn faster than BERT? Section 3.4 of the paper tests methods between the two. One is *All-Tokens MLM*, a masked language model with a loss at all tokens. Most tokens are not hidden, so the model may copy them: a gate, one layer with a sigmoid, predicts for each position the probability D that the input token is right. The output is D times the input token plus 1-D times the softmax of the LM head.
 
-`AllTokensMLM` is the objective, an `MLM` whose targets are all ordinary tokens. `CopyLM` is the model, a `LanguageModel` with one more layer, `copy_gate`. In a recipe: `objective = all_tokens_mlm`.
+`AllTokensMLM` is the objective, an `MLM` whose targets are all ordinary tokens. `CopyLM` is the model, a `LanguageModel` with one more layer, `copy_gate`. In a recipe: `objective = all_tokens_mlm`. In Python: `lm_dls(df, tok, AllTokensMLM(tok))`, then `lm_learner(dls, arch)`.
 
 The paper replaces hidden tokens by samples of a generator. Without a generator, it says, the model trivially copies all tokens but masks. There is no generator here. As in BERT, one in ten hidden tokens becomes a random token, which the gate has to find; `replace=(0.,1.)` makes all of them random.
 

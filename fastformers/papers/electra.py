@@ -3,7 +3,7 @@
 A masked language model has a loss at the 15 % of tokens that are hidden, ELECTRA (Clark et al. 2020) at all tokens. A small *generator*, itself a masked language model, fills the hidden positions, and the
 *discriminator* predicts for each token whether it is the original. Both are trained together and share their embeddings; only the discriminator is used for fine-tuning.
 
-`RTD` is the objective, an `MLM` with two networks (`Electra`) and a loss of their own (`RTDLoss`). In a recipe: `objective = rtd`.
+`RTD` is the objective, an `MLM` with two networks (`Electra`) and a loss of their own (`RTDLoss`). In a recipe: `objective = rtd`. In Python: `lm_dls(df, tok, RTD(tok))`, then `lm_learner(dls, arch)`.
 
 In our log ("every objective on one bench") two million tokens are too few: the discriminator has not begun to find replaced tokens, and on TREC a classifier from it has 72.8 and 58.6 % (two seeds), where embeddings from counts without any training have 77.5. The paper's gains come after billions of tokens."""
 
@@ -95,7 +95,7 @@ class Electra(HFModel):
 
 # %% ../../nbs/papers/03_electra.ipynb #9953395d
 def replaced(filled, y):
-    "Find where `filled` differs from the original `y` of the hidden tokens, -100 elsewhere, `(bs, sl)`"
+    "Return True where a hidden token of `filled` differs from its target in `y`, `(bs, sl)`"
     filled = as_tokens(filled)
     return filled.predicted & (filled.ids!=y.as_subclass(Tensor))
 

@@ -58,7 +58,7 @@ class TensorTokens(Tensor):
         return (self.as_subclass(Tensor) & _PRED) != 0
     @property
     def sequence_starts(self):
-        "Return True where a further sequence of a row begins, which a network reads by itself"
+        "Return True where the second or a later sequence of a row begins. A network reads each by itself"
         return (self.as_subclass(Tensor) & _START) != 0
     @property
     def prompt(self):

@@ -1,4 +1,4 @@
-"""Write score, verdict, classes and errors of a trained classifier as one HTML file: `Stage.to_html`
+"""Format score, verdict, classes and errors of a trained classifier as one HTML page: `Stage.to_html`
 
 A table in a terminal is gone tomorrow, and a figure alone does not say what goes wrong. `fastformers classify` leaves `report.html` in the directory of the classifier: one sentence, the verdict beside the rivals, each class, twenty errors to look at, what to be careful with, and the command that makes it again.
 It is written as the page of a [comparison](../compare/02_page.ipynb) is."""
@@ -53,7 +53,7 @@ def _scores(stage):
 
 @patch
 def to_html(self:Stage, classes=None, notes=(), command=''): # `classes`: as `class_scores` returns them
-    "Write a page on a trained classifier as one HTML file"
+    "Return an HTML report on a trained classifier as a string"
     says,page = self.interval(),{}
     page[''] = [f"{says[0].upper()}{says[1:]}"+(f": {self.verdict.says()}." if self.verdict else '.')]
     if self.verdict: page['The verdict'] = [str(self.verdict), _scores(self)]
