@@ -18,7 +18,7 @@ from .files import did_you_mean
 # %% ../nbs/02_args.ipynb #eed664c2
 def plain(o):
     "Convert numbers and arrays of NumPy, torch or pandas to Python's numbers and lists"
-    if isinstance(o, (list,tuple)) and any(hasattr(type(v), 'tolist') for v in o): return type(o)(map(plain, o))
+    if isinstance(o, (list,tuple)) and any(hasattr(type(v), 'tolist') for v in o[:1]): return type(o)(map(plain, o))
     if type(o).__name__=='NAType': return # pandas' missing value has no truth
     return o.tolist() if hasattr(type(o), 'tolist') else o # not `o`: a fastai object delegates to its data
 

@@ -1,5 +1,5 @@
 "The notebooks are the source of the modules, and the order of the rooms is the order of imports"
-import ast, importlib, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
+import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
 from pathlib import Path
 import pytest
 

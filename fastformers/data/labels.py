@@ -39,8 +39,8 @@ def as_frame(data, text_col='text'):
     features,got = getattr(data, 'features', None),type(data).__name__
     if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
     if hasattr(data, 'to_pandas'): data = data.to_pandas()
-    if isinstance(data, Mapping) and all(isinstance(plain(o), (list,tuple)) for o in data.values()):
-        data = pd.DataFrame({k:plain(o) if isinstance(o, torch.Tensor) else o for k,o in data.items()})
+    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in data.values()):
+        data = pd.DataFrame(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
         data = list(data)
         if data and all(isinstance(o, Mapping) for o in data): data = pd.DataFrame(data)

@@ -73,7 +73,7 @@ def fit_near(
 def fit_row(
     model, # A classifier with its `task`
     x, # Inputs of the layer `(n, nf)`
-    new, # True for rows of the new class, `(n,)` `(n,)`
+    new, # True for rows of the new class `(n,)`
     start=None # Weights and bias to begin with, such as those of a part of the rows
 )->tuple: # (weight `(nf,)`, bias)
     "Fit the weights of a new class by logistic regression and leave those of the other classes unchanged"

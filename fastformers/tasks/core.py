@@ -136,7 +136,7 @@ class Task:
         except (ValueError,TypeError,AttributeError):
             raise ValueError(f"`class_weights` are 'equal', 'balanced' or {{name: weight}}, as a text 'spam: 10, ham: 1', got {class_weights!r}") from None
         if odd := w!='balanced' and first((k,v) for k,v in (self.class_weights or {}).items() if not 0<v<np.inf):
-            raise ValueError(f"the weight of a class is above 0, got {odd[1]:g} for {odd[0]!r}")
+            raise ValueError(f"the weight of a class must be above 0, got {odd[1]:g} for {odd[0]!r}")
         return self
     def split_levels(self, sep_level): # such as '>', or None
         "Read the names of the classes as two levels, as in 'travel > flights'"
