@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pandas as pd, pytest, torch, yaml
 from transformers import AutoModelForMaskedLM
 from fastformers import cli
+from fastformers.commands import answer
 from fastformers.cli import main
 from fastformers.files import mark_checkpoints, write_text
 from fastformers.inference.predictor import from_hf
@@ -209,7 +210,7 @@ def test_columns_may_have_the_names_of_ours(here, tmp_path):
     assert run('classify', tmp_path/'rows.csv', '--arch', here/'arch', '--output', tmp_path/'pair', '--text-col', 'text,year', *flags, *quick)==0
 
 def test_lines_without_a_key_keep_their_columns(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, 'chunksize', 2)
+    monkeypatch.setattr(answer, 'chunksize', 2)
     lines = ['{"id": 1, "text": "a film"}', '{"id": 2, "text": "a cup"}', '{"id": 3, "lang": "fr", "text": "un film"}']
     (tmp_path/'a.jsonl').write_text('\n'.join(lines))
     assert run('predict', here/'classifier', '--csv', tmp_path/'a.jsonl', '--out', tmp_path/'o.csv')==0
@@ -270,14 +271,14 @@ def test_a_predicted_csv_is_the_same_table_in_all_else(here, tmp_path):
 
 def test_a_large_csv_is_read_in_chunks(here, tmp_path, monkeypatch):
     "Every row is answered once and in order, over the border of chunks"
-    monkeypatch.setattr(cli, 'chunksize', 16)
+    monkeypatch.setattr(answer, 'chunksize', 16)
     assert run('predict', here/'classifier', '--csv', here/'reviews.csv', '--out', tmp_path/'out.csv')==0
     got = pd.read_csv(tmp_path/'out.csv', keep_default_na=False)
     assert got.text.tolist()==tiny_df().text.tolist()
     assert got.predicted_label.tolist()==[o['label'] for o in from_hf(here/'classifier', device='cpu')(tiny_df().text.tolist())]
 
 def test_a_file_is_written_whole_or_not_at_all(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, 'chunksize', 16)
+    monkeypatch.setattr(answer, 'chunksize', 16)
     seen = []
     def breaks(self, df, *args, **kwargs):
         seen.append(len(df))

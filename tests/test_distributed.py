@@ -206,8 +206,9 @@ labeller = '''
 import json, os, sys
 import fastformers.inference.predictor # once for all commands
 from fastformers import cli
+from fastformers.commands import answer
 from fastformers.inference.answers import BasePredictor
-cli.chunksize,whole,seen = 9,BasePredictor.predict_frame,[]
+answer.chunksize,whole,seen = 9,BasePredictor.predict_frame,[]
 def dies(self, df, **kwargs):
     seen.append(df)
     if int(os.environ['RANK'])==dying and len(seen)==2: os._exit(1)

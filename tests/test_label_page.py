@@ -178,8 +178,8 @@ def test_a_mistake_is_one_line(tiny, tmp_path, capsys, monkeypatch, case, words)
 
 @pytest.mark.parametrize('more,words', [(['--labels', 'travel'], 'a file with a name a line'), (['--labels', 'names.txt'], 'a file with a name a line'), (['--target', 90], 'write .9'), (['--output', 'l.xlsx'], 'csv file'), (['--output', '/proc/x/l.csv'], 'cannot be written')])
 def test_a_wrong_flag_is_told_before_a_file_is_read(tmp_path, capsys, monkeypatch, more, words):
-    from fastformers import cli
-    monkeypatch.chdir(tmp_path); monkeypatch.setattr(cli, 'read_table', lambda *args, **kw: pytest.fail('too late'))
+    from fastformers.commands import train
+    monkeypatch.chdir(tmp_path); monkeypatch.setattr(train, 'read_table', lambda *args, **kw: pytest.fail('too late'))
     try: rc = command('--labels', 'warm,cold', *more, file='texts.csv')
     except SystemExit as e: rc = e.code
     assert rc==2 and words in capsys.readouterr().err
@@ -192,8 +192,8 @@ def test_names_of_classes_come_from_a_file(tmp_path):
     assert len(read(','.join(f'class {i}' for i in range(150))))==150
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path, capsys, monkeypatch):
-    from fastformers import cli
-    monkeypatch.setattr(cli, 'find_spec', lambda name: None)
+    from fastformers.commands import train
+    monkeypatch.setattr(train, 'find_spec', lambda name: None)
     assert command('--labels', 'a,b', file=tmp_path/'x.csv')==2 and "pip install 'fastformers[label]'" in capsys.readouterr().err
 
 def test_the_command_hands_all_flags_on(start, tiny, tmp_path, monkeypatch):

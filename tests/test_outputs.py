@@ -4,6 +4,7 @@ from pathlib import Path
 import pandas as pd, pytest
 from fastai.learner import Learner
 from fastformers import cli, files
+from fastformers.commands import answer
 from fastformers.callback.distributed import n_processes
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.files import atomic_dir, atomic_file, check_dir, is_main_process, processes, write_text
@@ -67,7 +68,7 @@ def test_a_place_that_refuses_is_found_before_work(door, below, here, monkeypatc
     monkeypatch.setattr(training, '_draw', work)
     monkeypatch.setattr(TextBaseline, 'fit', work)
     monkeypatch.setattr(HFTokenizer, 'encode_batch', work)
-    monkeypatch.setattr(cli, 'read_chunks', work)
+    monkeypatch.setattr(answer, 'read_chunks', work)
     with pytest.raises(OSError, match=f'{nowhere}.* cannot be written'):
         doors[door](d, nowhere/'below' if below else nowhere)
 

@@ -3,7 +3,7 @@ import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sys
 from pathlib import Path
 import pytest
 
-rooms = 'files args hub stats document text models objectives tasks inference data callback learner interpret ulmfit compare label cli all papers lens'.split()
+rooms = 'files args hub stats document text models objectives tasks inference data callback learner interpret ulmfit compare label commands cli all papers lens'.split()
 light = 'files args hub stats document text models tasks inference testing'.split()        # rooms that never import fastai
 
 def notebooks(root): return sorted(o for o in (root/'nbs').rglob('*.ipynb') if not any(p[0] in '._' for p in o.relative_to(root/'nbs').parts))

@@ -15,7 +15,7 @@ from readme import directives, fence
 
 root = Path(__file__).resolve().parent.parent
 rooms = dict(text='Text and tokens', models='Networks and heads', objectives='What a language model predicts', tasks='What a label means', inference='Predict without fastai',
-    data='DataLoaders', callback='During training', learner='Learners', interpret='What it has learnt', ulmfit='The three stages', compare='Which way is best', label='What to label',
+    data='DataLoaders', callback='During training', learner='Learners', interpret='What it has learnt', ulmfit='The three stages', compare='Which way is best', label='What to label', commands='On the command line',
     papers='Published methods', lens='For researchers')                                                                      # folders of modules, in the order of imports, and their names in the menu
 others = {'fastformers/SKILL.md':'skill.md', 'benchmarks/README.md':'results.md', 'CHANGELOG.md':'changelog.md', 'CONTRIBUTING.md':'contributing.md'} # pages that are no notebooks
 kinds = {'note':'note', 'tip':'tip', 'warning':'warning', 'important':'info', 'caution':'danger'}    # Quarto's callouts, as MkDocs calls them

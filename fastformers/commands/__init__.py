@@ -1,0 +1,1 @@
+"What a command of the terminal does: each verb is a function of parsed flags"
