@@ -1637,6 +1637,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.fine_tuning_lr': ( 'learner/choose.html#fine_tuning_lr',
                                                                                            'fastformers/learner/choose.py'),
+                                            'fastformers.learner.choose.fold_count': ( 'learner/choose.html#fold_count',
+                                                                                       'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.named_dls': ( 'learner/choose.html#named_dls',
                                                                                       'fastformers/learner/choose.py'),
                                             'fastformers.learner.choose.right_in_folds': ( 'learner/choose.html#right_in_folds',

@@ -10,14 +10,13 @@ __all__ = ['score_encoders', 'compare_encoders']
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0005
 import numpy as np, pandas as pd
-from collections import Counter
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.progress import Meter
 from ..data.labels import as_frame, warn_blank
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
-from ..learner.choose import right_in_folds
+from ..learner.choose import fold_count, right_in_folds
 from ..models.core import HFModel
 from ..models.load import load_body
 from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
@@ -35,7 +34,7 @@ def score_encoders(
     "Answer each row by logistic regression on the vectors of the rows in other folds"
     if rows.pair or not rows.task.one_class or rows.task.structured:
         raise ValueError(f"encoders are compared by single texts of one class, got {rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
-    folds = min(folds, sorted([0, *Counter(rows.labels).values()])[-2])
+    folds = fold_count(rows.labels, folds)
     if folds<2: raise ValueError("encoders are compared by two classes with two rows each or more; label more rows")
     warn_blank(rows.texts)
     res = {}

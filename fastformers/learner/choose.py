@@ -7,8 +7,8 @@ What trains decides nothing. A new rule is a function here, called in `Learner.p
 
 # %% auto #0
 __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule', 'choose_epochs', 'choose_contrastive',
-           'right_in_folds', 'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names', 'with_names',
-           'named_dls', 'Plan']
+           'fold_count', 'right_in_folds', 'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names',
+           'with_names', 'named_dls', 'Plan']
 
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
@@ -91,6 +91,10 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
     return bool(accuracy-largest<.55*(1-largest)), found # measured on the page of the stages
 
 # %% ../../nbs/learner/06_choose.ipynb #7e3c0002
+def fold_count(y, most=5)->int: # 0 or 1: no folds can be made
+    "Count the folds of rows with labels `y`: `most`, or the rows of the second largest class where they are fewer"
+    return min(most, sorted([0, *Counter(y).values()])[-2])
+
 def right_in_folds(x, y, folds=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
     "Answer each row of the vectors `x` `(n, nf)` by a linear model of the rows in other folds"
     with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
@@ -104,7 +108,7 @@ def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTo
     if tok.init_kwargs['prompt'] or not rows.task.one_class or rows.pair: return None, "the checkpoint's own"
     at = pd.Series(rows.splits[0]).sample(frac=1, random_state=0)[:300]
     texts,y = zip(*((rows.texts[i], rows.labels[i]) for i in at))
-    folds = min(5, sorted([0, *Counter(y).values()])[-2])
+    folds = fold_count(y)
     predictor = folds>1 and Predictor(HFModel(*load_body(arch)), HFTokenizer(tok))
     if not predictor or not predictor.model.loaded.loaded: return None, 'no second class with two rows'
     def right(prompt):
