@@ -105,7 +105,7 @@ def test_the_recipe_is_that_of_the_network(tiny, tmp_path):
 
 @pytest.mark.parametrize('change,words', [
     (lambda d: d.assign(label='one'), 'only the class'), (lambda d: d.assign(text='the same'), 'texts are equal'),
-    (lambda d: d.assign(label=[f'row {i}' for i in range(len(d))]), 'occurs in one row, expected two rows of some'), (lambda d: d.drop(columns='label'), 'label')])
+    (lambda d: d.assign(label=[f'row {i}' for i in range(len(d))]), 'occurs in one row, expected labels that occur'), (lambda d: d.drop(columns='label'), 'label')])
 def test_rows_that_cannot_be_compared_are_refused(change, words):
     with pytest.raises(ValueError, match=words): leaderboard(change(df), entries=['TF-IDF'], minutes=1)
 
