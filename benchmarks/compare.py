@@ -232,7 +232,7 @@ def near(args, table):
     from fastformers.inference.baseline import TextBaseline
     from fastformers.inference.predictor import Ensemble
     from fastformers.learner.core import as_predictor
-    from fastformers.ulmfit.stage import task_dls, task_learner
+    from fastformers.ulmfit.read import task_dls, task_learner
     class Kappa(logging.Handler):
         def emit(self, o): self.said = o.getMessage().split()[-1]
     for key in cases(args):

@@ -19,7 +19,8 @@ from fastformers.data.rows import Rows
 from fastformers.ulmfit.report import Report
 from fastformers.ulmfit.run import ulmfit
 from fastformers.learner.evaluate import evaluate
-from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, with_reading
+from fastformers.ulmfit.read import with_reading
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
 odd = pd.DataFrame({'text':['', 'null', '🎬'*300, '[SEP] fine'], 'label':['neutral','negative','positive','positive'], 'is_valid':[False]*3+[True]})
 

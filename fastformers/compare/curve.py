@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from ..callback.progress import quiet
 from ..callback.schedule import now
-from .entries import deciding, entry_rows, labels_in, list_entries, scores_of, set_task
+from .entries import deciding, entry_rows, labels_in, list_entries, scores_of
 from ..args import check_args
 from ..learner.evaluate import row_scores
 from ..data.labels import as_frame, check_classes, lm_texts, warn_leak
@@ -22,6 +22,7 @@ from ..data.rows import Rows
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..stats import paired_bootstrap
+from ..ulmfit.read import set_task
 from ..ulmfit.recipe import split_columns
 
 _log = logging.getLogger(__name__)
@@ -111,7 +112,9 @@ def label_curve(
     if not table.scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
     labels,own = labels_in(table),np.array(table.splits[0])
     warn_leak(table.texts, table.splits)
-    if says := set_task(table, score, class_weights): _log.info(says)
+    task.fit(labels)
+    _,why = set_task(table, score, class_weights)
+    if why: _log.info(f"the score is the macro F1: {why}")
     if task.classes: check_classes(task, labels, table.splits)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(own):

@@ -17,7 +17,7 @@ from fastcore.foundation import L
 from ..args import check_args
 from ..callback.schedule import now
 from .board import Leaderboard
-from .entries import folds, labels_in, list_entries, set_task
+from .entries import folds, labels_in, list_entries
 from .runner import Runner, load_fits
 from ..data.labels import as_frame, check_classes, lm_texts, named, read_labels, trained_on, warn_blank, warn_leak
 from ..data.rows import Rows
@@ -25,6 +25,7 @@ from ..files import check_dir
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.slices import score_slices
+from ..ulmfit.read import set_task
 from ..ulmfit.recipe import split_columns
 from ..ulmfit.record import begin
 
@@ -121,7 +122,8 @@ def leaderboard(
     labels = labels_in(rows)
     _check(rows, minutes)
     warn_blank(rows.texts)
-    says,task = set_task(rows, score, class_weights),rows.task
+    task = rows.task.fit(labels)
+    _,why = set_task(rows, score, class_weights)
     scored,parts = _held_out(rows, seeds, test, archs)
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
     texts,dropped = [],0
@@ -135,7 +137,8 @@ def leaderboard(
     info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}'}
-    rarer = _rarer(task, labels) if says else None
+    says = f'The score is the macro F1, with average precision, recall and precision of the rarest class beside it: {why}.'*bool(why)
+    rarer = _rarer(task, labels) if why else None
     if rarer: says += f' The rarer class is answered as often as the labelled rows have it, in {rarer[1]:.1%}.'
     if says: info['score'] = says
     if lost := _untested(rows, y, parts, test): info['not tested'] = lost

@@ -21,10 +21,8 @@ from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, marked
 from ..data.rows import Rows
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
-from ..learner.choose import choose_class_weights, choose_score
 from ..learner.core import classifier_learner
 from ..models.load import load_config
-from ..tasks.scores import set_score
 from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
@@ -32,8 +30,8 @@ from ..callback.progress import Meter
 from .record import Stage, begin
 from .report import Report
 from ..learner.evaluate import linear_scores
-from .stage import fine_tune_classifier, fine_tune_lm, labelled_dl, pretrain_lm
-from .stage import small_config, task_dls, task_learner, test_frames, test_rows
+from .read import labelled_dl, set_task, task_dls, task_learner, test_frames, test_rows
+from .stage import fine_tune_classifier, fine_tune_lm, pretrain_lm, small_config
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
 @check_args
@@ -66,9 +64,8 @@ def ulmfit(
     rows = Rows(df, text_col, label_col, r.classifier.task, group_col or r.data.group_col).add_test(tested)
     rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
     if not rows.scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
-    df,task = rows.frame,rows.task.weigh(r.classifier.class_weights).split_levels(r.classifier.sep_level)
-    score = choose_score(task, rows.labels, r.classifier.score)
-    set_score(task.weigh(choose_class_weights(task, *score)[0]), score[0])
+    df,task = rows.frame,rows.task
+    set_task(rows, r.classifier.score, r.classifier.class_weights, r.classifier.sep_level)
     texts,dropped = lm_texts(df, rows.splits[0], unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']
