@@ -17,7 +17,7 @@ arms = {'all layers at once, one rate':{}, 'random weights':dict(pretrained=Fals
 
 def main(args):
     from fastformers.inference.stage_json import versions
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     table,v = Table(results/'ablations'),versions()
     def fit(name, n, seed, arm, lr, at):
         rows = sets[name][1]()[0].sample(n, random_state=seed)

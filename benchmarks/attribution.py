@@ -10,7 +10,7 @@ from compare import draw, sets
 
 def table(name, seed):
     from fastformers.interpret.attribution import faithfulness
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.ulmfit.stage import fine_tune_classifier
     train,dev,_ = sets[name][1]()
     learn = fine_tune_classifier(draw(train, 400, seed), 'minilm', max_len=128).learner

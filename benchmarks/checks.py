@@ -26,7 +26,7 @@ def fit(arm, df, more, seed, arch):
     "Train a classifier on the labelled rows `df`, with `more` texts without labels for `consistency`"
     from fastformers.data.rows import Rows as DataRows
     from fastformers.interpret.checks import augment
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.papers.uda import Consistency
     from fastformers.ulmfit.stage import fine_tune_classifier
     df = DataRows(df).hold_out().frame

@@ -118,7 +118,7 @@ def figures(novel, strange, asked=.05):
     return dict(auroc=round(float(roc_auc_score(y, np.r_[novel, strange])), 4), caught=round(float((strange>np.quantile(novel, 1-asked)).mean()), 4))
 
 def unknown(args):
-    from fastformers.learner.core import as_predictor, kept_texts
+    from fastformers.learner.save import as_predictor, kept_texts
     from fastformers.ulmfit.stage import fine_tune_classifier
     table = Table(results/'classes', part='test' if args.final else 'development', **circumstances(args)['versions'])
     for seed in map(int, args.draws.split(',')):
@@ -182,7 +182,7 @@ def more(args):
 
 def price(args):
     from fastformers.inference.novelty import Kept
-    from fastformers.learner.core import as_predictor, kept_texts
+    from fastformers.learner.save import as_predictor, kept_texts
     from fastformers.ulmfit.stage import fine_tune_classifier
     table = Table(results/'classes', part='development', **circumstances(args)['versions'])
     def megabytes(kept):

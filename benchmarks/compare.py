@@ -231,7 +231,7 @@ def near(args, table):
     "Ask whether near texts have one label, and how many labels of 5,000 other training rows are right before and after spreading"
     from fastformers.inference.baseline import TextBaseline
     from fastformers.inference.predictor import Ensemble
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.ulmfit.read import task_dls, task_learner
     class Kappa(logging.Handler):
         def emit(self, o): self.said = o.getMessage().split()[-1]

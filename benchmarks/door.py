@@ -59,7 +59,7 @@ arms = {'frozen probe':frozen_probe, 'fit_one_cycle(5)':one_cycle, 'steps':steps
 
 def score(learn, test):
     import torch
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     task,scores = learn.model.task,as_predictor(learn).scores(test.text.tolist())
     return float(np.mean([task.labels[int(i)]==l for i,l in zip(torch.as_tensor(scores).argmax(1), test.label)]))
 

@@ -18,7 +18,8 @@ from fastai.callback import all as all_callbacks
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import Ensemble, from_hf
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.encode import HFTokenizer
 from fastformers.text.readers import read_texts

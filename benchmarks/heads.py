@@ -17,7 +17,7 @@ def shares(seed, kept=(1,.5,.25)):
     from fastformers.inference.predictor import from_hf
     from fastformers.interpret.attention import head_importance
     from fastformers.lens.heads import prune_heads
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.text.train_tokenizer import train_tokenizer
     from fastformers.ulmfit.stage import fine_tune_classifier, pretrain_lm
     train,dev,test = clinc()

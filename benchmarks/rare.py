@@ -33,7 +33,7 @@ def words(df, weights, **kwargs):
     return TextBaseline.fit(df.text, df.label, class_weights=weights, **kwargs)
 
 def stage(df, weights, **kwargs):
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.ulmfit.stage import fine_tune_classifier
     return as_predictor(fine_tune_classifier(df, 'minilm', class_weights=weights, **kwargs).learner)
 

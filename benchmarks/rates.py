@@ -16,7 +16,7 @@ def spanish():
 sets = sets | dict(fakenews_es=((300,), spanish))
 
 def run(args):
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.ulmfit.stage import fine_tune_classifier
     quiet()
     logging.disable(logging.INFO)

@@ -14,7 +14,7 @@ def words(df, test):
     return TextBaseline.fit(df.text, df.label, characters=True), {}
 
 def stage(df, test, **kwargs):
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.ulmfit.stage import fine_tune_classifier
     res = fine_tune_classifier(df, 'minilm', refit=True, **kwargs)
     return as_predictor(res.learner), dict(held_out=round(float(res.score.mean()), 4), said=res.interval())

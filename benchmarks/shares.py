@@ -22,7 +22,7 @@ class Stored(BasePredictor):
 
 def scored(name, work):
     "The stored predictor of the pool, and its labels; trained now if it is not there"
-    from fastformers.learner.core import as_predictor
+    from fastformers.learner.save import as_predictor
     from fastformers.tasks.core import Task
     from fastformers.ulmfit.stage import fine_tune_classifier
     label,n = sets[name]

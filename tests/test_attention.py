@@ -6,7 +6,8 @@ from fastformers.data.block import classifier_dls
 from fastformers.inference.predictor import Predictor, from_hf
 from fastformers.interpret.attention import attention_maps, gated, head_importance, head_stats, plot_attention, plot_heads
 from fastformers.lens.heads import head_curve, plot_head_curve, prune_heads, rollout, top_heads
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.models.adapters import add_adapters, bitfit
 from fastformers.models.core import HFModel
 from fastformers.models.load import load_body

@@ -10,7 +10,8 @@ from fastformers.inference.novelty import Kept, none_of
 from fastformers.inference.output_layer import fit_output_layer, fit_row, output_layer, set_output_layer
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.learner.choose import choose_names
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.models.heads import LinearHead, PoolingHead
 from fastformers.tasks.core import SingleLabel
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok

@@ -32,7 +32,8 @@ from fastformers.interpret.embeddings import layer_drift
 from fastformers.interpret.forgetting import forgetting
 from fastformers.interpret.probes import layer_probes
 from fastformers.interpret.slices import fixed_broken, label_issues, slices
-from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.save import as_predictor
 from fastformers.lens.heads import head_curve
 from fastformers.lens.maps import text_map, word_map
 from fastformers.lens.probes import token_probes

@@ -30,7 +30,8 @@ from fastformers.callback.regularize import L2SP
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import classifier_dls, lm_dls
-from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.save import as_predictor
 from fastformers.objectives.clm import CLM
 from fastformers.objectives.mlm import MLM
 from fastformers.papers.uda import Consistency

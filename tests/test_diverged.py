@@ -3,7 +3,7 @@ import pytest, torch
 from fastai.basics import Callback, Learner
 from fastformers.callback.progress import Diverged
 from fastformers.inference.predictor import from_hf
-from fastformers.learner.core import as_predictor
+from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 from transformers import AutoModelForMaskedLM

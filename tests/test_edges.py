@@ -7,7 +7,8 @@ from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.inference.stage_json import read_stage
 from fastformers.interpret.slices import label_issues
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.train_tokenizer import train_tokenizer
 from fastformers.ulmfit.stage import fine_tune_classifier

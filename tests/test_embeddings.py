@@ -4,7 +4,8 @@ import numpy as np, pandas as pd, pytest, torch
 from fastformers.data.block import classifier_dls
 from fastformers.inference.predictor import Predictor
 from fastformers.interpret.embeddings import cka, layer_drift, plot_drift
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.lens.maps import plot_text_map, plot_word_map, separation, text_map, word_map, word_states
 from fastformers.models.core import HFModel
 from fastformers.models.families import block_modules

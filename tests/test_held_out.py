@@ -12,7 +12,8 @@ from fastformers.hub import resolve_arch
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
 from fastformers.stats import mean_interval, paired_bootstrap
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.core import text_key
 from fastformers.ulmfit.record import Stage

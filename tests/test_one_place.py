@@ -6,7 +6,8 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.interpret.attribution import attributions
-from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.save import as_predictor
 from fastformers.models.adapters import adapter_methods
 from fastformers.models.families import family_meta
 from fastformers.models.heads import heads, pools

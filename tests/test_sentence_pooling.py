@@ -9,7 +9,8 @@ from fastformers.inference.lm_predictor import lm_from_hf
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.onnx import to_onnx
 from fastformers.label.vectors import TextVectors
-from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.save import as_predictor
 from fastformers.models.sentence import SentencePool
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.encode import HFTokenizer

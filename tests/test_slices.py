@@ -7,7 +7,8 @@ from fastformers.inference.predictor import Ensemble
 from fastformers.interpret import attribution # `explain`
 from fastformers.interpret.checks import Check, all_checks, check, checks, identity_gaps, typo
 from fastformers.interpret.slices import against_rest, conflicting_duplicates, fixed_broken, label_issues, slices, unknown_share
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.tasks.core import tasks
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 from fastformers.text.corpora import intents

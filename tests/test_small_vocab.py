@@ -17,7 +17,8 @@ from fastformers.inference.predictor import from_hf
 from fastformers.interpret.attribution import integrated_gradients
 from fastformers.interpret.forgetting import forgetting
 from fastformers.learner import core
-from fastformers.learner.core import as_predictor, classifier_learner, lm_learner
+from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.save import as_predictor
 from fastformers.learner import train # `fit_plan`
 from fastformers.models.adapters import add_adapters, load_adapters, save_adapters
 from fastformers.models.vocab import EmbeddingRows, train_rows

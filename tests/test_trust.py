@@ -8,7 +8,8 @@ from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.answers import BasePredictor
 from fastformers.inference.predictor import from_hf
 from fastformers.data.block import classifier_dls
-from fastformers.learner.core import as_predictor, classifier_learner
+from fastformers.learner.core import classifier_learner
+from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
 

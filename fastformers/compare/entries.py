@@ -31,7 +31,7 @@ from ..inference.baseline import TextBaseline
 from ..inference.names import from_names, name_text
 from ..learner.choose import Plan, named_dls
 from ..learner.evaluate import stacked
-from ..learner.core import as_predictor
+from ..learner.save import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
 from ..tasks.core import is_list

@@ -17,7 +17,7 @@ import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, patch
 from ..files import Registry
 from ..inference.answers import BasePredictor
-from ..learner.core import as_predictor
+from ..learner.save import as_predictor
 from ..text.encode import is_pair
 from ..text.tokenizer import need_rust
 from ..stats import paired_bootstrap

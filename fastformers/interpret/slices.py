@@ -22,7 +22,7 @@ from ..data.labels import as_frame, find_task, named, read_labels, row_keys
 from ..inference.baseline import as_targets
 from .attribution import whole_texts, word_pattern
 from ..stats import mcnemar, wilson
-from ..learner.core import as_predictor
+from ..learner.save import as_predictor
 from ..learner.evaluate import score_rows
 from ..text.encode import read_column
 from ..text.readers import check_columns

@@ -15,7 +15,7 @@ from ..inference.predictor import Predictor
 from ..interpret.attention import gated, head_projections
 from ..interpret.attribution import whole_texts
 from ..learner.evaluate import score_rows
-from ..learner.core import as_predictor
+from ..learner.save import as_predictor
 from ..models.core import ModelInputs
 from ..models.families import block_modules
 from ..models.fast_cpu import use_fast_cpu

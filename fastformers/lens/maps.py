@@ -19,7 +19,7 @@ from ..inference.answers import as_texts
 from ..inference.predictor import from_hf
 from ..interpret.embeddings import open_network
 from ..interpret.probes import row_means
-from ..learner.core import as_predictor
+from ..learner.save import as_predictor
 
 # %% ../../nbs/lens/01_maps.ipynb #c6af41b2
 def word_states(

@@ -17,7 +17,7 @@ from ..document import to_html
 from ..inference.answers import answer_rows
 from ..inference.baseline import as_targets
 from ..inference.stage_json import versions
-from ..learner.core import as_predictor
+from ..learner.save import as_predictor
 from ..learner.evaluate import row_scores
 from ..stats import fmt, split_sign
 from .record import Stage

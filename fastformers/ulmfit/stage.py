@@ -32,7 +32,8 @@ from ..data.labels import checked, lm_rows, new_tests, split_rows
 from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
-from ..learner.core import apart, as_predictor, kept_texts, lm_learner
+from ..learner.core import lm_learner
+from ..learner.save import apart, as_predictor, kept_texts
 from ..learner.calibration import check_rows
 from ..learner.choose import named_dls # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
