@@ -83,11 +83,11 @@ def _add_stages(commands):
         p = _command(commands, f, 'TEXTS ... --output DIR')
         p.add_argument('texts', metavar='TEXTS', nargs='+',
                        help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
-        if f is adapt: p.add_argument('--labelled', metavar='FILE', help='Labelled rows on which the encoder is compared with itself before')
+        if f is adapt: p.add_argument('--labelled', metavar='FILE', help='Labelled rows to compare the encoder before and after')
         _stage_flags(p, section, 'text_col'+' label_col'*(f is adapt))
     p = _command(commands, classify, '(LABELLED | --labels NAMES) --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
-    p.add_argument('--labels', type=class_names, metavar='NAMES', help=f'{_names}: also of those without a labelled text, or without LABELLED')
+    p.add_argument('--labels', type=class_names, metavar='NAMES', help=f'{_names}: needed for classes without labelled texts, or if LABELLED is left out')
     _stage_flags(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
 
 # %% ../nbs/10_cli.ipynb #e3c077ae
@@ -189,15 +189,14 @@ def make_parser():
     return top
 
 # %% ../nbs/10_cli.ipynb #bb1b11d6
-_no_device = dict.fromkeys(('--gpu','--cuda','--device'), '; training uses a GPU if there is one')
-
 def parse_args(argv=None):
     "Parse `argv`, with texts before or after flags, or raise if a flag is unknown"
     args,rest = make_parser().parse_known_args(argv)
     for o in rest:
         flags = re.findall('--[a-z-]+', args.parser.format_help())
         if 'texts' in args and not o.startswith('--'): args.texts.append(o)
-        else: args.parser.error(f"{o} is not expected here{_no_device.get(o) or did_you_mean(o, flags, 'argument')}")
+        elif o in ('--gpu','--cuda','--device'): args.parser.error(f"{o} is not expected here; {'--device cuda' if '--device' in flags else 'training'} uses a GPU if there is one")
+        else: args.parser.error(f"{o} is not expected here{did_you_mean(o, flags, 'argument')}")
     return args
 
 # %% ../nbs/10_cli.ipynb #2acd4191

@@ -49,7 +49,7 @@ def test_adapt_says_whether_the_encoder_became_better(here, capsys, tmp_path):
     args = 'adapt', here/'folder', '--arch', here/'arch', '--labelled', here/'reviews.csv', *quick
     assert run(*args, '--output', tmp_path/'lm')==0
     out,err = capsys.readouterr()
-    assert 'A linear model on frozen vectors, in folds of' in out and f'classify {here/"reviews.csv"} --arch' in out
+    assert 'A linear model on frozen vectors, cross-validated on' in out and f'classify {here/"reviews.csv"} --arch' in out
     verdict = err.splitlines()[-1]
     assert re.match(r'VERDICT: (WIN|LEVEL|LOSS) \| score=0\.\d+', verdict)
     assert str(here/'arch' if 'LOSS' in verdict else tmp_path/'lm') in out.split('--arch')[-1]
@@ -334,7 +334,7 @@ def test_a_classifier_for_everybody(here, tmp_path):
     ('pretrain reviews.csv --output x --text-col review', 'columns are text'),
     ('run empty.ini', 'no section'),
     ('run nowhere.ini', 'does not exist'),
-    ('predict classifier', 'expected texts'),
+    ('predict classifier', 'expected either texts'),
     ('predict classifier reviews.csv', 'expected a text, got the name of a file, reviews.csv; pass it as --csv'),
     ('predict classifier nowhere.csv --out o.csv', 'got the name of a file, nowhere.csv; pass it as --csv'),
     ('predict classifier text --out o.csv', '--out is written with --csv FILE'),

@@ -18,6 +18,7 @@ from fastformers.objectives.mlm import MLM
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.encode import HFTokenizer
 from fastformers.text.train_tokenizer import train_tokenizer
+from fastformers.ulmfit.read import test_frames as frames_of_test
 from fastformers.ulmfit.recipe import LMConfig, ModelConfig, RunConfig, TaskConfig, as_recipe
 from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm, pretrain_lm
@@ -197,3 +198,12 @@ def test_a_path_is_not_suggested_to_itself(tmp_path):
     for f in (lambda: from_hf(tmp_path/'model'), lambda: fine_tune_lm(df, tmp_path/'model'), lambda: as_recipe(tmp_path/'gone')):
         with pytest.raises(OSError) as e: f()
         assert 'did you mean' not in str(e.value)
+
+@pytest.mark.parametrize('cells', [list, tuple, np.array, pd.Series])
+def test_test_rows_are_one_table_of_columns_or_several_by_name(cells):
+    columns = dict(text=cells(['warm','cold']), label=cells(['a','b']))
+    assert frames_of_test(columns).label.tolist()==['a','b']
+    assert {k:v.text.tolist() for k,v in frames_of_test(dict(en=columns, de=pd.DataFrame(columns))).items()}=={'en':['warm','cold'], 'de':['warm','cold']}
+
+def test_a_width_that_attention_heads_do_not_divide_is_named_before_a_tokenizer_is_trained():
+    with pytest.raises(ValueError, match='`width` is a multiple of 64.* got 200'): pretrain_lm(pd.DataFrame(dict(text=['a text']*40)), width=200)

@@ -342,7 +342,7 @@ def load_encoder(self:Learner, path)->Learner:
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
-        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has not: "
+        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has {(theirs.adapters or {}).get('method', 'none')}: "
                          "call `remove_adapters` first")
     _check_tok(tokenizer_of(self.dls).tok, theirs, path)
     for to,of in zip(mine.saved_models, theirs.saved_models):

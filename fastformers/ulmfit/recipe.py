@@ -177,7 +177,9 @@ class GeneralConfig(LMConfig):
 
     def sized(self):
         "Return a copy in which `width` and `lr` follow the `size` where they are blank"
-        return replace(self, width=self.width or 64*self.size, lr=self.lr or 8e-3/self.size)
+        width = self.width or 64*self.size
+        if width>64 and width%64: raise ValueError(f"`width` is a multiple of 64, the dimensions of an attention head, or less; got {width}")
+        return replace(self, width=width, lr=self.lr or 8e-3/self.size)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #db3af19b
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the tim
     return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
 
 def _better(second, first, rows, n):
-    "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows that are not in training"
+    "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows, unless all of them are in training"
     if {*rows.part(True)[0]}<={*rows.part(False)[0]}: return second
     def worth(stage): return stage.score.mean(),-stage.metrics['loss'] # few rows are often a tie
     few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # may be luck
