@@ -268,5 +268,5 @@ def test_encoders_are_compared_on_the_same_rows_in_seconds():
     assert table.accuracy.between(table.low, table.high).all() and (table.core_seconds>0).all()
     few = pd.DataFrame({'text':['a','b','c','','e'], 'label':list('xxxyy')}) # two folds, a blank text
     assert len(compare_encoders(few, 'minilm'))==1
-    for bad,says in ((df.assign(label=df.index/7), 'of one class'), (df[:1], 'two classes'), (df.assign(label=[['a','b']]*len(df)), 'of one class')):
+    for bad,says in ((df.assign(label=df.index/7), 'with one class each'), (df[:1], 'two classes'), (df.assign(label=[['a','b']]*len(df)), 'with one class each')):
         with pytest.raises(ValueError, match=says): compare_encoders(bad, 'minilm')

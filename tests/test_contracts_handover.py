@@ -2,7 +2,7 @@
 import json, pytest, torch
 from pathlib import Path
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
-from fastformers.learner import core as learner_module
+from fastformers.learner import save as learner_module
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.files import content_hash
 from fastformers.text.tokenizer import tok_hash

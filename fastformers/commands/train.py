@@ -219,12 +219,12 @@ def label(args):
         raise ValueError(f"--target is a share: write .9 for 90 %; got {args.target:g}")
     if Path(args.output).suffix!='.csv': raise ValueError(f"--output is a csv file, got {args.output}")
     check_file(args.output)
-    d = args.data
-    df = read_table(args.file, d, text_col=d.text_col)
-    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col).rename(columns={d.label_col:'label'})
     from fastformers.hub import default_arch, resolve_arch
     arch = args.arch or default_arch
     resolve_arch(arch) # an error if it is not found
+    d = args.data
+    df = read_table(args.file, d, text_col=d.text_col)
+    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col).rename(columns={d.label_col:'label'})
     from fastformers.label.page import listen, serve
     from fastformers.label.session import LabelSession
     sock = listen(args.port)
