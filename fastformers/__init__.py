@@ -3,6 +3,7 @@
 Modules:
 
 - `fastformers.all`: The names that you type in a notebook, in one import
+- `fastformers.args`: Convert arguments and settings to their types, and suggest a name for an unknown one
 - `fastformers.callback.auxiliary_lm`: Add the language model's loss to the classifier's, to reduce forgetting: `AuxiliaryLM`
 - `fastformers.callback.compute`: Train faster or with larger batches: `precision`, `cpu_bf16`, `TokenAccumulation`
 - `fastformers.callback.contrastive`: Draw the vectors of texts of one class together and push those of other classes away: `Contrastive`
@@ -10,10 +11,17 @@ Modules:
 - `fastformers.callback.distributed`: Train one network in several processes, on several GPUs or machines: `Distributed`
 - `fastformers.callback.freeze`: Keep frozen weights unchanged, and run frozen layers without dropout: `FreezeGrads`, `FrozenEval`
 - `fastformers.callback.keep_vectors`: Train a sentence encoder further on your texts without losing its sentence vectors: `KeepVectors`
+- `fastformers.callback.progress`: Show one bar for a whole fit, measure what it costs, and stop where the loss diverges: `TerminalProgress`, `Meter`, `StopAtNaN`
 - `fastformers.callback.regularize`: Regularizers for fine-tuning that keep pretrained knowledge: `Regularizer`, `L2SP`, `RDrop`
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
+- `fastformers.callback.windows`: Train on one window of each text, and predict from all of them
+- `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes skill`
+- `fastformers.commands.answer`: Label texts, explain answers, and change the classes of a directory: `predict`, `explain`, `check`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
+- `fastformers.commands.flags`: Make the flags of a command from the settings of a recipe: `add_flags`, `changes`
+- `fastformers.commands.train`: Label, train and compare from the command line: `label`, `pretrain`, `adapt`, `classify`, `run`, `demo`, `compare`
 - `fastformers.compare.board`: Hold scores and prices of ways to make a classifier, and choose the best: `Leaderboard`
+- `fastformers.compare.curve`: Scores over the number of labels, and how many labels an entry saves: `label_curve`
 - `fastformers.compare.encoders`: Compare encoders in seconds, by a linear model on their vectors: `compare_encoders`
 - `fastformers.compare.entries`: Define ways to train a classifier on labelled rows, each a small function `fit(rows)`: `entry`, `Entry`
 - `fastformers.compare.leaderboard`: Compare ways to make a classifier on the same rows, in the minutes there are, and train the best: `leaderboard`
@@ -23,9 +31,12 @@ Modules:
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Documents to rows of tokens for language modelling
+- `fastformers.data.rows`: A labelled table with its task, columns and split: `Rows`
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
+- `fastformers.document`: Write the parts of a page, texts, lists, tables and pictures, as Markdown or as one HTML file: `to_markdown`, `to_html`
 - `fastformers.files`: Write directories and files atomically, hash contents, suggest names for misspelt ones
 - `fastformers.hub`: Find the files of a checkpoint in a directory, a Python package, the local cache or on the model hub
+- `fastformers.inference.answers`: Convert scores of texts to labels: `BasePredictor`, the common part of all predictors
 - `fastformers.inference.baseline`: Train and use a linear model on TF-IDF of words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.classes`: Add, remove, rename or merge classes of a trained classifier, in seconds: `add_class`
@@ -33,6 +44,7 @@ Modules:
 - `fastformers.inference.names`: Classify by what the classes are called, without a labelled text: `from_names`
 - `fastformers.inference.novelty`: Tell texts that are unlike those of training: `novelty`, `unknown=` and `drift`
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
+- `fastformers.inference.output_layer`: Fit the last layer of a classifier exactly, to inputs that are computed once: `fit_output_layer`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.shares`: Estimate the share of each class in many texts, corrected by labelled rows drawn at random: `shares`
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
@@ -40,6 +52,7 @@ Modules:
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
 - `fastformers.interpret.checks`: Change texts in ways that should not matter, and count how often a classifier changes its answer: `checks`, `check`, `identity_gaps`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
+- `fastformers.interpret.embeddings`: Measure how far two networks differ in each layer: `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
@@ -47,17 +60,21 @@ Modules:
 - `fastformers.label.forecast`: Score a classifier on the random rows, forecast what 100 more labels would add, and say when to stop: `standing`
 - `fastformers.label.page`: Show a labelling session in the browser of this machine, and let nobody else in: `make_app`, `serve`
 - `fastformers.label.session`: Label texts one at a time, chosen while you label, with every label on the disk before the next text appears: `LabelSession`
+- `fastformers.label.vectors`: Keep the vector of each text on disk: `TextVectors`
+- `fastformers.label.widget`: Show a labelling session as a widget, with the verbs of the page and the same file: `LabelSession.show`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
-- `fastformers.learner.core`: Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
+- `fastformers.learner.core`: Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`, `load_encoder`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.evaluate`: Metrics, a score for each row and scores by class, without callbacks that draw, write, track or stop: `evaluation`, `evaluate`, `class_scores`, `score_rows`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.judge`: Compare a trained classifier with a linear model of its words and with its frozen probe, on the same rows: `Learner.verdict`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`, and `ProbeFirst`, which does so at the first fit
+- `fastformers.learner.save`: Make a `Predictor` of a trained learner, and write its directory: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`
 - `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
 - `fastformers.learner.train`: Train a learner by a `Plan`, keep the probe where training is worse, and train again on all rows: `train`, `fit_plan`, `refit`
+- `fastformers.lens.heads`: Follow attention back to the tokens, and remove the least important heads: `rollout`, `head_curve`, `prune_heads`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
 - `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
@@ -66,9 +83,11 @@ Modules:
 - `fastformers.models.families`: Layer groups, causality and maximum length of any transformers model, with one table row for each exception
 - `fastformers.models.fast_cpu`: Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
 - `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, one linear layer, and one prediction for each token
+- `fastformers.models.hidden_states`: Choose the layers whose hidden states feed a head: one, several, or a learned mix of all
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
 - `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
 - `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
+- `fastformers.objectives.clm`: Causal language modelling: predict each next token (`CLM`)
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
@@ -90,6 +109,7 @@ Modules:
 - `fastformers.papers.transformer_xl`: Train a causal language model that reads a text in segments, with a memory of earlier segments: `TransformerXLConfig`
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
+- `fastformers.stats`: Compare two classifiers or two stages on the same rows: `paired_bootstrap`, `mean_interval`, `mcnemar`, `wilson`, `verdict`, `Verdict`
 - `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
 - `fastformers.tasks.scores`: Score answers as a whole, by the names that scikit-learn gives its scorers or by a function: `set_score`, `row_values`
@@ -105,6 +125,7 @@ Modules:
 - `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
 - `fastformers.ulmfit.page`: Format score, verdict, classes and errors of a trained classifier as one HTML page: `Stage.to_html`
+- `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `with_reading`, `task_dls`, `task_learner`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval

@@ -204,6 +204,3 @@ def test_test_rows_are_one_table_of_columns_or_several_by_name(cells):
     columns = dict(text=cells(['warm','cold']), label=cells(['a','b']))
     assert frames_of_test(columns).label.tolist()==['a','b']
     assert {k:v.text.tolist() for k,v in frames_of_test(dict(en=columns, de=pd.DataFrame(columns))).items()}=={'en':['warm','cold'], 'de':['warm','cold']}
-
-def test_a_width_that_attention_heads_do_not_divide_is_named_before_a_tokenizer_is_trained():
-    with pytest.raises(ValueError, match='`width` is a multiple of 64.* got 200'): pretrain_lm(pd.DataFrame(dict(text=['a text']*40)), width=200)

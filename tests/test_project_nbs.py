@@ -124,6 +124,11 @@ def test_rooms_say_what_they_are(root):
         code = ast.parse(o.read_text('utf-8'))
         assert len(code.body)==1 and ast.get_docstring(code, clean=False).count('\n')==0, f'{o}: one line, its docstring'
 
+def test_the_package_lists_its_modules(root, place):
+    doc = ast.get_docstring(ast.parse((root/'fastformers/__init__.py').read_text('utf-8')))
+    lost = {m for m in place if f'`fastformers.{m}`' not in doc}
+    assert not lost, f'nbdev lists a module whose introduction has two lines or more: {lost}'
+
 def test_outputs_show_no_path_and_no_warning(root):
     bad = [(nb.name, m[0]) for nb in notebooks(root) for c in read(nb)['cells'] for o in c.get('outputs', [])
            if (m := re.search(r'(?<![\w.:/])/(root|work|home|tmp|Users|var|opt|usr)/\w*|\w+Warning:', json.dumps({k:v for k,v in o.items() if k!='metadata'}).replace('\\n', ' ')))]

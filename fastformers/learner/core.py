@@ -1,4 +1,4 @@
-"""Train language models and classifiers: `lm_learner`, `classifier_learner`, `save_encoder`, `to_hf`
+"""Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`, `load_encoder`
 
 Both functions return a plain fastai `Learner` that fastai's verbs work on. They add a splitter (one group a transformer layer), loss and metrics by the objective or the task, a faster
 Adam, mixed precision, and callbacks that keep frozen weights frozen (normalisation layers too: `train_bn=False`). A stage ends with `save_encoder(dir)`, which writes a Hugging Face

@@ -169,7 +169,7 @@ class GeneralConfig(LMConfig):
     backwards:bool = False # Read each text from the last token to the first? Later stages do so too
     family:str = 'modernbert' # Architecture: modernbert, bert, roberta, ... for mlm; gpt2, llama, ... for clm
     size:int = 4 # Layers of the network; its width and the learning rate follow, unless they are given
-    width:int|None = None # Its hidden size; blank: 64 a layer; attention heads have 64 dimensions
+    width:int|None = None # Its hidden size; blank: 64 a layer; attention heads have 64 dimensions, or more where it is no multiple of 64
     inner:int|None = None # Inner width of its feed-forward layers; blank: four times the hidden size
     positions:int = 512 # Longest row the network can read
     # Token embeddings at the start: counts (of neighbouring tokens in the texts, a minute for 10 million) or random
@@ -177,9 +177,7 @@ class GeneralConfig(LMConfig):
 
     def sized(self):
         "Return a copy in which `width` and `lr` follow the `size` where they are blank"
-        width = self.width or 64*self.size
-        if width>64 and width%64: raise ValueError(f"`width` is a multiple of 64, the dimensions of an attention head, or less; got {width}")
-        return replace(self, width=width, lr=self.lr or 8e-3/self.size)
+        return replace(self, width=self.width or 64*self.size, lr=self.lr or 8e-3/self.size)
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #db3af19b
 @dataclass(frozen=True)

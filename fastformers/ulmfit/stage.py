@@ -170,8 +170,9 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
+    heads = next(n for n in range(max(c.width//64, 1), 0, -1) if c.width%n==0)
     return AutoConfig.for_model(c.family, vocab_size=len(tok), hidden_size=c.width,
-                                num_hidden_layers=c.size, num_attention_heads=max(c.width//64,1), **own)
+                                num_hidden_layers=c.size, num_attention_heads=heads, **own)
 
 def _new_tok(df, text_col, valid_col, c, resume):
     "Train a tokenizer on the training rows of `df`, or load that of a resumed stage"
