@@ -82,7 +82,7 @@ def few(args):
             train,dev,_ = named[name]()
             dev,train = dev.sample(min(len(dev), 1000), random_state=0),train.sample(frac=1, random_state=seed)
             names,known = sorted(train.label.astype(str).unique()),vectors(dev.text.tolist()).astype(np.float32)
-            called = dict(zip(names, vectors([*read_names(names).values()])))
+            called,with_words = dict(zip(names, vectors([*read_names(names).values()]))),TextVectors(pool=train.text[:10_000])
             for n in map(int, args.labels.split(',')):
                 rows = train[:n]
                 x,y = vectors(rows.text.tolist()).astype(np.float32),rows.label.astype(str).tolist()
@@ -91,7 +91,11 @@ def few(args):
                     both = np.stack([*x, *(called[k].astype(np.float32) for k in more)])
                     return VectorClassifier(names, *fit_linear(both, np.array([names.index(o) for o in y+more]), SingleLabel(names), 30))
                 def near(k): return fit_vectors(x, y, called, vectors(train.text[n:n+k].tolist()))
-                arms = {'linear model, names':rows_of_names, 'near means':lambda: near(0)} | {f'near means, {k:,} texts':lambda k=k: near(k) for k in (1000,3000)}
+                def beside(k): # vectors of the words of 10,000 texts too
+                    x,more,at = (with_words(o).astype(np.float32) for o in (rows.text.tolist(), train.text[n:n+k].tolist(), dev.text.tolist()))
+                    found = fit_vectors(x, y, dict(zip(names, with_words([*read_names(names).values()]))), more)
+                    return lambda _: found(at)
+                arms = {'linear model, names':rows_of_names, 'near means, 3,000 texts, words':lambda: beside(3000), 'near means':lambda: near(0)} | {f'near means, {k:,} texts':lambda k=k: near(k) for k in (1000,3000)}
                 typed = {'as typed, names':{}, 'as typed, names and 3,000 texts':dict(unlabelled=train.text[n:n+3000].tolist())}
                 for k in args.arms.split(';') if args.arms else arms:
                     def make():

@@ -118,7 +118,7 @@ Modules:
 - `fastformers.testing`: Make tiny texts, tokenizers and networks, and check your own objective, task or model family
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Read the labelled set of English texts that is part of the package: `intents`
-- `fastformers.text.counts`: Compute a vector for each token from counts of the tokens near it, without training: `count_vectors`
+- `fastformers.text.counts`: Compute a vector for each token or word from counts of those near it, without training: `count_vectors`, `WordVectors`
 - `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 - `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files

@@ -11,7 +11,6 @@ __all__ = ['fit_linear', 'as_targets', 'TextBaseline']
 
 # %% ../../nbs/inference/02_baseline.ipynb #c43573c8
 import json
-from collections import Counter
 from copy import copy
 from pathlib import Path
 import numpy as np, torch
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from ..args import plain
 from ..files import write_json, write_text
 from .answers import BasePredictor
-from ..text.counts import count_vectors
+from ..text.counts import WordVectors
 from ..tasks.core import tasks
 
 # %% ../../nbs/inference/02_baseline.ipynb #c9e09538
@@ -94,20 +93,12 @@ def _stacked(counts, texts):
     from scipy.sparse import hstack
     return hstack([o.transform(texts) for o in counts]).tocsr()
 
-def _word_vectors(texts, width=100)->tuple: # (words that stand in two texts or more, vectors `(words, width)`)
-    "Compute a vector for each word from its neighbours in `texts`"
-    from sklearn.feature_extraction.text import CountVectorizer
-    texts = [*map(CountVectorizer().build_analyzer(), texts)]
-    n = Counter(w for o in texts for w in {*o})
-    at = {w:i for i,w in enumerate(sorted(w for w,k in n.items() if k>1))}
-    rows = (np.array([at[w] for w in o if w in at], dtype=np.int64) for o in texts)
-    return list(at), count_vectors(rows, len(at), width)[0]
-
 def _fit_with_vectors(counts, texts, unlabelled, y, task, C)->tuple: # vectorizers of more words, weight, bias
     "Fit a linear model on the terms of `counts` and on word vectors, and convert it to a model on terms alone"
     from scipy.sparse import hstack
     both = [*dict.fromkeys([*texts, *unlabelled])]
-    words,vecs = _word_vectors(both)
+    known = WordVectors(both)
+    words,vecs = known.words,known.vectors
     (own,*parts),at = counts,{o:i for i,o in enumerate(sorted({*counts[0].vocabulary_, *words}))}
     own,counts = own.get_feature_names_out(),[_vectorizer('terms', vocabulary=at).fit(both), *parts]
     x = _stacked(counts, texts)

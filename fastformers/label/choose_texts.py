@@ -126,7 +126,7 @@ def choose_texts(
     texts, # A list, a column or a table of texts
     n:int, # Number of texts to choose
     df=None, # Table of the texts that are labelled so far
-    arch='minilm', # A sentence encoder: hub id, directory or shipped name
+    arch='minilm', # A sentence encoder: hub id, directory or shipped name; or a `TextVectors`
     text_col='text', label_col='label', # Columns of `df`, and of `texts` if that is a table
     names=None, # What the classes are called: a list, or {label: description}
     seed=42 # Of the random rows
@@ -144,7 +144,7 @@ def choose_texts(
     n_random = min(max(n_random, n-len(rest)), len(audit))
     found = {int(i):('random, to be held out', True) for i in audit[:n_random]}
     if left := min(n-len(found), len(rest)):
-        vectors = TextVectors(arch)
+        vectors = arch if isinstance(arch, TextVectors) else TextVectors(arch, texts)
         x,done,called = vectors([texts[i] for i in rest]),vectors(done),vectors([*names.values()])
         done = done.reshape(-1, x.shape[1])
         for i,why in choose_rows(x, labels, done, dict(zip(names, called)), left).items(): found[int(rest[i])] = why,False

@@ -89,7 +89,7 @@ class Standing:
 # %% ../../nbs/label/02_forecast.ipynb #eb1fe421
 def standing(
     df, # Table of the texts that are labelled so far, in the order of labelling, with a column `audit`
-    arch='minilm', # A sentence encoder: hub id, directory or shipped name
+    arch='minilm', # A sentence encoder: hub id, directory or shipped name; or a `TextVectors`
     text_col='text', label_col='label', # Columns of `df`
     names=None, # What the classes are called: a list, or {label: description}
     texts=(), # Texts without labels, a list, a column or a table
@@ -99,9 +99,10 @@ def standing(
     "Score a classifier of the labels so far on the random rows, and forecast what more would bring"
     labels,done = labelled(df, text_col, label_col)
     audit = is_audit(df[df[label_col].notna()]) if labels else np.zeros(0, bool)
-    vectors,names = TextVectors(arch),read_names(names) if names is not None else {}
-    x,called = vectors(done).astype(np.float32),dict(zip(names, vectors([*names.values()])))
     pool = [o for o in dict.fromkeys(pool_of(texts, text_col) if len(texts) else ()) if o.strip()]
+    vectors = arch if isinstance(arch, TextVectors) else TextVectors(arch, pool)
+    names = read_names(names) if names is not None else {}
+    x,called = vectors(done).astype(np.float32),dict(zip(names, vectors([*names.values()])))
     more = vectors([pool[i] for i in np.random.default_rng(0).permutation(len(pool))[:3000]])
     res = Standing(len(labels), int(audit.sum()), clf=fit_vectors(x, labels, called, more), vectors=vectors)
     if res.n_audit<10: return res

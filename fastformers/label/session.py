@@ -11,6 +11,7 @@ __all__ = ['none', 'own', 'read_rows', 'LabelFile', 'read_pool', 'LabelSession',
 # %% ../../nbs/label/03_session.ipynb #1021a056
 import csv, io, logging, os, re, subprocess, sys, tempfile, threading
 from datetime import datetime, timezone
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 import numpy as np, pandas as pd
@@ -21,6 +22,7 @@ from ..files import atomic_file, check_file, did_you_mean, write_text
 from ..inference.names import name_text, read_names
 from .choose_texts import choose_texts, is_audit
 from .forecast import standing
+from .vectors import TextVectors
 from ..tasks.core import as_text
 from ..text.readers import check_columns
 
@@ -197,6 +199,9 @@ class LabelSession:
     @property
     def labels(self): return [*self.names, *[none]*(none not in self.names)]
 
+    @cached_property
+    def vectors(self): return TextVectors(self.arch, self.pool[self.text_col])
+
     @property
     def busy(self): return self._thread is not None and self._thread.is_alive()
 
@@ -323,7 +328,7 @@ def _learn(self:LabelSession):
     "Compute the score and choose the next batch"
     try:
         df = self.table()
-        how = dict(arch=self.arch, text_col=self.text_col, label_col='label', names=dict(self.names))
+        how = dict(arch=self.vectors, text_col=self.text_col, label_col='label', names=dict(self.names))
         now = standing(df, **how, texts=self.pool[self.text_col], target=self.target, worth=self.worth)
         new = self._batch(df, now, how)
         with self._lock:
