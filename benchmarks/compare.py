@@ -7,7 +7,7 @@
     python benchmarks/compare.py table                               # what the rows say
     python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
-Labels are classes, several labels a text (`goemotions`), a number of a pair (`stsb`, `sick`) and classes of a pair (`mrpc`, `rte`, `sick3`); the score is accuracy, F1 of a text, or Pearson's r. Labelled rows are drawn as they come, but five of each class for `intents77`, which after stage 2 took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
+Labels are classes, several labels a text (`goemotions`), a number of a pair (`stsb`, `sick`) and classes of a pair (`mrpc`, `rte`, `sick3`); the score is accuracy, F1 of a text, or Pearson's r. Labelled rows are drawn as they come, but five of each class for `intents77`, which after masked LM took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
 Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
 import tempfile, torch
 from dataclasses import replace
@@ -105,15 +105,31 @@ def former(rows):
     "`fastformers classify --windows 8` with the defaults before the probe: a random head, four epochs of batches of 32 at 2e-4"
     return as_typed(rows, windows=8, head_init='random', epochs=4, lr=2e-4, bs=32, anneal='one_cycle', refit=False)
 
-@entry('as typed after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
-def after_stage2(rows):
-    "`fastformers adapt`, then `classify`"
-    return as_typed(rows, ways.adapted(rows))
+def masked(rows):
+    "Stage 2 by masked LM with kept vectors, as it was until 29 November; its figures are of --epochs 10"
+    o = ways.planned(rows, lm=rows.plan['lm'] | dict(objective='mlm'))
+    o.work = rows.work/'masked'
+    return ways.adapted(o)
+
+@entry('as typed after masked LM', ('arch','unlabelled'), prepare=masked)
+def after_masked(rows):
+    "`fastformers adapt --objective mlm`, then `classify`"
+    return as_typed(rows, masked(rows))
+
+@entry('label spreading after masked LM', ('arch','unlabelled'), prepare=masked)
+def both(rows):
+    "`fastformers adapt --objective mlm`, then `classify --unlabelled`"
+    return as_typed(rows, masked(rows), rows.unlabelled)
+
+@entry('frozen probe after stage 2', ('arch','unlabelled'), prepare=ways.adapted, classifier=dict(epochs=0.))
+def probe_after(rows):
+    "`fastformers adapt`, then the entry `frozen probe`"
+    return entries['frozen probe'].fit(ways.planned(rows, arch=str(ways.adapted(rows))))
 
 @entry('label spreading after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
-def both(rows):
-    "`fastformers adapt`, then `classify --unlabelled`"
-    return as_typed(rows, ways.adapted(rows), rows.unlabelled)
+def spreading_after(rows):
+    "`fastformers adapt`, then the entry `label spreading`"
+    return ways.all_layers(rows, ways.adapted(rows), unlabelled=rows.unlabelled)
 
 def trainer(rows, lr, seconds=None, times=1):
     "The Trainer with its own head and defaults, as many rows a batch as ours has and `times` as many steps, or as many as fit into `seconds` of a core, a tenth of them warm-up"
@@ -267,7 +283,7 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','windows=8 before','as typed after stage 2','label spreading','label spreading after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','windows=8 before','as typed after masked LM','frozen probe after stage 2','stage 2 + all layers','label spreading','label spreading after masked LM','label spreading after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     if 'score' in d: d['accuracy'] = d.accuracy.fillna(d.score)
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
@@ -286,7 +302,7 @@ def picture(args, rows):
     for ax,(name,title) in zip(axs, titles.items()):
         means = d[d.set==name].groupby(['arm','n']).accuracy.mean()
         for arm,color,label in (('TF-IDF','grey','TF-IDF, logistic regression'), ('as typed','C0','ours, as typed'),
-                                ('as typed after stage 2','C1','ours, after stage 2')):
+                                ('as typed after masked LM','C1','ours, after masked LM')):
             ax.plot(means[arm].index, means[arm], 'o-', color=color, label=label)
         base,n = means['TF-IDF'],100 if name=='trec' else 300
         y,most = means['as typed'][n],base.index[-1]
@@ -311,7 +327,7 @@ if __name__=='__main__':
     p.add_argument('--sets', default=','.join(sets), type=lambda o: o.split(','))
     p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--seeds', default='1,2,3', type=lambda o: [*map(int, o.split(','))])
-    p.add_argument('--epochs', type=float, default=10., help='of stage 2')
+    p.add_argument('--epochs', type=float, help='of stage 2')
     p.add_argument('--minutes', type=float, default=5., help='of `leaderboard`')
     p.add_argument('--work', default='runs/compare')
     p.add_argument('--final', action='store_true', help='read the test rows, once')

@@ -30,7 +30,7 @@ def interval(x, sign=True):
 
 sets = {('clinc150',300):'ten domains, 300', ('intents77',5):'77 intents, 5 each', ('trec',100):'TREC-6, 100', ('trec',500):'TREC-6, 500', ('sst2',500):'SST-2, 500', ('agnews',400):'AG News, 400',
         ('imdb',500):'IMDb, whole reviews, 500'}
-arms = {'TF-IDF':'words', 'characters':'words and parts of words', 'word vectors':'word vectors', 'frozen probe':'frozen probe', 'all layers':'all layers', 'as typed':'as typed', 'as typed after stage 2':'after stage 2',
+arms = {'TF-IDF':'words', 'characters':'words and parts of words', 'word vectors':'word vectors', 'frozen probe':'frozen probe', 'all layers':'all layers', 'as typed':'as typed', 'as typed after masked LM':'after masked LM',
         'label spreading':'label spreading', 'SetFit':'SetFit', 'Trainer':'`Trainer`', 'Trainer, equal seconds':'`Trainer`, equal seconds', 'Trainer, three times the steps':'`Trainer`, three times the steps', 'leaderboard':'chosen by `compare`'}
 
 def compared(draws=3): # means of arms are of the draws that all have; None: all draws, for differences
@@ -55,7 +55,7 @@ def ways():
         return '' if not len(v) else f'{v.min():.0f}' if round(v.min())==round(v.max()) else f'{v.min():.0f} to {v.max():.0f}'
     return table(['labels', *(arms[a] for a in shown)], [*lines, ['core seconds', *map(price, shown)]])
 
-pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'), ('label spreading','all layers'), ('as typed after stage 2','as typed'), ('leaderboard','all layers')]
+pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'), ('label spreading','all layers'), ('as typed after masked LM','as typed'), ('leaderboard','all layers')]
 
 def gains():
     d,lines = compared(None),[]
@@ -183,7 +183,7 @@ def speed():
 
 # ---- pictures
 
-colors = {'TF-IDF':'#94a3b8', 'characters':'#64748b', 'word vectors':'#0ea5e9', 'frozen probe':'#a16207', 'all layers':'#15803d', 'as typed':'#15803d', 'after stage 2':'#7c3aed', 'label spreading':'#b45309',
+colors = {'TF-IDF':'#94a3b8', 'characters':'#64748b', 'word vectors':'#0ea5e9', 'frozen probe':'#a16207', 'all layers':'#15803d', 'as typed':'#15803d', 'after masked LM':'#7c3aed', 'label spreading':'#b45309',
           'SetFit':'#dc2626', 'Trainer':'#9333ea', 'leaderboard':'#1d4ed8'}
 
 def pictures():

@@ -91,6 +91,7 @@ Modules:
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
+- `fastformers.objectives.similarity`: Train a text encoder so that texts whose words are used alike in your texts get near vectors: `WordSimilarity`
 - `fastformers.papers.all_tokens`: Train a masked language model with a loss at all tokens and a copy mechanism, from the ablations of ELECTRA: `AllTokensMLM`
 - `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
 - `fastformers.papers.elmo`: Join a forward and a backward AWD-LSTM into one body for classifiers: `join_directions`

@@ -67,11 +67,12 @@ def choose_schedule(is_lm, new_head, head_init, asked=None)->tuple: # (name in `
     if head_init!='random': return 'probe_first', 'after a probe'
     return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune','all layers from the start')
 
-def choose_epochs(dl, is_lm=False, windows_of=None, asked=None)->tuple: # (epochs, why)
-    "Choose how long to train on `dl`, in windows of length `windows_of` if a step reads one of each text"
+def choose_epochs(dl, objective=None, windows_of=None, asked=None)->tuple: # (epochs, why)
+    "Choose how long to train on `dl`, by an `Objective` or in windows of length `windows_of` if a step reads one of each text"
     if asked is not None: return asked, 'as asked'
-    n = int(dl.lengths.sum()) if is_lm else dl.n
-    if is_lm: return min(max(1, 1.5e6/n), 10), f'{n:,} tokens: 1.5 million, in 1 to 10 passes'
+    if objective and objective.n_rows: return min(objective.n_rows/dl.n, 10), f'{dl.n:,} rows: {objective.n_rows:,}, in at most 10 passes'
+    n = int(dl.lengths.sum()) if objective else dl.n
+    if objective: return min(max(1, 1.5e6/n), 10), f'{n:,} tokens: 1.5 million, in 1 to 10 passes'
     long = windows_of and np.mean(dl.lengths>windows_of)>.1
     steps = 300 if long else 150
     return max(3, steps/len(dl)), f"{n:,} rows{' of long texts'*bool(long)}: {steps} steps, at least 3 epochs"
@@ -226,7 +227,8 @@ def plan(self:Learner,
     seed:int=42 # Of the order, and of what is random in training
 ) -> Plan:
     "Choose the settings of a training: values that are given, and for the others what the rules of this page say"
-    model,is_lm = self.model,objective_of(self.dls) is not None
+    model,objective = self.model,objective_of(self.dls)
+    is_lm = objective is not None
     tok,train = tokenizer_of(self.dls),self.dls.train
     if not train.max_tokens and train.bs!=bs: train = train.new(bs=bs)
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
@@ -247,7 +249,7 @@ def plan(self:Learner,
     res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0], schedule)
     res['schedule'] = choose_schedule(is_lm, model.new_head, init[0], schedule)
     windows_of = tok.max_len if any(isinstance(o, SampleWindow) for o in self.cbs) else None
-    res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, is_lm, windows_of, epochs)
+    res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, objective, windows_of, epochs)
     rate,why = choose_lr(model, lr)
     if lr is None and (is_lm or self.lineage.rate is not None): rate,why = self.lr,'the rate of the learner'
     res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16), anneal=given(anneal, 'linear_warmup'),

@@ -177,6 +177,7 @@ def lm_learner(
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`")
     metrics = obj.metrics if metrics is None else [*map(_of_tokens, L(metrics))]
+    obj.read(o['ids'] for o in dls.train.items)
     learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder(), TrainingShare()],
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     learn.lineage.made = _maker(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)

@@ -98,6 +98,7 @@ class Objective(ItemTransform):
     "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
     order,metrics = 90,()
     auto_cls,model_cls = None,LanguageModel # Auto class of Hugging Face, class of the model around it
+    n_rows = None # Rows that a training reads by default; None: as many tokens as a language model reads
     passes,pct_train = 0,0. # completed passes over the data, share of the fit that is done
     pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
     def __init_subclass__(cls, **kwargs):
@@ -117,6 +118,7 @@ class Objective(ItemTransform):
     def __call__(self, b, split_idx=None, **kwargs):
         self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)
         return super().__call__(b, **kwargs)
+    def read(self, rows): "Learn what the objective needs from the training `rows`, each of tokens, before the model is built"
     def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self.pass_)
     def ordinary(self, x):
         "Mark the tokens of `x` that are neither padding nor special"

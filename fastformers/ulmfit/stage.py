@@ -30,12 +30,13 @@ from ..callback.schedule import now
 from ..data.block import all_rows, lm_dls
 from ..data.labels import checked, lm_rows, new_tests, split_rows
 from ..data.rows import Rows
+from ..hub import find_file, resolve_arch
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import lm_learner
 from ..learner.save import apart, as_predictor, kept_texts
 from ..learner.calibration import check_rows
-from ..learner.choose import named_dls # and `Learner.plan`
+from ..learner.choose import fine_tuning_lr, named_dls # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
@@ -43,6 +44,7 @@ from ..learner import counts # `start_from_counts`
 from ..models.load import load_config
 from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
+from ..objectives.similarity import WordSimilarity
 from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, first_texts, read_column
 from ..text.tokenizer import load_tokenizer
@@ -126,10 +128,18 @@ def _write(stage, path, c, learn, kept):
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
-def _lm_objective(c, tok, seed, arch):
-    cls = objectives.find(c.objective) or type(default_objective(tok, config=load_config(arch)))
-    if isinstance(cls, Objective): return cls
-    return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate}))
+def _lm_objective(c, tok, seed, arch)->tuple: # (objective, why)
+    cls,config = objectives.find(c.objective),load_config(arch)
+    if cls is not None: why = 'as asked'
+    elif c.mask_rate is None and c.keep_vectors is None and c.embeddings!='counts' and _is_sentence_encoder(arch, config):
+        cls,why = WordSimilarity,'a sentence encoder without an LM head'
+    else: cls,why = type(default_objective(tok, config=config)),'by the tokenizer'
+    if isinstance(cls, Objective): return cls, why
+    return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate})), why
+
+def _is_sentence_encoder(arch, config):
+    if isinstance(arch, PretrainedConfig): return False
+    return find_file(resolve_arch(arch), 'modules.json') is not None and not any('LM' in o for o in config.architectures or ())
 
 def _check_room(path, learn):
     "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
@@ -140,10 +150,11 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     meter = Meter()
     set_seed(seed)
     tok,resume = HFTokenizer(tok),_checkpoints(resume)
-    objective = _lm_objective(c, tok, seed, arch)
+    objective,why = _lm_objective(c, tok, seed, arch)
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     with script_progress(): learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     _check_room(path, learn)
+    if objective.n_rows: learn.lr = fine_tuning_lr(learn.model)
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
@@ -155,7 +166,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     def begin(learn):
         if c.embeddings=='counts': learn.start_from_counts()
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
-    chosen = dict(objective=(camel2snake(type(objective).__name__), 'by the tokenizer'), mask_rate=(getattr(objective, 'p', None), 'by the objective'),
+    chosen = dict(objective=(camel2snake(type(objective).__name__), why), mask_rate=(getattr(objective, 'p', None), 'by the objective'),
                   keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'the LM head is that of the checkpoint'))
     return _finish(_stage(learn, c, name, seed, meter, begin, chosen=chosen), c, path, resume, meter)
 
