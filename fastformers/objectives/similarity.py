@@ -10,6 +10,7 @@ A sentence encoder such as all-MiniLM knows the whole language, but not what the
 __all__ = ['SimilarityLoss', 'TextEncoder', 'WordSimilarity']
 
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00005
+import logging
 from copy import deepcopy
 import numpy as np, torch
 from fastcore.basics import ifnone
@@ -20,6 +21,8 @@ from ..models.core import HFModel
 from .core import Objective, reduce_rows
 from ..text.core import as_tokens
 from ..text.counts import count_vectors
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00008
 class SimilarityLoss:
@@ -60,6 +63,7 @@ class WordSimilarity(Objective):
 
     def read(self, rows):
         n,rows = len(self.tok),[o.ids[self.ordinary(o)].numpy() for o in rows]
+        if len(rows)<300: _log.warning(f"{len(rows)} texts say little of what their words stand for; a few hundred are needed, thousands are better")
         seen = np.bincount(np.concatenate([np.unique(o) for o in rows]), minlength=n)
         vectors = count_vectors(rows, n, 100)[0]*(np.log((1+len(rows))/(1+seen))+1)[:,None]
         self.words = nn.EmbeddingBag.from_pretrained(torch.from_numpy(vectors.astype(np.float32)), mode='sum')

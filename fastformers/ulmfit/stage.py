@@ -167,7 +167,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
         if c.embeddings=='counts': learn.start_from_counts()
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
     chosen = dict(objective=(camel2snake(type(objective).__name__), why), mask_rate=(getattr(objective, 'p', None), 'by the objective'),
-                  keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'the LM head is that of the checkpoint'))
+                  keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is none' if objective.n_rows else 'the LM head is that of the checkpoint'))
     return _finish(_stage(learn, c, name, seed, meter, begin, chosen=chosen), c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
