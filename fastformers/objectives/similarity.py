@@ -14,7 +14,7 @@ import logging
 from copy import deepcopy
 import numpy as np, torch
 from fastcore.basics import ifnone
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import kl_div, normalize
 from transformers import AutoModel
 from ..models.core import HFModel
@@ -66,7 +66,7 @@ class WordSimilarity(Objective):
         if len(rows)<300: _log.warning(f"{len(rows)} texts say little of what their words stand for; a few hundred are needed, thousands are better")
         seen = np.bincount(np.concatenate([np.unique(o) for o in rows]), minlength=n)
         vectors = count_vectors(rows, n, 100)[0]*(np.log((1+len(rows))/(1+seen))+1)[:,None]
-        self.words = nn.EmbeddingBag.from_pretrained(torch.from_numpy(vectors.astype(np.float32)), mode='sum')
+        self.words = torch.from_numpy(vectors.astype(np.float32))
 
     def build(self, arch, pretrained=True, **kwargs):
         model = super().build(arch, pretrained, **kwargs)
@@ -77,8 +77,8 @@ class WordSimilarity(Objective):
     def encodes(self, b):
         x = as_tokens(b[0])
         if self.start is None: return x, torch.zeros(len(x), 1, device=x.device) # fastai looks at a batch before there is a network
-        start,words,ids,real = self.start.to(x.device),self.words.to(x.device),x.ids,self.ordinary(x).float()
-        both = [start(x).float(), words(ids, per_sample_weights=real)]
+        start,words = self.start.to(x.device),self.words.to(x.device)
+        both = [start(x).float(), (words[x.ids]*self.ordinary(x)[...,None]).sum(1)]
         return x, torch.cat([normalize(o, dim=1) for o in both], 1)
 
     def row_weights(self, pred, *yb): return torch.ones(len(pred), device=pred.device)
