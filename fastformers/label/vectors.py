@@ -11,7 +11,7 @@ __all__ = ['cache_dir', 'TextVectors']
 
 # %% ../../nbs/label/00_vectors.ipynb #1db72581
 import os
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 import numpy as np
 from filelock import FileLock
@@ -30,6 +30,11 @@ def cache_dir()->Path:
 
 _least,_share = 300,.5 # texts whose words are worth a vector; their weight beside the encoder's
 
+@lru_cache(2) # who labels calls for the same texts again and again
+def _words_of(pool):
+    order = np.random.default_rng(0).permutation(len(pool))
+    return WordVectors(first_texts([pool[i] for i in order], 3_000_000))
+
 class TextVectors:
     "Compute unit vectors of texts, and keep those of the encoder on disk"
     def __init__(self,
@@ -44,12 +49,10 @@ class TextVectors:
     @cached_property
     def predictor(self): return from_hf(self.arch)
 
-    @cached_property
+    @property
     def words(self): # of 3 million characters at most, seconds
         "Return the `WordVectors` of the pool, None of a small one"
-        if len(self.pool)<_least: return None
-        order = np.random.default_rng(0).permutation(len(self.pool))
-        return WordVectors(first_texts([self.pool[i] for i in order], 3_000_000))
+        return _words_of(tuple(self.pool)) if len(self.pool)>=_least else None
 
     def _open(self):
         "Open the stored keys and vectors, without what a killed run has half written"
