@@ -7,7 +7,7 @@
     python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
-`frozen probe` is what the session itself shows, with 3,000 texts of the pool; `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+`frozen probe` is a linear model on the encoder's vectors, with 3,000 texts of the pool (the session itself has vectors of words beside them since 29 November, and the rows were chosen before); `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
 import tempfile
 from classify import Rows as Table
 from common import *
