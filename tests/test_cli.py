@@ -1,5 +1,5 @@
 "The command `fastformers`, from files to files: results, errors, what a stopped command leaves"
-import io, json, os, re, runpy, shlex, subprocess, sys, tomllib
+import io, json, os, re, runpy, shlex, shutil, subprocess, sys, tomllib
 from pathlib import Path
 from types import SimpleNamespace
 import pandas as pd, pytest, torch, yaml
@@ -54,6 +54,24 @@ def test_adapt_says_whether_the_encoder_became_better(here, capsys, tmp_path):
     assert re.match(r'VERDICT: (WIN|LEVEL|LOSS) \| score=0\.\d+', verdict)
     assert str(here/'arch' if 'LOSS' in verdict else tmp_path/'lm') in out.split('--arch')[-1]
     assert run(*args, '--label-col', 'no', '--output', tmp_path/'x')!=0 and not (tmp_path/'x').exists()
+
+def test_adapt_says_what_stage_2_of_an_encoder_is_for(here, capsys, tmp_path, monkeypatch):
+    arch = shutil.copytree(here/'arch', tmp_path/'encoder') # as sentence-transformers writes one
+    config = json.loads((arch/'config.json').read_text()) | dict(architectures=['BertModel'])
+    (arch/'config.json').write_text(json.dumps(config))
+    kinds = dict(enumerate([('','Transformer'), ('1_Pooling','Pooling')]))
+    (arch/'modules.json').write_text(json.dumps([dict(idx=i, name=str(i), path=p, type=f'sentence_transformers.models.{k}') for i,(p,k) in kinds.items()]))
+    (arch/'1_Pooling').mkdir()
+    (arch/'1_Pooling'/'config.json').write_text(json.dumps(dict(word_embedding_dimension=config['hidden_size'], pooling_mode_mean_tokens=True)))
+    monkeypatch.setattr('fastformers.commands.train._better', lambda rows, arch, before, path: (Verdict(reason='not asked'), path))
+    args = 'adapt', here/'folder', '--arch', arch, '--labelled', here/'reviews.csv', '--epochs', '1'
+    for kappa,best in ((.9, tmp_path/'a'), (.2, arch)):
+        monkeypatch.setattr('fastformers.learner.spread.near_kappa', lambda *_: kappa)
+        assert run(*args, '--output', tmp_path/('a' if kappa>.6 else 'b'))==0
+        out = capsys.readouterr().out
+        assert f'a kappa of {kappa:.2f}' in out and f'--arch {best} ' in out.split('Next:')[-1], out
+        assert ('stays frozen (`--epochs 0`)' in out)==(kappa<=.6)
+    assert read_stage(tmp_path/'a')['recipe']['objective']=='word_similarity' and (tmp_path/'a'/'modules.json').is_file()
 
 def test_classify_ends_with_tables_and_the_next_command(here, capsys):
     assert run('classify', here/'folder', '--arch', here/'arch', '--output', here/'from folder', '--test', here/'reviews.csv', *quick)==0
