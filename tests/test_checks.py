@@ -14,7 +14,7 @@ pytestmark = pytest.mark.exact
 
 def ours(registry): return sorted(k for k,o in registry.load().items() if o.__module__.startswith('fastformers.'))
 
-@pytest.mark.parametrize('name', ours(objectives))
+@pytest.mark.parametrize('name', [o for o in ours(objectives) if o!='word_similarity']) # which predicts no tokens
 def test_an_objective(name): check_objective(objectives[name], apart=name not in ('nsp','joint'))
 
 @pytest.mark.parametrize('name', ours(tasks))

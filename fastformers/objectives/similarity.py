@@ -76,7 +76,7 @@ class WordSimilarity(Objective):
     @torch.no_grad()
     def encodes(self, b):
         x = as_tokens(b[0])
-        if self.start is None: return x, torch.zeros(len(x), 1, device=x.device) # fastai looks at a batch before there is a network
+        if self.start is None or self.words is None: return x, torch.zeros(len(x), 1, device=x.device) # fastai looks at a batch before there is a network
         start,words = self.start.to(x.device),self.words.to(x.device)
         both = [start(x).float(), (words[x.ids]*self.ordinary(x)[...,None]).sum(1)]
         return x, torch.cat([normalize(o, dim=1) for o in both], 1)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 from fastai.basics import L, Learner, delegates, set_seed
 from fastcore.basics import camel2snake, noop
-from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from ..args import check_args
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
@@ -138,8 +138,9 @@ def _lm_objective(c, tok, seed, arch)->tuple: # (objective, why)
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate})), why
 
 def _is_sentence_encoder(arch, config):
-    if isinstance(arch, PretrainedConfig): return False
-    return find_file(resolve_arch(arch), 'modules.json') is not None and not any('LM' in o for o in config.architectures or ())
+    where = arch.name_or_path if isinstance(arch, PreTrainedModel) else arch # of a network the directory that it was read from
+    if isinstance(arch, PretrainedConfig) or not where: return False
+    return find_file(resolve_arch(where), 'modules.json') is not None and not any('LM' in o for o in config.architectures or ())
 
 def _check_room(path, learn):
     "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
