@@ -81,27 +81,29 @@ def few(args):
         for name in (args.sets or 'domains,agnews,intents77,described,moods').split(','):
             train,dev,_ = named[name]()
             dev,train = dev.sample(min(len(dev), 1000), random_state=0),train.sample(frac=1, random_state=seed)
-            names,known = sorted(train.label.astype(str).unique()),vectors(dev.text.tolist()).astype(np.float32)
-            called,with_words = dict(zip(names, vectors([*read_names(names).values()]))),TextVectors(pool=train.text[:10_000])
+            names,words = sorted(train.label.astype(str).unique()),TextVectors(pool=train.text[:10_000])
             for n in map(int, args.labels.split(',')):
                 rows = train[:n]
-                x,y = vectors(rows.text.tolist()).astype(np.float32),rows.label.astype(str).tolist()
+                y = rows.label.astype(str).tolist()
+                def parts(of, k=0): # vectors of rows, names, unlabelled texts and development rows
+                    x,called,more,at = (of([*o]).astype(np.float32) for o in (rows.text, read_names(names).values(), train.text[n:n+k], dev.text))
+                    return x, dict(zip(names, called)), more, at
                 def rows_of_names():
+                    x,called,_,at = parts(vectors)
                     more = repeated([k for k in names if y.count(k)<10], y, len(names)) if names_say(x, y, called) else []
-                    both = np.stack([*x, *(called[k].astype(np.float32) for k in more)])
-                    return VectorClassifier(names, *fit_linear(both, np.array([names.index(o) for o in y+more]), SingleLabel(names), 30))
-                def near(k): return fit_vectors(x, y, called, vectors(train.text[n:n+k].tolist()))
-                def beside(k): # vectors of the words of 10,000 texts too
-                    x,more,at = (with_words(o).astype(np.float32) for o in (rows.text.tolist(), train.text[n:n+k].tolist(), dev.text.tolist()))
-                    found = fit_vectors(x, y, dict(zip(names, with_words([*read_names(names).values()]))), more)
-                    return lambda _: found(at)
-                arms = {'linear model, names':rows_of_names, 'near means, 3,000 texts, words':lambda: beside(3000), 'near means':lambda: near(0)} | {f'near means, {k:,} texts':lambda k=k: near(k) for k in (1000,3000)}
+                    both = np.stack([*x, *(called[k] for k in more)])
+                    return VectorClassifier(names, *fit_linear(both, np.array([names.index(o) for o in y+more]), SingleLabel(names), 30))(at)
+                def near(k, of=vectors):
+                    x,called,more,at = parts(of, k)
+                    return fit_vectors(x, y, called, more)(at)
+                arms = {'linear model, names':rows_of_names, 'near means':lambda: near(0)} | {f'near means, {k:,} texts':lambda k=k: near(k) for k in (1000,3000)}
+                arms['near means, 3,000 texts, words'] = lambda: near(3000, words) # words of 10,000 texts
                 typed = {'as typed, names':{}, 'as typed, names and 3,000 texts':dict(unlabelled=train.text[n:n+3000].tolist())}
                 for k in args.arms.split(';') if args.arms else arms:
                     def make():
                         start = time.process_time()
                         if k in typed: found = [str(o['label']) for o in trained(rows, names=names, **typed[k])(dev.text.tolist())]
-                        else: found = arms[k]()(known)
+                        else: found = arms[k]()
                         return dict(accuracy=round(float((np.array(found)==dev.label.astype(str)).mean()), 4), rows=len(dev), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
                     table.get(make, 'accuracy', what='few', set=name, arm=k, labels=n, draw=seed)
 

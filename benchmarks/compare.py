@@ -126,11 +126,6 @@ def probe_after(rows):
     "`fastformers adapt`, then the entry `frozen probe`"
     return entries['frozen probe'].fit(ways.planned(rows, arch=str(ways.adapted(rows))))
 
-@entry('label spreading after stage 2', ('arch','unlabelled'), prepare=ways.adapted)
-def spreading_after(rows):
-    "`fastformers adapt`, then the entry `label spreading`"
-    return ways.all_layers(rows, ways.adapted(rows), unlabelled=rows.unlabelled)
-
 def trainer(rows, lr, seconds=None, times=1):
     "The Trainer with its own head and defaults, as many rows a batch as ours has and `times` as many steps, or as many as fit into `seconds` of a core, a tenth of them warm-up"
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
@@ -283,7 +278,7 @@ def gain(d, a, b):
 def table(args, rows):
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & d.part.isin(('run','choose')) & (d.arch==args.arch)]
-    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','windows=8 before','as typed after masked LM','frozen probe after stage 2','stage 2 + all layers','label spreading','label spreading after masked LM','label spreading after stage 2','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
+    order = ['TF-IDF','word vectors','frozen probe','all layers','as typed','together','windows=8 before','as typed after masked LM','frozen probe after stage 2','stage 2 + all layers','label spreading','label spreading after masked LM','contrastive, probe','contrastive','mean','SetFit','Trainer','leaderboard']
     if 'score' in d: d['accuracy'] = d.accuracy.fillna(d.score)
     by = d.groupby(['set','n','arm'])
     for of in (by.accuracy.mean().mul(100).round(1), by.size(), by.cpu.mean().round()):
@@ -293,7 +288,7 @@ def table(args, rows):
             if {a,b} <= {*o.arm} and (said := gain(o, a, b)): print(f'{name} {n}: {a} against {b} {said}')
 
 def picture(args, rows):
-    "Accuracy by number of labels: TF-IDF, ours before and after stage 2, and how many labels TF-IDF needs for the same"
+    "Accuracy by number of labels: TF-IDF, ours before and after masked LM, and how many labels TF-IDF needs for the same"
     import matplotlib.pyplot as plt
     d = pd.DataFrame(rows.all)
     d = d[(d.get('test')==True) & (d.part=='run') & (d.arch==args.arch)]

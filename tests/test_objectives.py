@@ -65,8 +65,8 @@ def test_an_encoder_learns_its_words_and_opens_as_one(tmp_path):
     before = learn.validate(dl=rows)[0]; learn.fit(8, 1e-3)
     assert learn.validate(dl=rows)[0]<.8*before
     path = learn.save_encoder(tmp_path/'encoder')
-    texts,model = df.text.tolist()[:9],learn.model.eval()
-    with torch.no_grad(): want = torch.stack([model(HFTokenizer(toks['electra'])(o)[None])[0] for o in texts])
+    texts,tok,model = df.text.tolist()[:9],HFTokenizer(toks['electra']),learn.model.eval()
+    with torch.no_grad(): want = torch.stack([model(tok(o)[None])[0] for o in texts])
     assert gap(from_hf(path).vectors(texts), torch.nn.functional.normalize(want, dim=1))<1e-5
     learn.dls.show_batch(max_n=2); learn.show_results(max_n=2)
 

@@ -17,6 +17,7 @@ from ..data.labels import as_frame, warn_blank
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
 from ..learner.choose import fold_count, right_in_folds
+from ..learner.spread import near_kappa, nearest_rows
 from ..models.core import HFModel
 from ..models.load import load_body
 from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
@@ -30,7 +31,7 @@ def score_encoders(
     archs, # Checkpoints
     folds=5, # Fewer where the second largest class has fewer rows
     max_len=128 # Longest text in tokens
-)->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; core seconds of a thousand texts)
+)->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; core seconds of a thousand texts; `near_kappa`)
     "Answer each row by logistic regression on the vectors of the rows in other folds"
     if rows.pair or not rows.task.one_class or rows.task.structured:
         raise ValueError(f"encoders are compared on single texts with one class each, got {rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
@@ -42,7 +43,8 @@ def score_encoders(
         predictor,meter = Predictor(HFModel(*load_body(arch)), HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
         x = predictor.vectors(rows.texts).numpy()
         price = meter.read(1000/len(x))['cpu_seconds']
-        res[arch] = right_in_folds(x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9), [*map(str, rows.labels)], folds),price
+        x,y = x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9),[*map(str, rows.labels)]
+        res[arch] = right_in_folds(x, y, folds),price,near_kappa(nearest_rows(x), y)
     return res
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0010
@@ -61,7 +63,7 @@ def compare_encoders(
     found = score_encoders(rows, [*map(str, L(archs))], folds, max_len)
     best = max(found, key=lambda o: found[o][0].mean())
     def line(arch):
-        score,price = found[arch]
+        score,price,_ = found[arch]
         d,low,high = paired_bootstrap(score, found[best][0])
         against = '' if arch==best else verdict(d, low, high) + ('' if low<=0<=high else f' ({fmt_range(low, high, -1)})')
         return dict(zip(('encoder','accuracy','low','high'), (arch, *mean_interval(score)))) | dict(against_best=against, core_seconds=price)

@@ -28,6 +28,7 @@ def cache_dir()->Path:
     home = os.environ.get('FASTFORMERS_HOME') or Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache')/'fastformers'
     return Path(home).expanduser()
 
+# %% ../../nbs/label/00_vectors.ipynb #c0de0b06
 _least,_share = 300,.5 # texts whose words are worth a vector; their weight beside the encoder's
 
 @lru_cache(2) # who labels calls for the same texts again and again
@@ -49,7 +50,7 @@ class TextVectors:
     @cached_property
     def predictor(self): return from_hf(self.arch)
 
-    @property
+    @cached_property
     def words(self): # of 3 million characters at most, seconds
         "Return the `WordVectors` of the pool, None of a small one"
         return _words_of(tuple(self.pool)) if len(self.pool)>=_least else None

@@ -12,7 +12,7 @@ __all__ = ['CLM', 'default_objective']
 import torch
 import torch.nn.functional as F
 from fastcore.foundation import first
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 from ..models.families import is_causal
 from .core import Objective, objectives
 from .metrics import token_metrics
@@ -43,5 +43,5 @@ def default_objective(tok, seed=42, config=None):
     masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.supports(config))
     cls = MLM if masks else CLM
     if config is not None and not (MLM.supports(config) or CLM.supports(config)):
-        cls = first(o for o in objectives.load().values() if o.supports(config) and not o.n_rows) or cls # which predicts tokens
+        cls = first(o for o in objectives.load().values() if o.supports(config) and o.auto_cls is not AutoModel) or cls # it trains an LM head
     return cls(tok, seed=seed)

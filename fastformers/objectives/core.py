@@ -94,6 +94,7 @@ def _begin_head(hf, new):
             nn.init.eye_(m.weight)
             nn.init.zeros_(m.bias)
 
+# %% ../../nbs/objectives/00_core.ipynb #c0de0c02
 class Objective(ItemTransform):
     "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
     order,metrics = 90,()

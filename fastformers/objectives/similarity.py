@@ -40,9 +40,6 @@ class SimilarityLoss:
         rows = kl_div(self.near(pred), self.near(y.as_subclass(Tensor)), log_target=True, reduction='none').sum(1)
         return reduce_rows(rows, torch.ones_like(rows), ifnone(reduction, self.reduction))
 
-    def activation(self, o): return o
-    def decodes(self, o): return o
-
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00012
 class TextEncoder(HFModel):
     "Compute the vector of each text: tokens `(bs, sl)` -> `(bs, nf)`"

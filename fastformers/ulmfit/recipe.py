@@ -112,7 +112,8 @@ class TrainConfig:
     "Settings of every stage"
     epochs:float|None = 1. # Epochs, fractions allowed; blank: the length of the schedule
     minutes:float|None = None # Minutes of the stage, by the clock, instead of epochs
-    # Highest learning rate; blank: 5e-4, 1e-3 if a language model's head is new, or that of a classifier with word_similarity
+    # Highest learning rate; blank: 5e-4, 1e-3 if a language model's head is new, that of a classifier with
+    # word_similarity
     lr:float|None = None
     # Which layers learn when: full_tune, head_first, probe_first, head_only, gradual_unfreeze, sequential_unfreeze, lp_ft,
     # chain_thaw; blank: full_tune, head_first if a language model's head is new, probe_first after a probe
@@ -135,7 +136,8 @@ class TrainConfig:
 class LMConfig(TrainConfig):
     "Section [lm]: stage 2, the language model of your own texts"
     section = 'lm'
-    # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10, or 10,000 rows with word_similarity
+    # Epochs, fractions allowed; blank: as many as make 1.5 million tokens, from 1 to 10, or 10,000 rows with
+    # word_similarity
     epochs:float|None = None
     # What is learnt: mlm (masked tokens), clm (the next token), word_similarity (which texts are near by their words) or
     # another objective; blank: word_similarity for a sentence encoder, else mlm, or clm if the tokenizer has no mask
@@ -143,7 +145,8 @@ class LMConfig(TrainConfig):
     objective:str|None = None
     # Share of tokens that a masked language model predicts; blank: 0.15, or 0.2 if the checkpoint has no LM head
     mask_rate:float|None = None
-    # Weight of a term that keeps the mean vectors of the rows in mlm, `KeepVectors`; blank: 1 if the checkpoint has no LM head
+    # Weight of a term that keeps the mean vectors of the rows in mlm, `KeepVectors`; blank: 1 if the checkpoint has
+    # no LM head
     keep_vectors:float|None = None
     seq_len:int = 128 # Most tokens in a row
     # How documents become rows: doc-sentences, full-sentences, segment-pair

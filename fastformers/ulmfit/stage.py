@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 from fastai.basics import L, Learner, delegates, set_seed
 from fastcore.basics import camel2snake, noop
-from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..args import check_args
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors
@@ -30,7 +30,6 @@ from ..callback.schedule import now
 from ..data.block import all_rows, lm_dls
 from ..data.labels import checked, lm_rows, new_tests, split_rows
 from ..data.rows import Rows
-from ..hub import find_file, resolve_arch
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import lm_learner
@@ -42,6 +41,7 @@ from ..learner.train import train, train_again, worse
 from ..learner import spread # `spread_labels`
 from ..learner import counts # `start_from_counts`
 from ..models.load import load_config
+from ..models.sentence import is_sentence_encoder
 from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
 from ..objectives.similarity import WordSimilarity
@@ -129,18 +129,13 @@ def _write(stage, path, c, learn, kept):
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
 def _lm_objective(c, tok, seed, arch)->tuple: # (objective, why)
-    cls,config = objectives.find(c.objective),load_config(arch)
+    cls = objectives.find(c.objective)
     if cls is not None: why = 'as asked'
-    elif c.mask_rate is None and c.keep_vectors is None and c.embeddings!='counts' and _is_sentence_encoder(arch, config):
+    elif c.mask_rate is None and c.keep_vectors is None and c.embeddings!='counts' and is_sentence_encoder(arch):
         cls,why = WordSimilarity,'a sentence encoder without an LM head'
-    else: cls,why = type(default_objective(tok, config=config)),'by the tokenizer'
+    else: cls,why = type(default_objective(tok, config=load_config(arch))),'by the tokenizer'
     if isinstance(cls, Objective): return cls, why
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate})), why
-
-def _is_sentence_encoder(arch, config):
-    where = arch.name_or_path if isinstance(arch, PreTrainedModel) else arch # of a network the directory that it was read from
-    if isinstance(arch, PretrainedConfig) or not where: return False
-    return find_file(resolve_arch(where), 'modules.json') is not None and not any('LM' in o for o in config.architectures or ())
 
 def _check_room(path, learn):
     "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
@@ -155,10 +150,10 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     dls = lm_dls(data, tok, objective, text_col, valid_col, c.valid_pct, c.seq_len, c.bs, seed, c.packing)
     with script_progress(): learn = lm_learner(dls, arch, drop_mult=c.drop_mult, cbs=[*L(cbs), *L(resume)], **kwargs)
     _check_room(path, learn)
-    if objective.n_rows:
+    if not learn.model.is_lm:
         learn.lr = fine_tuning_lr(learn.model)
-        _log.info("word similarity is for a network that stays frozen (in five trials a probe gained 1 to 8 points) and for topics "
-                  "(all layers gained 0 to 2); on TREC's questions all layers lost 1 to 3, so compare with the encoder as it was")
+        _log.info("word similarity is for a network that stays frozen, and for topics; on TREC's questions all layers lost 1 to 3 points, "
+                  "so compare with the encoder as it was")
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head, the body has a tenth
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
@@ -171,7 +166,7 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
         if c.embeddings=='counts': learn.start_from_counts()
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
     chosen = dict(objective=(camel2snake(type(objective).__name__), why), mask_rate=(getattr(objective, 'p', None), 'by the objective'),
-                  keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is none' if objective.n_rows else 'the LM head is that of the checkpoint'))
+                  keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head' if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
     return _finish(_stage(learn, c, name, seed, meter, begin, chosen=chosen), c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
