@@ -5,21 +5,24 @@ PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 FASTFORMERS_PRECISION=$${FASTFORMERS_PRECISION:-fp32}
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test test-all test-lowest torture export readme docs docs-serve clean FORCE
+.PHONY: demo test test-all test-slow test-lowest torture export readme docs docs-serve clean FORCE
 
 demo: .venv/.demo           # the three stages, as settings.ini says, on text that is always there
 	fastformers demo --force
 
-test: .venv/.dev            # the notebooks, then the tests, two at a time: both always run, and what failed is named at the end
-	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(SLOW); pages=$$?; \
-	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile $(SLOW); tests=$$?; \
+# The notebooks, then the tests, two at a time: both always run, and what failed is named at the end.
+# All that is quick, and one part in seven of what takes a second or longer: the next part after each commit.
+test: WHICH = --part $$(git rev-list --count HEAD 2>/dev/null || echo 0)
+test test-all test-slow: .venv/.dev
+	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(WHICH); pages=$$?; \
+	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile $(WHICH); tests=$$?; \
 	cat .venv/failed-pages; exit $$((pages || tests))
 
-test-all: SLOW = --slow     # the tutorials, every family and the tests that take minutes too
-test-all: test
+test-all:                   # all parts; `make test-all WHICH=--seconds` stores what each takes
+test-slow: WHICH = --slow   # the tutorials, every family and the tests that take minutes too
 
 test-lowest: .venv-lowest/.dev  # the tests, with the lowest versions of the dependencies that pyproject.toml allows
-	$(OFFLINE) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile $(SLOW)
+	$(OFFLINE) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile
 
 torture: .venv/.dev         # processes killed at random moments; random texts, tables, recipes and damaged directories; about a quarter of an hour
 	$(OFFLINE) $(PY) benchmarks/kills.py --kills 60

@@ -1,5 +1,6 @@
 "What all tests share: no hub, few threads, marks that say what a test needs"
 import json, os, shutil, subprocess, sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,12 @@ precision = os.environ.setdefault('FASTFORMERS_PRECISION', 'fp32')
 
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parent.parent/'tools'))
+import parts
+
 def pytest_addoption(parser):
+    parser.addoption('--part', type=int, help='of the tests that take a second or longer run one part in seven, by this number')
+    parser.addoption('--seconds', action='store_true', help='store what each test takes in tests/seconds.json')
     for o,h in (('slow','tests that take minutes, and those of more families'), ('network','tests that need a network')): parser.addoption(f'--{o}', action='store_true', help=f'run {h} too')
 
 def pytest_configure(config):
@@ -25,7 +31,11 @@ def rare(item, families):
     return params is not None and any(isinstance(o, str) and o in families for o in params.params.values())
 
 def pytest_collection_modifyitems(config, items):
-    "Skip what this machine cannot do or this run did not ask for"
+    "Leave out other parts, skip what this machine cannot do or this run did not ask for"
+    others = parts.left_out(config.getoption('--part'), 'tests/')
+    def is_left_out(o): return o.nodeid.split('[')[0] in others
+    config.hook.pytest_deselected(items=[o for o in items if is_left_out(o)])
+    items[:] = [o for o in items if not is_left_out(o)]
     from fastformers.testing import tiny_families
     for o in items:
         if 'site' in getattr(o, 'fixturenames', ()): o.add_marker(pytest.mark.slow)            # `make docs` builds the site in continuous integration
@@ -39,6 +49,11 @@ def pytest_collection_modifyitems(config, items):
         marked = [o for o in items if o.get_closest_marker(mark)]
         if marked and lacks(mark):
             for o in marked: o.add_marker(pytest.mark.skip(reason=why))
+
+seconds = Counter()
+def pytest_runtest_logreport(report): seconds[report.nodeid.split('[')[0]] += report.duration
+def pytest_sessionfinish(session):
+    if session.config.getoption('--seconds') and not hasattr(session.config, 'workerinput'): parts.write(seconds, 'tests/')
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):

@@ -4,7 +4,8 @@ import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel
 from fastformers.label import session as module
 from fastformers.label.choose_texts import choose_texts
-from fastformers.label.session import LabelFile, LabelSession, Training, none
+from fastformers.label.file import LabelFile
+from fastformers.label.session import LabelSession, Training, none
 from fastformers.testing import tiny_arch, tiny_tok
 
 words = 'red green blue loud quiet fast slow old new big small round flat warm cold'.split()

@@ -1,7 +1,7 @@
 "The notebooks are the source of the modules, and the order of the rooms is the order of imports"
 import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
 from pathlib import Path
-import pytest
+import parts, pytest
 
 rooms = 'files args hub stats document text models objectives tasks inference data callback learner interpret ulmfit compare label commands cli all papers lens'.split()
 light = 'files args hub stats document text models tasks inference testing'.split()        # rooms that never import fastai
@@ -197,3 +197,17 @@ def test_nbdev_processes_all_pages(root, tmp_path):
     ignored = (new/'.gitignore').read_text().split()
     left = {o.relative_to(new) for o in new.rglob('*')}-{o.relative_to(new) for o in before}
     assert not (odd := [o for o in map(str, left) if '__pycache__' not in o and not any(o==i or o.startswith(i.strip('/')+'/') or o+'/'==i for i in ignored)]), odd
+
+def test_parts_together_are_all_pages_and_tests(root):
+    "Each name is a page or a test, in one part of seven, and the parts take equally long; what is new is in each part"
+    names = json.loads(parts.path.read_text())
+    for o in names:
+        file,_,test = o.partition('::')
+        assert (root/file).exists() and (not test or f'def {test}(' in (root/file).read_text('utf-8')), f'{o} has gone: `make test-all WHICH=--seconds`'
+    for kind in ('nbs/','tests/'):
+        mine = {k:v for k,v in names.items() if k.startswith(kind)}
+        others = [parts.left_out(i, kind) for i in range(parts.n_parts)]
+        assert mine and all(sum(k not in o for o in others)==1 for k in mine)
+        assert parts.left_out(parts.n_parts+2, kind)==others[2] and parts.left_out(None, kind)==set()
+        took = [sum(v for k,v in mine.items() if k not in o) for o in others]
+        assert max(took)-min(took)<=max(mine.values())
