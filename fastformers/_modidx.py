@@ -851,6 +851,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/data/loader.py'),
                                          'fastformers.data.loader.TokensDL._shuffled': ( 'data/loader.html#tokensdl._shuffled',
                                                                                          'fastformers/data/loader.py'),
+                                         'fastformers.data.loader.TokensDL._widen': ( 'data/loader.html#tokensdl._widen',
+                                                                                      'fastformers/data/loader.py'),
                                          'fastformers.data.loader.TokensDL.after_iter': ( 'data/loader.html#tokensdl.after_iter',
                                                                                           'fastformers/data/loader.py'),
                                          'fastformers.data.loader.TokensDL.before_iter': ( 'data/loader.html#tokensdl.before_iter',

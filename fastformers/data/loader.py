@@ -14,6 +14,7 @@ from itertools import islice
 from types import MethodType
 import numpy as np
 import torch, torch.nn.functional as F
+from fastcore.basics import patch
 from torch import Tensor
 from fastai.basics import TfmdDL, Transform, first, to_detach
 from ..text.core import TensorTokens
@@ -62,70 +63,7 @@ class TokensDL(TfmdDL):
         self._part = 0,1,True             # what this process reads, see `shard`
         self.idle = False                 # has this process no row of the current batch?
 
-    @property
-    def lengths(self):
-        "Return the length of each item"
-        if self._lengths is None:
-            xs = self.dataset.tls[0] if hasattr(self.dataset, 'tls') else (o[0] for o in self.dataset)
-            self._lengths = np.array([len(o) for o in xs])
-        return self._lengths
-
-    def cut(self, idxs):
-        "Cut the array `idxs` into batches, in order"
-        if self.max_tokens is None: ends = range(self.bs, len(idxs), self.bs)
-        else:
-            ends,start,longest = [],0,0
-            for i,n in enumerate(self.lengths[idxs].tolist()):
-                longest = max(longest, n)
-                if i>start and longest*(i-start+1)>self.max_tokens: ends.append(i); start,longest = i,n
-        res = [idxs[a:b] for a,b in zip([0,*ends], [*ends,len(idxs)])] if len(idxs) else []
-        return res[:-1] if self.drop_last and self.max_tokens is None and res and len(res[-1])<self.bs else res
-
-    def get_idxs(self): # arrays: a large corpus has millions of rows
-        if not self.shuffle:
-            if self.n<=self.bs and not self.max_tokens: return np.arange(self.n) # a single batch
-            return np.argsort(-self.lengths[:self.n], kind='stable')
-        if self._plan is None or self._plan[0]!=self.passes: self._plan = self.passes, self._shuffled()
-        return self._plan[1]
-
-    def _shuffled(self):
-        rng = np.random.default_rng((self.seed, self.passes))
-        rows,pool = rng.permutation(self.n), 50*self.bs
-        pools = [rows[i:i+pool] for i in range(0, self.n, pool)]
-        pools = [self.cut(p[np.argsort(-self.lengths[p], kind='stable')]) for p in pools]
-        full,short = [b for p in pools for b in p[:-1]],[p[-1] for p in pools if p]
-        if self.max_tokens is None: full,short = full+short[:-1],short[-1:] # only the last may be short
-        return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
-
-    def shard(self, rank, n, rows=True):
-        "Read as process `rank` of `n` from now on: every n-th row of each batch, or every n-th batch"
-        self._part = rank,n,rows
-        return self
-    def _own(self, batches):
-        "Select the rows of this process in `batches`, or a row of another process where it has none"
-        rank,n,rows = self._part
-        if n==1: return batches
-        return [b[rank::n] if len(b)>rank else b[:1] for b in batches] if rows else batches[rank::n]
-    def _idle(self):
-        "Numbers of the batches in which this process has no row"
-        rank,n,rows = self._part
-        return {i for i,b in enumerate(self._all(self.get_idxs())) if len(b)<=rank} if rows and n>1 else ()
-
-    def _all(self, idxs):
-        if not isinstance(idxs, np.ndarray):
-            idxs = np.array([*islice(idxs, self.n)], int) # endless with fastai's `unique=True`
-        idxs = idxs[:self.n]
-        if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # no order is passed
-        return self.cut(idxs)
-    def _batches(self, idxs): return self._own(self._all(idxs))
     def __len__(self): return len(self._batches(self.get_idxs()))
-    def sample(self): # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
-        batches = self._batches(self._DataLoader__idxs)[self._start:]
-        if not self.fake_l.num_workers: self._begin()
-        return (b.tolist() for i,b in enumerate(batches) if i%self.num_workers==self.offs)
-    def create_batches(self, samps):
-        return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
-
     def before_iter(self):
         super().before_iter()
         def own(f): # the pass of this loader: another one with the same transform may be in another pass
@@ -142,29 +80,119 @@ class TokensDL(TfmdDL):
             yield b
         self._begin()
 
-    def seek(self, passes, batch=0,
-        ready=None # Called once before the first batch is read; with worker processes, after
-    ):
-        "Begin the next iteration at batch `batch` of pass `passes`"
-        self.passes,self._start,self._ready = passes,batch,ready
-        return self
-    def _begin(self):
-        ready,self._start,self._ready = self._ready,0,None
-        if ready is not None: ready()
-
     def to_detach(self, b, cpu=True, gather=True):
         "Pad tokens to the longest row, so that `get_preds` can join batches, of this process only"
-        pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
-        if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # `len` sorts
-        def widen(o):
-            if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
-            value = pad.value if isinstance(o, TensorTokens) else -100
-            return pad.widen(o, self._widest, value).as_subclass(type(o))
-        if pad is not None and self._widest and isinstance(b, tuple): b = tuple(map(widen, b))
-        return to_detach(b, cpu, False)
-
+        return to_detach(self._widen(b), cpu, False)
     def new(self, dataset=None, cls=None, **kwargs):
         in_order = self.in_order or dataset is not None and not self.shuffle # as for `test_dl`
         own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, in_order=in_order,
                    lengths=self._lengths if dataset is None else None)
         return super().new(dataset, cls, **{**own, **kwargs})
+
+# %% ../../nbs/data/03_loader.ipynb #b2e00001
+@patch(as_prop=True)
+def lengths(self:TokensDL):
+    "Return the length of each item"
+    if self._lengths is None:
+        xs = self.dataset.tls[0] if hasattr(self.dataset, 'tls') else (o[0] for o in self.dataset)
+        self._lengths = np.array([len(o) for o in xs])
+    return self._lengths
+
+@patch
+def cut(self:TokensDL, idxs):
+    "Cut the array `idxs` into batches, in order"
+    if self.max_tokens is None: ends = range(self.bs, len(idxs), self.bs)
+    else:
+        ends,start,longest = [],0,0
+        for i,n in enumerate(self.lengths[idxs].tolist()):
+            longest = max(longest, n)
+            if i>start and longest*(i-start+1)>self.max_tokens: ends.append(i); start,longest = i,n
+    res = [idxs[a:b] for a,b in zip([0,*ends], [*ends,len(idxs)])] if len(idxs) else []
+    return res[:-1] if self.drop_last and self.max_tokens is None and res and len(res[-1])<self.bs else res
+
+@patch
+def get_idxs(self:TokensDL): # arrays: a large corpus has millions of rows
+    if not self.shuffle:
+        if self.n<=self.bs and not self.max_tokens: return np.arange(self.n) # a single batch
+        return np.argsort(-self.lengths[:self.n], kind='stable')
+    if self._plan is None or self._plan[0]!=self.passes: self._plan = self.passes, self._shuffled()
+    return self._plan[1]
+
+@patch
+def _shuffled(self:TokensDL):
+    rng = np.random.default_rng((self.seed, self.passes))
+    rows,pool = rng.permutation(self.n), 50*self.bs
+    pools = [rows[i:i+pool] for i in range(0, self.n, pool)]
+    pools = [self.cut(p[np.argsort(-self.lengths[p], kind='stable')]) for p in pools]
+    full,short = [b for p in pools for b in p[:-1]],[p[-1] for p in pools if p]
+    if self.max_tokens is None: full,short = full+short[:-1],short[-1:] # only the last may be short
+    return np.concatenate([rows[:0], *(full[j] for j in rng.permutation(len(full))), *short])
+
+# %% ../../nbs/data/03_loader.ipynb #b2e00002
+@patch
+def _all(self:TokensDL, idxs):
+    if not isinstance(idxs, np.ndarray):
+        idxs = np.array([*islice(idxs, self.n)], int) # endless with fastai's `unique=True`
+    idxs = idxs[:self.n]
+    if self.in_order and isinstance(self.get_idxs, MethodType): idxs = np.sort(idxs) # no order is passed
+    return self.cut(idxs)
+
+@patch
+def _own(self:TokensDL, batches):
+    "Select the rows of this process in `batches`, or a row of another process where it has none"
+    rank,n,rows = self._part
+    if n==1: return batches
+    return [b[rank::n] if len(b)>rank else b[:1] for b in batches] if rows else batches[rank::n]
+
+@patch
+def _batches(self:TokensDL, idxs): return self._own(self._all(idxs))
+
+@patch
+def _idle(self:TokensDL):
+    "Numbers of the batches in which this process has no row"
+    rank,n,rows = self._part
+    return {i for i,b in enumerate(self._all(self.get_idxs())) if len(b)<=rank} if rows and n>1 else ()
+
+@patch
+def sample(self:TokensDL):
+    # fastai keeps the order of this iteration in a private attribute of its `DataLoader`
+    batches = self._batches(self._DataLoader__idxs)[self._start:]
+    if not self.fake_l.num_workers: self._begin()
+    return (b.tolist() for i,b in enumerate(batches) if i%self.num_workers==self.offs)
+
+@patch
+def create_batches(self:TokensDL, samps):
+    return (self.do_batch([o for o in map(self.do_item, b) if o is not None]) for b in samps)
+
+@patch
+def _begin(self:TokensDL):
+    ready,self._start,self._ready = self._ready,0,None
+    if ready is not None: ready()
+
+# %% ../../nbs/data/03_loader.ipynb #b2e00003
+@patch
+def _widen(self:TokensDL, b):
+    "Pad tokens in `b`, and targets of tokens, to the longest row of the loader"
+    pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
+    if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # `len` sorts
+    def widen(o):
+        if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
+        value = pad.value if isinstance(o, TensorTokens) else -100
+        return pad.widen(o, self._widest, value).as_subclass(type(o))
+    return tuple(map(widen, b)) if pad is not None and self._widest and isinstance(b, tuple) else b
+
+# %% ../../nbs/data/03_loader.ipynb #b2e00004
+@patch
+def seek(self:TokensDL, passes, batch=0,
+    ready=None # Called once before the first batch is read; with worker processes, after
+):
+    "Begin the next iteration at batch `batch` of pass `passes`"
+    self.passes,self._start,self._ready = passes,batch,ready
+    return self
+
+# %% ../../nbs/data/03_loader.ipynb #b2e00005
+@patch
+def shard(self:TokensDL, rank, n, rows=True):
+    "Read as process `rank` of `n` from now on: every n-th row of each batch, or every n-th batch"
+    self._part = rank,n,rows
+    return self
