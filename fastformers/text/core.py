@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from ..files import content_hash
 
-# %% ../../nbs/text/00_core.ipynb #eda3befb
+# %% ../../nbs/text/00_core.ipynb #d4e00001
 _ID, _SEG = (1<<32)-1, 15
 _PAD, _SEG_AT, _PRED, _START, _PROMPT = 1<<32, 33, 1<<37, 1<<38, 1<<39
 
@@ -25,6 +25,16 @@ def _int(o, like=None):
     device = None if like is None else like.device
     return torch.as_tensor(o, dtype=torch.int64, device=device).as_subclass(Tensor)
 
+def _flag(x, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None, prompt=None):
+    "Set the given flags of `x` and keep the other bits"
+    if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
+    if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
+    if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
+    if sequence_starts is not None: x = (x & ~_START)          | ((_int(sequence_starts, x)!=0).long() << 38)
+    if prompt is not None: x = (x & ~_PROMPT)          | ((_int(prompt, x)!=0).long() << 39)
+    return x
+
+# %% ../../nbs/text/00_core.ipynb #eda3befb
 class TensorTokens(Tensor):
     "Hold token `ids` `(..., sl)` and the flags of each token in one int64 tensor"
     def __new__(cls,
@@ -79,20 +89,12 @@ class TensorTokens(Tensor):
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
         return _flag(x, attention_mask, segment_ids, predicted, sequence_starts, prompt).as_subclass(type(self))
 
+# %% ../../nbs/text/00_core.ipynb #d4e00002
 def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a batch but keeps the bits
     "Cast `x` to `TensorTokens`"
     if not isinstance(x, Tensor) or x.dtype!=torch.int64:
         raise TypeError(f"expected a batch of `TensorTokens` from an `HFTokenizer`, got {type(x).__name__}")
     return x.as_subclass(TensorTokens)
-
-def _flag(x, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None, prompt=None):
-    "Set the given flags of `x` and keep the other bits"
-    if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
-    if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
-    if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
-    if sequence_starts is not None: x = (x & ~_START)          | ((_int(sequence_starts, x)!=0).long() << 38)
-    if prompt is not None: x = (x & ~_PROMPT)          | ((_int(prompt, x)!=0).long() << 39)
-    return x
 
 # %% ../../nbs/text/00_core.ipynb #446dc3bc
 class TokenText(str):
