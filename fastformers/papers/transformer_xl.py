@@ -64,9 +64,7 @@ class RelativeAttention(nn.Module):
         o = F.scaled_dot_product_attention(q+self.u, k, v, added, self.p*self.training) # (a) and (c)
         return self.out(o.transpose(1, 2).flatten(2))
 
-# %% ../../nbs/papers/14_transformer_xl.ipynb #a1e36e65
-class _Base(PreTrainedModel): config_class,base_model_prefix = TransformerXLConfig,'model'
-
+# %% ../../nbs/papers/14_transformer_xl.ipynb #f6e00001
 class TransformerXLBlock(nn.Module):
     "Run attention and feed-forward layers, each followed by addition and `LayerNorm`"
     def __init__(self, c):
@@ -78,6 +76,9 @@ class TransformerXLBlock(nn.Module):
     def forward(self, h, mem, r):
         h = self.norm1(h + self.dropout(self.attention(h, mem, r)))
         return self.norm2(h + self.dropout(self.ff(h)))
+
+# %% ../../nbs/papers/14_transformer_xl.ipynb #a1e36e65
+class _Base(PreTrainedModel): config_class,base_model_prefix = TransformerXLConfig,'model'
 
 class TransformerXLModel(_Base):
     "Compute states `(bs, sl, hidden_size)` of token ids `(bs, sl)`, segment by segment"
@@ -114,6 +115,7 @@ class TransformerXLModel(_Base):
         for layer,mem in zip(self.layers, kept): states.append(layer(states[-1], mem, r))
         return states, [torch.cat([mem, o.detach()], 1) for mem,o in zip(kept, states)]
 
+# %% ../../nbs/papers/14_transformer_xl.ipynb #f6e00002
 class TransformerXLForCausalLM(_Base, GenerationMixin):
     "Predict the next token from token ids `(bs, sl)`, with the embeddings as output layer"
     _tied_weights_keys = {'lm_head.weight':'model.embed_tokens.weight'}
