@@ -13,6 +13,7 @@ __all__ = ['Consistency']
 # %% ../../nbs/papers/08_uda.ipynb #e1000005
 import numpy as np, torch
 import torch.nn.functional as F
+from fastcore.basics import patch
 from fastai.callback.mixup import NoneReduce
 from ..callback.distributed import gathered_rows
 from ..callback.regularize import Regularizer
@@ -77,21 +78,24 @@ class Consistency(Regularizer):
             with evaluating(self.lm): x = fill(x, self.lm(x), self.mask.words, self.seed)
         return x.replace(predicted=False)
 
-    def divergence(self, x, copy):
-        "Compute the mean divergence for texts and their copies, 0 for texts without a sure answer"
-        with torch.no_grad(): out = self.model(x).float()
-        sure = out.softmax(-1).amax(-1)>=self.confidence
-        logp = self.model(copy).float().log_softmax(-1)
-        each = F.kl_div(logp, (out/self.temperature).softmax(-1), reduction='none').sum(-1)
-        return (each*sure).mean()
-
-    def annealed(self):
-        "Compute the loss of the labelled rows whose label has a probability below the threshold"
-        p,n = self.pred.float().softmax(-1).gather(1, self.y[:,None])[:,0],self.pred.shape[1]
-        keep = p<=1/n + (1-1/n)*self.pct_train
-        with NoneReduce(self.loss_func) as f: each = f(self.pred, self.y)
-        return reduce_rows(gathered_rows(self.learn, each), gathered_rows(self.learn, keep), 'mean')
-
     def penalty(self):
         own = self.annealed()-self.loss if self.anneal else 0.
         return own + self.weight*self.divergence(*self.unlabelled())
+
+# %% ../../nbs/papers/08_uda.ipynb #a7e00001
+@patch
+def divergence(self:Consistency, x, copy):
+    "Compute the mean divergence for texts and their copies, 0 for texts without a sure answer"
+    with torch.no_grad(): out = self.model(x).float()
+    sure = out.softmax(-1).amax(-1)>=self.confidence
+    logp = self.model(copy).float().log_softmax(-1)
+    each = F.kl_div(logp, (out/self.temperature).softmax(-1), reduction='none').sum(-1)
+    return (each*sure).mean()
+
+@patch
+def annealed(self:Consistency):
+    "Compute the loss of the labelled rows whose label has a probability below the threshold"
+    p,n = self.pred.float().softmax(-1).gather(1, self.y[:,None])[:,0],self.pred.shape[1]
+    keep = p<=1/n + (1-1/n)*self.pct_train
+    with NoneReduce(self.loss_func) as f: each = f(self.pred, self.y)
+    return reduce_rows(gathered_rows(self.learn, each), gathered_rows(self.learn, keep), 'mean')
