@@ -151,6 +151,7 @@ def _report(hf, name, path, revision, info):
     (_log.warning if new else _log.info)(str(report))
     return report
 
+# %% ../../nbs/models/03_load.ipynb #b8e00001
 def load_body(
     arch, pretrained=True, drop_mult=1.,
     **kwargs # As in `load_hf`
