@@ -15,7 +15,8 @@ from fastai.learner import Learner
 from fastcore.basics import noop, patch
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import roc_curve
-from ..tasks.core import loss_for, task_of
+from ..tasks.core import task_of
+from ..tasks.loss import loss_for
 from .evaluate import evaluation
 
 _log = logging.getLogger(__name__)

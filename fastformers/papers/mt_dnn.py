@@ -14,7 +14,8 @@ from fastai.torch_core import no_random, to_device
 from torch import nn
 from ..callback.regularize import Regularizer
 from ..data.block import tokenizer_of
-from ..tasks.core import loss_for, task_of
+from ..tasks.core import task_of
+from ..tasks.loss import loss_for
 from ..models.core import TextClassifier
 from ..models.heads import as_head
 from ..text.tokenizer import check_same_tok

@@ -14,7 +14,8 @@ import re, string
 from collections import Counter
 import numpy as np, torch
 import torch.nn.functional as F
-from .core import RowLoss, Task, listed
+from .core import Task, listed
+from .loss import RowLoss
 from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
 from ..text.encode import HFTokenizer, is_pair, reading_args
 
