@@ -20,7 +20,7 @@ from torch import Tensor
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException, CancelFitException
-from fastai.basics import L, Lookahead, OptimWrapper, Recorder, get_random_states, set_random_states
+from fastai.basics import L, Lookahead, OptimWrapper, Recorder, get_random_states, patch, set_random_states
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
@@ -61,15 +61,6 @@ def stateful(learn):
     return {f'{k} {names[:i].count(k)}':o for i,(k,o) in enumerate(zip(names, objs))}
 
 # %% ../../nbs/callback/05_resume.ipynb #e1816d83
-def _encode(o):
-    "Convert tensors to JSON, arrays and `L` to lists"
-    if isinstance(o, Tensor): return {'tensor':o.tolist(), 'dtype':str(o.dtype).removeprefix('torch.')}
-    return list(o) if isinstance(o, L) else o.tolist()
-
-def _decode(o):
-    "Inverse of `_encode` for tensors"
-    return torch.tensor(o['tensor'], dtype=getattr(torch, o['dtype'])) if o.keys()=={'tensor','dtype'} else o
-
 def set_random(state):
     "Restore what fastai's `get_random_states` returned, also after JSON"
     version,ints,gauss = state['random_state'] # Python needs tuples
@@ -121,6 +112,16 @@ def set_state(learn, state, tensors):
     for k,o in stateful(learn).items(): load_state(o, state['objects'].get(k, {}))
     vars(learn).update(state['learner'])
     if 'scaler' in state: learn.scaler.load_state_dict(state['scaler'])
+
+# %% ../../nbs/callback/05_resume.ipynb #1c9e64b8
+def _encode(o):
+    "Convert tensors to JSON, arrays and `L` to lists"
+    if isinstance(o, Tensor): return {'tensor':o.tolist(), 'dtype':str(o.dtype).removeprefix('torch.')}
+    return list(o) if isinstance(o, L) else o.tolist()
+
+def _decode(o):
+    "Inverse of `_encode` for tensors"
+    return torch.tensor(o['tensor'], dtype=getattr(torch, o['dtype'])) if o.keys()=={'tensor','dtype'} else o
 
 def write_checkpoint(path, state, tensors):
     "Write a checkpoint to the directory `path` atomically"
@@ -183,17 +184,6 @@ def differences(old, new):
     return '; '.join(f'{k} was {short(old.get(k))}, is {short(new.get(k))}' for k in keys)
 
 # %% ../../nbs/callback/05_resume.ipynb #dada1def
-def _delete(paths):
-    for o in paths: shutil.rmtree(o, ignore_errors=True)
-
-class _Offset(Callback):
-    "Count batches from `n` instead of 0, in the epoch that is continued"
-    order,run_valid = -1000,False
-    def __init__(self, n): self.n = n
-    def before_batch(self): self.learn.iter += self.n
-    def after_train(self): self.learn.remove_cb(self)
-    before_fit = after_train # left over from an interrupted fit
-
 class Resume(Callback):
     "Write checkpoints during training, and continue when the same script runs again"
     order,run_valid = 1000,False # after all other callbacks
@@ -213,106 +203,132 @@ class Resume(Callback):
     @property
     def _active(self): return in_fit(self) and not hasattr(self.learn, 'lr_finder')
 
-    def before_fit(self):
-        if not self._active: return
-        if isinstance(self.opt, Lookahead):
-            raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
-        _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
-        self._settings = run_settings(self.learn)
-        self._at = self._newest()
-        self._saved = self._began = time.monotonic()
-        self._since,self.earlier = 0,self._at[0]['seconds'] if self._at else 0.
-        self._catch_interrupt()
-        if not self._at: return
-        state,tensors = self._at
-        if not state['done']:
-            _log.info(f"fit {self._number} continues after epoch {state['epoch']}, batch {state['batch']}")
-            self._others = self.learn.cbs
-            self.learn.cbs = L(self) # other callbacks do not see the skipped epochs
-            return
-        _log.warning(f"fit {self._number} was finished before: loading its result from {self.path}; "
-                     "delete that directory to train anew")
-        set_state(self.learn, state['learn'], tensors)
-        set_random(state['learn']['random'])
-        self.dls.train.passes = state['passes']
-        raise CancelFitException()
+# %% ../../nbs/callback/05_resume.ipynb #4e8b06d7
+@patch
+def _catch_interrupt(self:Resume):
+    self._release_interrupt() # of a fit that an error ended
+    self._stop = False
+    if threading.current_thread() is threading.main_thread():
+        self._handler = signal.signal(signal.SIGINT, self._interrupt)
 
-    def before_epoch(self):
-        if self._others is None: return
-        if self.epoch<self._at[0]['epoch']: raise CancelEpochException()
-        self.learn.cbs,self._others = self._others,None
-        self.learn.add_cb(_Offset(self._at[0]['batch']))
-        if hasattr(self.learn, 'progress') and self.progress.mbar:
-            self.progress.mbar.update(0) # a bar of fastprogress starts at 0
-        for cb in self.learn.cbs.sorted('order'):
-            if cb is not self: cb('before_epoch')
+@patch
+def _interrupt(self:Resume, *args):
+    self._stop = True
+    self._release_interrupt()
+    _log.warning("interrupted: a checkpoint will be written after this batch (or validation); "
+                 "interrupt again to stop immediately")
 
-    def before_train(self):
-        if self._at is None: return
-        (state,tensors),self._at = self._at,None
-        set_state(self.learn, state['learn'], tensors)
-        def random(): set_random(state['learn']['random'])
-        if not state['batch']: random() # the loader has not drawn its numbers yet
-        self.dls.train.seek(state['passes'], state['batch'], random if state['batch'] else None)
+@patch
+def _release_interrupt(self:Resume):
+    "Restore the previous handler of Ctrl-C"
+    if signal.getsignal(signal.SIGINT)==self._interrupt: signal.signal(signal.SIGINT, self._handler)
+    self._handler = None # some handlers cannot be pickled
 
-    def after_batch(self):
-        if not self._active: return
-        self._since += 1
-        due = self.every and self._since>=self.every
-        wait = self.minutes and (self.minutes if self._saved>self._began else min(self.minutes, 1))
-        due = due or wait and time.monotonic()-self._saved>=60*wait
-        if due or self._stop: self._save(self.iter+1)
-        if self._stop: raise KeyboardInterrupt
+# %% ../../nbs/callback/05_resume.ipynb #5d29e8c3
+def _delete(paths):
+    for o in paths: shutil.rmtree(o, ignore_errors=True)
 
-    def after_fit(self):
-        if not self._active: return
-        if not (self._at and self._at[0]['done']): self._save(0, done=True)
-        self._fits[self.learn][str(self.path)] += 1
-        self._at = None
-        self._release_interrupt()
-        if self._stop: raise KeyboardInterrupt
+@patch
+def _names(self:Resume): return sorted(self.path.glob(f'fit{self._number:03}-*'))
 
-    def _catch_interrupt(self):
-        self._release_interrupt() # of a fit that an error ended
-        self._stop = False
-        if threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+@patch
+def _newest(self:Resume):
+    "(state, tensors) of the newest undamaged checkpoint of this fit, or None"
+    for o in reversed(self._names()):
+        try: state,tensors = read_checkpoint(o)
+        except (OSError,ValueError,SafetensorError) as e:
+            _log.warning(f"{o} is damaged: {e}; trying an older one")
+        else:
+            if diff := differences(state['settings'], self._settings):
+                raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
+                                 "repeat what was asked for then, choose another `path`, or delete that directory to train anew")
+            return state,tensors
 
-    def _interrupt(self, *args):
-        self._stop = True
-        self._release_interrupt()
-        _log.warning("interrupted: a checkpoint will be written after this batch (or validation); "
-                     "interrupt again to stop immediately")
+@patch
+def before_fit(self:Resume):
+    if not self._active: return
+    if isinstance(self.opt, Lookahead):
+        raise ValueError("`Resume` does not support `Lookahead` (`ranger`); use another optimizer")
+    _delete(self.path.glob('.*-fit*')) # incomplete checkpoints of a killed process
+    self._settings = run_settings(self.learn)
+    self._at = self._newest()
+    self._saved = self._began = time.monotonic()
+    self._since,self.earlier = 0,self._at[0]['seconds'] if self._at else 0.
+    self._catch_interrupt()
+    if not self._at: return
+    state,tensors = self._at
+    if not state['done']:
+        _log.info(f"fit {self._number} continues after epoch {state['epoch']}, batch {state['batch']}")
+        self._others = self.learn.cbs
+        self.learn.cbs = L(self) # other callbacks do not see the skipped epochs
+        return
+    _log.warning(f"fit {self._number} was finished before: loading its result from {self.path}; "
+                 "delete that directory to train anew")
+    set_state(self.learn, state['learn'], tensors)
+    set_random(state['learn']['random'])
+    self.dls.train.passes = state['passes']
+    raise CancelFitException()
 
-    def _release_interrupt(self):
-        "Restore the previous handler of Ctrl-C"
-        if signal.getsignal(signal.SIGINT)==self._interrupt: signal.signal(signal.SIGINT, self._handler)
-        self._handler = None # some handlers cannot be pickled
+# %% ../../nbs/callback/05_resume.ipynb #e0b83c7d
+@patch
+def after_batch(self:Resume):
+    if not self._active: return
+    self._since += 1
+    due = self.every and self._since>=self.every
+    wait = self.minutes and (self.minutes if self._saved>self._began else min(self.minutes, 1))
+    due = due or wait and time.monotonic()-self._saved>=60*wait
+    if due or self._stop: self._save(self.iter+1)
+    if self._stop: raise KeyboardInterrupt
 
-    def _save(self, batch, done=False):
-        if not is_main_process(): return
-        own,tensors = get_state(self.learn)
-        state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes,
-                     learn=own, settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
-        name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
-        try:
-            mark_checkpoints(self.path)
-            write_checkpoint(self.path/name, state, tensors)
-        except (OSError,SafetensorError) as e:
-            _log.warning(f"cannot write a checkpoint to {self.path}: {e}; training continues")
-        else: _delete(self._names()[:-1 if done else -self.keep])
-        self._saved,self._since = time.monotonic(),0
+@patch
+def after_fit(self:Resume):
+    if not self._active: return
+    if not (self._at and self._at[0]['done']): self._save(0, done=True)
+    self._fits[self.learn][str(self.path)] += 1
+    self._at = None
+    self._release_interrupt()
+    if self._stop: raise KeyboardInterrupt
 
-    def _names(self): return sorted(self.path.glob(f'fit{self._number:03}-*'))
+@patch
+def _save(self:Resume, batch, done=False):
+    if not is_main_process(): return
+    own,tensors = get_state(self.learn)
+    state = dict(format=1, done=done, epoch=self.epoch, batch=batch, passes=self.dls.train.passes,
+                 learn=own, settings=self._settings, seconds=self.earlier+time.monotonic()-self._began)
+    name = f"fit{self._number:03}-{self.train_iter:08}{'-end' if done else ''}"
+    try:
+        mark_checkpoints(self.path)
+        write_checkpoint(self.path/name, state, tensors)
+    except (OSError,SafetensorError) as e:
+        _log.warning(f"cannot write a checkpoint to {self.path}: {e}; training continues")
+    else: _delete(self._names()[:-1 if done else -self.keep])
+    self._saved,self._since = time.monotonic(),0
 
-    def _newest(self):
-        "(state, tensors) of the newest undamaged checkpoint of this fit, or None"
-        for o in reversed(self._names()):
-            try: state,tensors = read_checkpoint(o)
-            except (OSError,ValueError,SafetensorError) as e:
-                _log.warning(f"{o} is damaged: {e}; trying an older one")
-            else:
-                if diff := differences(state['settings'], self._settings):
-                    raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                                     "repeat what was asked for then, choose another `path`, or delete that directory to train anew")
-                return state,tensors
+# %% ../../nbs/callback/05_resume.ipynb #64d1b8f2
+class _Offset(Callback):
+    "Count batches from `n` instead of 0, in the epoch that is continued"
+    order,run_valid = -1000,False
+    def __init__(self, n): self.n = n
+    def before_batch(self): self.learn.iter += self.n
+    def after_train(self): self.learn.remove_cb(self)
+    before_fit = after_train # left over from an interrupted fit
+
+@patch
+def before_epoch(self:Resume):
+    if self._others is None: return
+    if self.epoch<self._at[0]['epoch']: raise CancelEpochException()
+    self.learn.cbs,self._others = self._others,None
+    self.learn.add_cb(_Offset(self._at[0]['batch']))
+    if hasattr(self.learn, 'progress') and self.progress.mbar:
+        self.progress.mbar.update(0) # a bar of fastprogress starts at 0
+    for cb in self.learn.cbs.sorted('order'):
+        if cb is not self: cb('before_epoch')
+
+@patch
+def before_train(self:Resume):
+    if self._at is None: return
+    (state,tensors),self._at = self._at,None
+    set_state(self.learn, state['learn'], tensors)
+    def random(): set_random(state['learn']['random'])
+    if not state['batch']: random() # the loader has not drawn its numbers yet
+    self.dls.train.seek(state['passes'], state['batch'], random if state['batch'] else None)
