@@ -13,6 +13,7 @@ from pathlib import Path
 import json, shutil, torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from fastcore.basics import patch
 from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
@@ -87,56 +88,6 @@ class Predictor(BasePredictor):
         task,ids = self.task,self.tok.encode_batch(self.as_list(texts))
         return task.scores(task.collate(self._each(self.model, ids, bs), ids))
 
-    def vectors(self,
-        texts, # A text or a list of texts
-        bs:int=64 # Most texts in a batch
-    ) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
-        "Compute the vector of each text as `SentencePool` does: by the mean, or as the encoder was trained (Reimers and Gurevych 2019)"
-        texts = as_texts(texts)
-        if any(map(is_pair, texts)):
-            raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
-        rows = self.tok.encode_batch(texts)
-        def pooled(x): return normalize(self.model.sentence(self.model.states(x).float(), self.model.sentence.mask(x)))
-        return torch.stack(self._each(pooled, rows, bs)) if rows else self.vectors('')[:0]
-
-    def layers(self, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
-        "Compute outputs, inputs of the output layer and pooled states of length 1 of `texts` in one pass"
-        head,seen = self.model.head,[]
-        hooks = [output_layer(self.model).register_forward_pre_hook(lambda m,args: seen.append(args[0])),
-                 head.register_forward_pre_hook(lambda m,args: seen.append(normalize(self.model.sentence.pool(*args[:2]))))]
-        def every(x):
-            seen.clear()
-            o = self.model(x)
-            return torch.cat([o, seen[1], seen[0]], 1)
-        rows = self.tok.encode_batch(texts or [''])
-        try: res = torch.stack(self._each(every, rows, bs))[:len(texts)]
-        finally: [o.remove() for o in hooks]
-        n,nf = self.task.n_out,seen[0].shape[1]
-        return res.split([n, res.shape[1]-n-nf, nf], 1)
-
-    def scores_and_novelty(self, texts, bs=64):
-        if why := cannot_keep(self): raise ValueError(f"novelty is for a network that puts single texts into classes; {why}")
-        if self.kept is None:
-            raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, by version 0.2 or "
-                             "by another library; train it again")
-        logits,_,vectors = self.layers(self.as_list(texts), bs)
-        return self.task.scores(logits), self.kept.novelty(vectors)
-
-    def write(self, path):
-        if self.opened and self.opened[-1]!='torch': shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
-        else:
-            still = {k:v for k,v in self.facts.items() if k=='base' or not self.changes}
-            write_bundle(path, self.model, self.tok, self.pairs, **still)
-        if self.kept: self.kept.save(path)
-        if self.card: write_text(Path(path)/'README.md', _card_of_now(self))
-
-def _card_of_now(predictor):
-    "Return the README of the directory that was opened, with the labels of now and what changed since"
-    card,changes = predictor.card,predictor.changes
-    if not changes: return card
-    old,new = (', '.join(f'`{o}`' for o in names[:20]) for names in (predictor.stage['labels'], predictor.labels))
-    return f"{card.replace(old, new, 1)}\nAfter training: {', '.join(changes)}. Scores above are of before.\n"
-
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):
     "Make the `Bundle` of a model of another library, without a task if it is no classifier"
@@ -197,6 +148,66 @@ def _open(path, device, head, revision, precision, backend):
     card = path/'README.md'
     if card.is_file(): predictor.card = card.read_text('utf-8', 'replace')
     return predictor
+
+# %% ../../nbs/inference/04_predictor.ipynb #226c0645
+@patch
+def write(self:Predictor, path):
+    if self.opened and self.opened[-1]!='torch':
+        shutil.copytree(self.opened[0], path, dirs_exist_ok=True) # a graph
+    else:
+        still = {k:v for k,v in self.facts.items() if k=='base' or not self.changes}
+        write_bundle(path, self.model, self.tok, self.pairs, **still)
+    if self.kept: self.kept.save(path)
+    if self.card: write_text(Path(path)/'README.md', _card_of_now(self))
+
+def _card_of_now(predictor):
+    "Return the README of the directory that was opened, with the labels of now and what changed since"
+    card,changes = predictor.card,predictor.changes
+    if not changes: return card
+    old,new = (', '.join(f'`{o}`' for o in names[:20]) for names in (predictor.stage['labels'], predictor.labels))
+    return f"{card.replace(old, new, 1)}\nAfter training: {', '.join(changes)}. Scores above are of before.\n"
+
+# %% ../../nbs/inference/04_predictor.ipynb #6200a63b
+@patch
+def vectors(self:Predictor,
+    texts, # A text or a list of texts
+    bs:int=64 # Most texts in a batch
+) -> Tensor: # float32 `(n, nf)` on the CPU, each of length 1: the dot product of two is their cosine
+    "Compute the vector of each text as `SentencePool` does: by the mean, or as the encoder was trained (Reimers and Gurevych 2019)"
+    texts = as_texts(texts)
+    if any(map(is_pair, texts)):
+        raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
+    rows = self.tok.encode_batch(texts)
+    def pooled(x): return normalize(self.model.sentence(self.model.states(x).float(), self.model.sentence.mask(x)))
+    return torch.stack(self._each(pooled, rows, bs)) if rows else self.vectors('')[:0]
+
+# %% ../../nbs/inference/04_predictor.ipynb #af275b8a
+@patch
+def layers(self:Predictor, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
+    "Compute outputs, inputs of the output layer and pooled states of length 1 of `texts` in one pass"
+    head,seen = self.model.head,[]
+    hooks = [output_layer(self.model).register_forward_pre_hook(lambda m,args: seen.append(args[0])),
+             head.register_forward_pre_hook(
+                 lambda m,args: seen.append(normalize(self.model.sentence.pool(*args[:2]))))]
+    def every(x):
+        seen.clear()
+        o = self.model(x)
+        return torch.cat([o, seen[1], seen[0]], 1)
+    rows = self.tok.encode_batch(texts or [''])
+    try: res = torch.stack(self._each(every, rows, bs))[:len(texts)]
+    finally: [o.remove() for o in hooks]
+    n,nf = self.task.n_out,seen[0].shape[1]
+    return res.split([n, res.shape[1]-n-nf, nf], 1)
+
+@patch
+def scores_and_novelty(self:Predictor, texts, bs=64):
+    if why := cannot_keep(self):
+        raise ValueError(f"novelty is for a network that puts single texts into classes; {why}")
+    if self.kept is None:
+        raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, "
+                         "by version 0.2 or by another library; train it again")
+    logits,_,vectors = self.layers(self.as_list(texts), bs)
+    return self.task.scores(logits), self.kept.novelty(vectors)
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca
 class Ensemble(BasePredictor):
