@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
+from fastcore.basics import patch
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.distributed import barrier, broadcast
@@ -32,6 +33,123 @@ from .report import Report
 from ..learner.evaluate import linear_scores
 from .read import labelled_dl, set_task, task_dls, task_learner, test_frames, test_rows
 from .stage import fine_tune_classifier, fine_tune_lm, pretrain_lm, small_config
+
+# %% ../../nbs/ulmfit/05_run.ipynb #6ce0f780
+class _Run:
+    "Hold the data, settings and directory of one call of `ulmfit`"
+    def __init__(self, r, rows, test, arch, root, seeds):
+        self.r,self.rows,self.test,self.arch,self.root,self.seeds = r,rows,test,arch,root,seeds
+        self.df,self.task = rows.frame,rows.task
+        self.cols = dict(text_col=rows.text_col, label_col=rows.label_col)
+        self.tested,self.sets = test_rows(test)
+        self.stages = []
+
+    def dls(self, arch, c=None):
+        "Build the data of the classifier with the settings `c`, by default the recipe's"
+        return task_dls(self.rows, arch, c or self.r.classifier)
+
+    def check(self):
+        "Build data and learner of the classifier, to find mistakes before training"
+        arch = tok = self.arch or 'wiki-mini' # a tokenizer that stage 1 will train is not known yet
+        if self.arch is None: arch = small_config(load_tokenizer(tok), **vars(self.r.general))
+        dls = self.dls(tok)
+        names = [Path(o).name for o in self.r.run.archs or ()]
+        if len({*names, 'general', 'random'})<len(names)+2:
+            raise ValueError(f"`archs` have different names, none of them general or random; got {', '.join(names)}")
+        if self.test is not None: labelled_dl(dls, self.tested)
+        task_learner(dls, arch, self.r.classifier, pretrained=False)
+
+    def train(self, f, at, *args, **kwargs): # its directory
+        "Train a stage with the function `f`, or load its record if it is finished"
+        path,checkpoints = self.root/at,self.root/'checkpoints'/at
+        if (path/'record.json').is_file() and not checkpoints.is_dir(): stage = Stage.load(path/'record.json')
+        else:
+            how = {k:v for k,v in vars(self.r.model).items() if k!='arch'}
+            stage = f(*args, path=path, resume=checkpoints, **kwargs, **how)
+            delete_checkpoints(checkpoints)
+        self.stages.append(stage)
+        return path
+
+# %% ../../nbs/ulmfit/05_run.ipynb #1089935a
+@patch
+def lm_stages(self:_Run, texts, general):
+    "Train the language models and return the checkpoint for the classifier"
+    seed,c = self.seeds[0],self.r.lm
+    def table(texts, pct):
+        df = lm_rows(texts, valid_pct=pct)
+        if marked_by(df): return df
+        return df.assign(is_valid=held_out(np.random.default_rng(seed).random(len(df)), pct))
+    start = self.arch
+    if g := self.r.general:
+        start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))
+    if c.objective=='none': return start
+    return self.train(fine_tune_lm, 'target_lm', table(texts, c.valid_pct), start, seed=seed, **vars(c))
+
+# %% ../../nbs/ulmfit/05_run.ipynb #381ffdac
+@patch
+def classifiers(self:_Run, start, unlabelled):
+    "Train the classifiers of all seeds, from `start` and from the starts in `compare`"
+    compare = self.r.run.compare or ()
+    before = self.root/'general' if self.r.general else self.arch # of stage 2
+    arms = {'classifier':('classifier', dict(arch=start))}
+    if 'general' in compare and start!=before:
+        arms['classifier from the general LM'] = 'classifier_general',dict(arch=before)
+    if 'random' in compare:
+        arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
+    for o in self.r.run.archs or ():
+        name,at = f'classifier from {Path(o).name}',f'classifier_{Path(o).name}'
+        arms[name] = at,dict(arch=o)
+        single = self.task.one_class and len(L(self.cols['text_col']))==1
+        if unlabelled is not None and single and 'spread' in compare:
+            arms[f'{name} and unlabelled texts'] = f'{at}_spread',dict(arch=o, unlabelled=unlabelled)
+    for seed in self.seeds:
+        for name,(at,kwargs) in arms.items():
+            if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
+            with checked(): # by `check`
+                self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
+                           group_col=self.rows.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
+
+# %% ../../nbs/ulmfit/05_run.ipynb #7adf3b2a
+@patch
+def tfidf(self:_Run):
+    "Score TF-IDF with logistic regression on the same rows"
+    meter,train,valid = Meter(),self.rows.part(False),self.rows.part(True)
+    if self.test is not None:
+        more = Rows(self.tested, **self.cols, task=self.task)
+        valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
+    n = sum(self.rows.is_valid)
+    (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
+    what = self.task.score_name if self.task.one_class else 'f1_samples'
+    tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
+    data = {'training rows':len(train[0]), 'validation rows':int(n)}
+    self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score, price=price,
+                             score_name=self.task.score_name, seconds=price['seconds'], **tested))
+
+@patch
+def report(self:_Run, **kwargs):
+    "Make the report, and drop the learners of all but the last classifier"
+    report,c = Report(self.stages, **kwargs),self.r.classifier
+    last = report.final[0]
+    if last.learner is None: # it was read
+        c = replace(c, **{k:last.settings[k] for k in ('pairing','pool','prompt') if k in last.settings})
+        last.learner = classifier_learner(self.dls(last.path, c), last.path, head=c.head, pool=c.pool,
+                                          hidden_states=c.hidden_states)
+    for s in self.stages:
+        if s is not last: s.learner = None
+        if report.path is None: s.path = None
+    return report
+
+# %% ../../nbs/ulmfit/05_run.ipynb #844ccf92
+def _begin(path, r, resume, data, **facts):
+    "Write `run.json`, or check that the directory `path` holds the same run"
+    sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
+    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
+    facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
+    kept = path/'checkpoints'
+    stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()
+    if begin(path/'run.json', keys | facts, kept if stopped else None, resume, **data): return
+    stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
+    for o in (path/'report.json', *(o.parent/'record.json' for o in stages)): o.unlink(missing_ok=True) # train all anew
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
 @check_args
@@ -85,112 +203,3 @@ def ulmfit(
         report.save()
         delete_checkpoints(run.root/'checkpoints')
     return report
-
-# %% ../../nbs/ulmfit/05_run.ipynb #6ce0f780
-class _Run:
-    "Hold the data, settings and directory of one call of `ulmfit`"
-    def __init__(self, r, rows, test, arch, root, seeds):
-        self.r,self.rows,self.test,self.arch,self.root,self.seeds = r,rows,test,arch,root,seeds
-        self.df,self.task = rows.frame,rows.task
-        self.cols = dict(text_col=rows.text_col, label_col=rows.label_col)
-        self.tested,self.sets = test_rows(test)
-        self.stages = []
-
-    def dls(self, arch, c=None):
-        "Build the data of the classifier with the settings `c`, by default the recipe's"
-        return task_dls(self.rows, arch, c or self.r.classifier)
-
-    def check(self):
-        "Build data and learner of the classifier, to find mistakes before training"
-        arch = tok = self.arch or 'wiki-mini' # a tokenizer that stage 1 will train is not known yet
-        if self.arch is None: arch = small_config(load_tokenizer(tok), **vars(self.r.general))
-        dls = self.dls(tok)
-        names = [Path(o).name for o in self.r.run.archs or ()]
-        if len({*names, 'general', 'random'})<len(names)+2:
-            raise ValueError(f"`archs` have different names, none of them general or random; got {', '.join(names)}")
-        if self.test is not None: labelled_dl(dls, self.tested)
-        task_learner(dls, arch, self.r.classifier, pretrained=False)
-
-    def train(self, f, at, *args, **kwargs): # its directory
-        "Train a stage with the function `f`, or load its record if it is finished"
-        path,checkpoints = self.root/at,self.root/'checkpoints'/at
-        if (path/'record.json').is_file() and not checkpoints.is_dir(): stage = Stage.load(path/'record.json')
-        else:
-            how = {k:v for k,v in vars(self.r.model).items() if k!='arch'}
-            stage = f(*args, path=path, resume=checkpoints, **kwargs, **how)
-            delete_checkpoints(checkpoints)
-        self.stages.append(stage)
-        return path
-
-    def lm_stages(self, texts, general):
-        "Train the language models and return the checkpoint for the classifier"
-        seed,c = self.seeds[0],self.r.lm
-        def table(texts, pct):
-            df = lm_rows(texts, valid_pct=pct)
-            return df if marked_by(df) else df.assign(is_valid=held_out(np.random.default_rng(seed).random(len(df)), pct))
-        start = self.arch
-        if g := self.r.general:
-            start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))
-        if c.objective=='none': return start
-        return self.train(fine_tune_lm, 'target_lm', table(texts, c.valid_pct), start, seed=seed, **vars(c))
-
-    def classifiers(self, start, unlabelled):
-        "Train the classifiers of all seeds, from `start` and from the starts in `compare`"
-        compare = self.r.run.compare or ()
-        before = self.root/'general' if self.r.general else self.arch # of stage 2
-        arms = {'classifier':('classifier', dict(arch=start))}
-        if 'general' in compare and start!=before:
-            arms['classifier from the general LM'] = 'classifier_general',dict(arch=before)
-        if 'random' in compare:
-            arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
-        for o in self.r.run.archs or ():
-            name,at = f'classifier from {Path(o).name}',f'classifier_{Path(o).name}'
-            arms[name] = at,dict(arch=o)
-            single = self.task.one_class and len(L(self.cols['text_col']))==1
-            if unlabelled is not None and single and 'spread' in compare:
-                arms[f'{name} and unlabelled texts'] = f'{at}_spread',dict(arch=o, unlabelled=unlabelled)
-        for seed in self.seeds:
-            for name,(at,kwargs) in arms.items():
-                if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
-                with checked(): # by `check`
-                    self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
-                               group_col=self.rows.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
-
-    def tfidf(self):
-        "Score TF-IDF with logistic regression on the same rows"
-        meter,train,valid = Meter(),self.rows.part(False),self.rows.part(True)
-        if self.test is not None:
-            more = Rows(self.tested, **self.cols, task=self.task)
-            valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
-        n = sum(self.rows.is_valid)
-        (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
-        what = self.task.score_name if self.task.one_class else 'f1_samples'
-        tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
-        data = {'training rows':len(train[0]), 'validation rows':int(n)}
-        self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score, price=price,
-                                 score_name=self.task.score_name, seconds=price['seconds'], **tested))
-
-    def report(self, **kwargs):
-        "Make the report, and drop the learners of all but the last classifier"
-        report,c = Report(self.stages, **kwargs),self.r.classifier
-        last = report.final[0]
-        if last.learner is None: # it was read
-            c = replace(c, **{k:last.settings[k] for k in ('pairing','pool','prompt') if k in last.settings})
-            last.learner = classifier_learner(self.dls(last.path, c), last.path, head=c.head, pool=c.pool,
-                                              hidden_states=c.hidden_states)
-        for s in self.stages:
-            if s is not last: s.learner = None
-            if report.path is None: s.path = None
-        return report
-
-# %% ../../nbs/ulmfit/05_run.ipynb #844ccf92
-def _begin(path, r, resume, data, **facts):
-    "Write `run.json`, or check that the directory `path` holds the same run"
-    sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
-    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
-    facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
-    kept = path/'checkpoints'
-    stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()
-    if begin(path/'run.json', keys | facts, kept if stopped else None, resume, **data): return
-    stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
-    for o in (path/'report.json', *(o.parent/'record.json' for o in stages)): o.unlink(missing_ok=True) # train all anew
