@@ -14,6 +14,7 @@ import json
 from copy import copy
 from pathlib import Path
 import numpy as np, torch
+from fastcore.basics import patch
 from torch.nn.utils.rnn import pad_sequence
 from safetensors.numpy import load_file, save_file
 from ..args import plain
@@ -113,6 +114,11 @@ def _fit_with_vectors(counts, texts, unlabelled, y, task, C)->tuple: # vectorize
     return counts, res, bias
 
 # %% ../../nbs/inference/02_baseline.ipynb #7c1e20a5
+def _joined(task, texts)->tuple:
+    "Return what the linear model reads of all `texts`, and the number of its outputs for each"
+    parts = [*map(task.linear_inputs, texts)]
+    return [o for part in parts for o in part], [*map(len, parts)]
+
 class TextBaseline(BasePredictor):
     "Predict labels of texts from their words, pairs of words and parts of words, with a linear model"
     def __init__(self,
@@ -127,47 +133,10 @@ class TextBaseline(BasePredictor):
         self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
         for o,idf in zip(self.counts, np.split(tensors['idf'], [len(self.terms)])): o.idf_ = idf
 
-    @classmethod
-    def fit(cls,
-        texts, # Texts, pairs of texts, which are joined by a space, or lists of words for tags
-        labels, # A label each: a class, a list of classes, a number, or a list of tags
-        task='single', # Name of a task: 'single', 'multi', 'regression' or 'tags'; or a `Task`
-        C=10., # Inverse strength of the penalty of logistic regression
-        max_terms=None, # Number of terms to keep, the most frequent; 0: predict the class shares; None: all
-        unlabelled=(), # Texts without labels, for word vectors
-        characters=False, # True: count parts of words too
-        class_weights=None # As in `Task.weigh`; default: those of the `Task`
-    ):
-        "Count words and pairs of words in `texts` and fit a linear model to them"
-        task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),plain(list(labels))
-        if not task.has_linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
-        if class_weights is not None: task.weigh(class_weights)
-        if task.classes and not task.per_token: # 'a;b' too
-            if not task.labels: task.name_labels(labels)
-            labels = [task.read_row({'label':o}, 'label') for o in labels]
-        pairs = not task.per_token and isinstance(texts[0], (tuple,list))
-        for o in ([] if task.per_token else texts):
-            if not isinstance(o, (tuple,list) if pairs else str):
-                raise TypeError(f"`texts` are {'pairs of '*pairs}strings, got {o!r:.60}")
-        task.fit(labels)
-        joined,y = _joined(task, texts)[0],as_targets(task, labels)
-        if task.per_token: y = y[y!=-100]
-        counts = [_vectorizer(k, max_features=max_terms or None) for k in [*_kinds][:1+characters]]
-        if max_terms==0 or not any(map(counts[0].build_analyzer(), joined)): # no words at all
-            return cls(task, [], dict(bias=_prior(task, y).astype(np.float32)), pairs)
-        if task.classes and y.ndim==1 and len({*y})<2:
-            raise ValueError(f"all rows have the label {task.labels[y[0]]!r}; expected two labels or more")
-        for o in counts: o.fit(joined)
-        if len(unlabelled): counts,weight,bias = _fit_with_vectors(counts, joined, _joined(task, unlabelled)[0], y, task, C)
-        else: weight,bias = fit_linear(_stacked(counts, joined), y, task, C)
-        tensors = dict(idf=np.concatenate([o.idf_ for o in counts]), weight=weight, bias=bias)
-        tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in tensors.items()}
-        terms,*parts = (o.get_feature_names_out().tolist() for o in counts)
-        return cls(task, terms, tensors, pairs, *parts)
-
     def __repr__(self):
         labels = ', '.join(map(str, self.labels))
-        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words"+f", {len(self.char_ngrams):,} parts of words"*bool(self.char_ngrams)+')'
+        parts = f", {len(self.char_ngrams):,} parts of words"*bool(self.char_ngrams)
+        return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words{parts})"
 
     def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`, or a list of `(words, n_out)` for tags
         "Compute probabilities, or values of a regression, for each of the `texts`"
@@ -177,22 +146,59 @@ class TextBaseline(BasePredictor):
         logits = torch.from_numpy(logits)
         return self.task.scores(logits.split(sizes) if self.task.per_token else logits)
 
-    def write(self, path):
-        about = dict(task=self.task.to_dict(), head={'class':'tfidf'}, format=1)
-        if self.pairs is not None: about['pairs'] = self.pairs
-        write_json(path/'classifier.json', about)
-        write_text(path/'terms.json', json.dumps(self.terms, ensure_ascii=False))
-        if self.char_ngrams: write_text(path/'parts.json', json.dumps(self.char_ngrams, ensure_ascii=False))
-        save_file(self.tensors, path/'baseline.safetensors')
+# %% ../../nbs/inference/02_baseline.ipynb #53429bf0
+@patch(cls_method=True)
+def fit(cls:TextBaseline,
+    texts, # Texts, pairs of texts, which are joined by a space, or lists of words for tags
+    labels, # A label each: a class, a list of classes, a number, or a list of tags
+    task='single', # Name of a task: 'single', 'multi', 'regression' or 'tags'; or a `Task`
+    C=10., # Inverse strength of the penalty of logistic regression
+    max_terms=None, # Number of terms to keep, the most frequent; 0: predict the class shares; None: all
+    unlabelled=(), # Texts without labels, for word vectors
+    characters=False, # True: count parts of words too
+    class_weights=None # As in `Task.weigh`; default: those of the `Task`
+):
+    "Count words and pairs of words in `texts` and fit a linear model to them"
+    task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),plain(list(labels))
+    if not task.has_linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
+    if class_weights is not None: task.weigh(class_weights)
+    if task.classes and not task.per_token: # 'a;b' too
+        if not task.labels: task.name_labels(labels)
+        labels = [task.read_row({'label':o}, 'label') for o in labels]
+    pairs = not task.per_token and isinstance(texts[0], (tuple,list))
+    for o in ([] if task.per_token else texts):
+        if not isinstance(o, (tuple,list) if pairs else str):
+            raise TypeError(f"`texts` are {'pairs of '*pairs}strings, got {o!r:.60}")
+    task.fit(labels)
+    joined,y = _joined(task, texts)[0],as_targets(task, labels)
+    if task.per_token: y = y[y!=-100]
+    counts = [_vectorizer(k, max_features=max_terms or None) for k in [*_kinds][:1+characters]]
+    if max_terms==0 or not any(map(counts[0].build_analyzer(), joined)): # no words at all
+        return cls(task, [], dict(bias=_prior(task, y).astype(np.float32)), pairs)
+    if task.classes and y.ndim==1 and len({*y})<2:
+        raise ValueError(f"all rows have the label {task.labels[y[0]]!r}; expected two labels or more")
+    for o in counts: o.fit(joined)
+    if len(unlabelled):
+        counts,weight,bias = _fit_with_vectors(counts, joined, _joined(task, unlabelled)[0], y, task, C)
+    else: weight,bias = fit_linear(_stacked(counts, joined), y, task, C)
+    tensors = dict(idf=np.concatenate([o.idf_ for o in counts]), weight=weight, bias=bias)
+    tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in tensors.items()}
+    terms,*parts = (o.get_feature_names_out().tolist() for o in counts)
+    return cls(task, terms, tensors, pairs, *parts)
 
-    @classmethod
-    def load(cls, path, task, pairs=None):
-        "Open the directory `path` that `save` wrote, for `from_hf`"
-        names = [o for k in _kinds if (o := Path(path)/f'{k}.json').is_file() or k=='terms']
-        terms,*parts = (json.loads(o.read_text('utf-8')) for o in names)
-        return cls(task, terms, load_file(Path(path)/'baseline.safetensors'), pairs, *parts)
+# %% ../../nbs/inference/02_baseline.ipynb #1de2814d
+@patch
+def write(self:TextBaseline, path):
+    about = dict(task=self.task.to_dict(), head={'class':'tfidf'}, format=1)
+    if self.pairs is not None: about['pairs'] = self.pairs
+    write_json(path/'classifier.json', about)
+    write_text(path/'terms.json', json.dumps(self.terms, ensure_ascii=False))
+    if self.char_ngrams: write_text(path/'parts.json', json.dumps(self.char_ngrams, ensure_ascii=False))
+    save_file(self.tensors, path/'baseline.safetensors')
 
-def _joined(task, texts)->tuple:
-    "Return what the linear model reads of all `texts`, and the number of its outputs for each"
-    parts = [*map(task.linear_inputs, texts)]
-    return [o for part in parts for o in part], [*map(len, parts)]
+@patch(cls_method=True)
+def load(cls:TextBaseline, path, task, pairs=None):
+    "Open the directory `path` that `save` wrote, for `from_hf`"
+    names = [o for k in _kinds if (o := Path(path)/f'{k}.json').is_file() or k=='terms']
+    terms,*parts = (json.loads(o.read_text('utf-8')) for o in names)
+    return cls(task, terms, load_file(Path(path)/'baseline.safetensors'), pairs, *parts)
