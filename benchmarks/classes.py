@@ -11,7 +11,7 @@
 
 `names`: so many labelled rows of each class, none at all with 0; `names and texts` has 10,000 texts of training without their labels, or as many as there are. `intents` are the 150 of CLINC150, `intents77` those of `compare.py`; in `numbers` they are called 0, 1, 2, ..., which says nothing; `trec` has codes (ABBR, DESC, ...), `trec50` those of its 50 fine labels; `agnews` is a set on which nothing was chosen.
 `few`: so many labelled rows as they come, names, and texts without labels.
-`unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too. `none of these` (not in the list of arms) labels half of the texts of no class as such, and asks the others.
+`unknown`: a classifier of rows drawn as they come, and texts of no class: the out-of-scope texts of CLINC150 for its domains and its 150 intents, for the other sets the texts of one class that training does not see. AUROC of texts of no class against the others, and how many are caught where 5 % of the others give a false alarm; for `unknown=.05` the share of false alarms that was got. `unlabelled texts kept` is the same network, which keeps 5,000 unlabelled texts beside its rows; `as typed, --unlabelled` trains on them too. `none of these` (not in the list of arms) labels half of the texts of no class as such, and asks the others.
 `more`: the frozen probe of 140 intents, 5,000 rows, of which its directory keeps 2,000; ten intents are added by `add_class`, with 10 or 30 texts each, or a probe of all rows is fitted anew.
 `price`: seconds of `unknown=.05` over those of the same call without it, of 1,000 texts in turn, and megabytes of what a directory keeps, with MiniLM and with other numbers of width 768.
 Of `names` and `--unlabelled` the classifier is the one that `fastformers classify` writes, in the end trained on all rows; of the others it is trained on four fifths, the rest calibrates. Finished rows are in results/classes/rows.jsonl, and a second call goes on."""
@@ -115,7 +115,11 @@ def without(parts, label):
     "Parts for training, development and test without a class, and its texts of the last two"
     return *(o[o.label!=label] for o in parts), *(o[o.label==label].text for o in parts[1:])
 
-foreign = {'domains':(300, out_of_scope), 'trec':(300, lambda: without(trec(), 'LOC')), 'agnews':(400, lambda: without(agnews(), 'Sports'))}
+def intents_and_others():
+    train,dev,test,*odd = out_of_scope()
+    return *(o.assign(label=o.intent) for o in (train,dev,test)), *odd
+
+foreign = {'domains':(300, out_of_scope), 'intents':(1500, intents_and_others), 'trec':(300, lambda: without(trec(), 'LOC')), 'agnews':(400, lambda: without(agnews(), 'Sports'))}
 
 def figures(novel, strange, asked=.05):
     "AUROC, and the share of texts of no class caught at a share of false alarms, for novelty of texts that belong to a class and of others"
