@@ -3118,6 +3118,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/tasks/spans.py'),
                                          'fastformers.tasks.spans.Spans.tokenizer': ( 'tasks/spans.html#spans.tokenizer',
                                                                                       'fastformers/tasks/spans.py'),
+                                         'fastformers.tasks.spans._answer': ('tasks/spans.html#_answer', 'fastformers/tasks/spans.py'),
+                                         'fastformers.tasks.spans._score_at': ('tasks/spans.html#_score_at', 'fastformers/tasks/spans.py'),
                                          'fastformers.tasks.spans.answer_scores': ( 'tasks/spans.html#answer_scores',
                                                                                     'fastformers/tasks/spans.py'),
                                          'fastformers.tasks.spans.answer_words': ( 'tasks/spans.html#answer_words',

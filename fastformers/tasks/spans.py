@@ -14,6 +14,7 @@ import re, string
 from collections import Counter
 import numpy as np, torch
 import torch.nn.functional as F
+from fastcore.basics import patch
 from .core import Task, listed
 from .loss import RowLoss
 from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
@@ -60,6 +61,19 @@ def answer_scores(found, truth):
     same = (Counter(a)&Counter(b)).total()
     return float(a==b), 2*same/(len(a)+len(b)) if a and b else float(a==b)
 
+# %% ../../nbs/tasks/02_spans.ipynb #4d27c0f6
+def _answer(context, chars, score, span):
+    "Cut an answer out of its `context` by the `span` of its tokens, whose characters are `chars`"
+    start,text = int(chars[span[0],0]),context[chars[span[0],0]:chars[span[1],1]]
+    start += len(text)-len(text.lstrip()) # some tokens begin with a space
+    return dict(answer=text.strip(), score=score, start=start, end=start+len(text.strip()))
+
+def _score_at(scores, chars, start, end):
+    "Multiply the scores of the first and the last token between the characters `start` and `end`"
+    i = np.flatnonzero((chars[:,1]>start) & (chars[:,0]<end))
+    first,last = (i[0],i[-1]) if len(i) else (0,0) # no answer
+    return scores[first,0]*scores[last,1]
+
 # %% ../../nbs/tasks/02_spans.ipynb #669cd239
 class Spans(Task):
     "Predict the answer to a question as a span of the context"
@@ -97,48 +111,20 @@ class Spans(Task):
             raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
         pairs = [*zip(*(df[c] for c in self.text_col))]
         return [self._span(*o) for o in zip(*(df[c] for c in label_col), pairs, self.tok.aligned(pairs))]
-    def _span(self, text, start, pair, aligned):
-        if not isinstance(text, str) or not text.strip(): return [0,0]
-        start,context,(_,*chars) = int(start),pair[1],aligned
-        if context[start:start+len(text)]!=text or start<0:
-            raise ValueError(f"the answer {text!r:.60} is not at character {start} of its context, {context!r:.80}")
-        read,cut = (np.flatnonzero((o[:,1]>start) & (o[:,0]<start+len(text))) for o in chars)
-        if len(read) and not len(cut): return [int(read[0]), int(read[-1])]
-        return [-1-self.cut.setdefault(text, len(self.cut))]*2
     def fit(self, labels): self.blanks = [0,0] in labels; return self
 
     def loss_func(self): return RowLoss(self.best)
     def metrics(self):
         from fastformers.objectives.metrics import RowMean
         return [RowMean(self.exact_match), RowMean(self.f1)]
-    def exact_match(self, pred, y, x): "Compute exact match by row"; return self._scores(pred, y, x)[:,0]
     def f1(self, pred, y, x): "Compute the F1 of each row"; return self._scores(pred, y, x)[:,1]
     row_score = f1
-    def _scores(self, pred, y, x):
-        def text(o, a, b):
-            if a<0: return [*self.cut][-1-a]
-            return self.tok.tok.decode(o.ids[o.predicted][a:b+1]) if b else ''
-        rows = zip(pred.softmax(1).cpu(), y.tolist(), as_tokens(x).cpu())
-        return torch.tensor([answer_scores(text(o, *self.best(p).tolist()), text(o, *t)) for p,t,o in rows])
-
-    def spans(self, probs, n=1): # scores `(n,)`, first and last tokens `(n, 2)`
-        "Find the `n` best spans for probabilities `(k, 2)` of the first and last token"
-        m = self.longest
-        score = probs[:,:1]*F.pad(probs[:,1], (0,m-1), value=-1.).unfold(0, m, 1) # (k, m)
-        if len(probs)>1: score[0,int(self.blanks):] = -1.
-        vals,at = score.flatten().topk(max(min(n, int((score>0).sum())), 1))
-        return vals, torch.stack([at//m, at//m+at%m], 1)
-    def best(self, probs): "Return first and last token of the best span"; return self.spans(probs)[1][0]
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
     def decoded(self, y, scores, item):
         if hasattr(item, 'keys'): item = tuple(item[c] for c in self.text_col) # a row
         return self.answers([scores], [item])[0]['answer'] if is_pair(item) else y
     def answers(self, scores, texts, top_k=1, threshold=None):
-        def answer(context, chars, score, span):
-            start,text = int(chars[span[0],0]),context[chars[span[0],0]:chars[span[1],1]]
-            start += len(text)-len(text.lstrip()) # some tokens begin with a space
-            return dict(answer=text.strip(), score=score, start=start, end=start+len(text.strip()))
-        res = [[answer(c, chars, *o) for o in zip(*(t.tolist() for t in self.spans(p, top_k or 20)))]
+        res = [[_answer(c, chars, *o) for o in zip(*(t.tolist() for t in self.spans(p, top_k or 20)))]
                for p,(_,c),(_,chars,_) in zip(scores, texts, self.tok.aligned(texts))]
         return [o[0] for o in res] if top_k==1 else res
     def find_target(self, scores, text, label=None, word=None): # a target is (start, end) in the context
@@ -149,6 +135,40 @@ class Spans(Task):
         return text, label, (start, start+len(label))
     def target_score(self, scores, at, text):
         (_,chars,_), = self.tok.aligned([text])
-        i = np.flatnonzero((chars[:,1]>at[0]) & (chars[:,0]<at[1]))
-        first,last = (i[0],i[-1]) if len(i) else (0,0) # no answer
-        return scores[first,0]*scores[last,1]
+        return _score_at(scores, chars, *at)
+
+# %% ../../nbs/tasks/02_spans.ipynb #7c05e2d8
+@patch
+def _span(self:Spans, text, start, pair, aligned):
+    if not isinstance(text, str) or not text.strip(): return [0,0]
+    start,context,(_,*chars) = int(start),pair[1],aligned
+    if context[start:start+len(text)]!=text or start<0:
+        raise ValueError(f"the answer {text!r:.60} is not at character {start} of its context, {context!r:.80}")
+    read,cut = (np.flatnonzero((o[:,1]>start) & (o[:,0]<start+len(text))) for o in chars)
+    if len(read) and not len(cut): return [int(read[0]), int(read[-1])]
+    return [-1-self.cut.setdefault(text, len(self.cut))]*2
+
+# %% ../../nbs/tasks/02_spans.ipynb #3b8f60d1
+@patch
+def spans(self:Spans, probs, n=1): # scores `(n,)`, first and last tokens `(n, 2)`
+    "Find the `n` best spans for probabilities `(k, 2)` of the first and last token"
+    m = self.longest
+    score = probs[:,:1]*F.pad(probs[:,1], (0,m-1), value=-1.).unfold(0, m, 1) # (k, m)
+    if len(probs)>1: score[0,int(self.blanks):] = -1.
+    vals,at = score.flatten().topk(max(min(n, int((score>0).sum())), 1))
+    return vals, torch.stack([at//m, at//m+at%m], 1)
+
+@patch
+def best(self:Spans, probs): "Return first and last token of the best span"; return self.spans(probs)[1][0]
+
+# %% ../../nbs/tasks/02_spans.ipynb #f2146c9e
+@patch
+def exact_match(self:Spans, pred, y, x): "Compute exact match by row"; return self._scores(pred, y, x)[:,0]
+
+@patch
+def _scores(self:Spans, pred, y, x):
+    def text(o, a, b):
+        if a<0: return [*self.cut][-1-a]
+        return self.tok.tok.decode(o.ids[o.predicted][a:b+1]) if b else ''
+    rows = zip(pred.softmax(1).cpu(), y.tolist(), as_tokens(x).cpu())
+    return torch.tensor([answer_scores(text(o, *self.best(p).tolist()), text(o, *t)) for p,t,o in rows])
