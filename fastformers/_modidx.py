@@ -3187,6 +3187,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags.WordTokenizer.encode_batch': ( 'tasks/tags.html#wordtokenizer.encode_batch',
                                                                                                'fastformers/tasks/tags.py'),
+                                        'fastformers.tasks.tags._in_context': ('tasks/tags.html#_in_context', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags._letters': ('tasks/tags.html#_letters', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags._words': ('tasks/tags.html#_words', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags.spans_of': ('tasks/tags.html#spans_of', 'fastformers/tasks/tags.py'),

@@ -13,7 +13,7 @@ __all__ = ['words_of', 'WordTokenizer', 'WordText', 'TagIds', 'spans_of', 'Tags'
 import html, re
 from itertools import groupby
 import numpy as np, torch
-from fastcore.foundation import first
+from fastcore.foundation import first, patch
 from fasttransform import Transform
 from ..objectives.core import TokenLoss
 from .core import Task, is_list
@@ -97,12 +97,21 @@ def spans_of(tags): # a tag without a dash is a span of one word
         if start is None and t!='O': start,kind = i,name or t
     return res
 
-# %% ../../nbs/tasks/01_tags.ipynb #9e875dce
+# %% ../../nbs/tasks/01_tags.ipynb #d0e5937b
 def _letters(word):
     "Write the kinds of characters of a word: 'ul' for Oslo, 'uld' for Room12"
     kinds = ('u' if c.isupper() else 'l' if c.isalpha() else 'd' if c.isdigit() else 'p' for c in word)
     return 'letters'+''.join(k for k,_ in groupby(kinds))
 
+def _in_context(words):
+    "Write each word with the words before and after it, and its kinds of characters"
+    around = ['start', *words, 'end']
+    return [f'before{a} {w} {_letters(w)} after{b}' for a,w,b in zip(around, words, around[2:])]
+
+def _words(o): # None for a missing value
+    return o.split() if isinstance(o, str) else list(o) if hasattr(o, '__iter__') else None
+
+# %% ../../nbs/tasks/01_tags.ipynb #9e875dce
 class Tags(Task):
     "Predict a tag for each word of a text"
     name,fastai,summary = 'tags',('TagIds',),'one of {n} tags a word'
@@ -121,10 +130,7 @@ class Tags(Task):
             if len(a)!=len(b): raise ValueError(f"row {at} has {len(a)} words, but {len(b)} tags")
         return rows
     def check_input(self, o, pairs=None): return o
-    def linear_inputs(self, o): # of each word: the words before and after it, and its kinds of characters
-        words = words_of(o)[0]
-        around = ['start', *words, 'end']
-        return [f'before{a} {w} {_letters(w)} after{b}' for a,w,b in zip(around, words, around[2:])]
+    def linear_inputs(self, o): return _in_context(words_of(o)[0])
     def read_row(self, r, label_col): return _words(r[label_col])
     def names(self, label): return label
 
@@ -146,19 +152,6 @@ class Tags(Task):
         n = torch.bincount(torch.cat([*dls.train_ds.tls[1]]), minlength=self.n_out)
         return ((n+.5)/(n.sum()+.5*self.n_out)).log()
 
-    def row_counts(self, pred, y):
-        "Count the correct, predicted and true spans of each row `(bs, 3)`"
-        res = []
-        cut = (pred==pred[...,:1]).all(-1) # words that a network did not read have no span
-        names = [*self.labels, 'O']
-        for p,t in zip(pred.argmax(-1).masked_fill(cut, -1).tolist(), y.tolist()):
-            t = [i for i in t if i>=0]
-            found,want = ({*spans_of([names[i] for i in o])} for o in (p[:len(t)], t))
-            res.append((len(found&want), len(found), len(want)))
-        return torch.tensor(res, dtype=torch.float)
-    def counts(self, pred, y):
-        "Count the correct, predicted and true spans of a batch"
-        return self.row_counts(pred, y).sum(0)
     def row_score(self, pred, y, x=None):
         right,found,want = self.row_counts(pred, y).T
         return torch.where(found+want>0, 2*right/(found+want).clamp(min=1), 1.)
@@ -180,14 +173,32 @@ class Tags(Task):
                 f"the words are {some}{', ...'*(len(words)>9)}")
         _,name,tag = super().find_target(scores[at], text, label)
         return words, f'{words[at]}: {name}', (at, tag)
-    def _spans(self, scores, text):
-        "List the spans of a text: label, mean score of the words, start and end in characters, text"
-        (words,at),(vals,ids) = words_of(text),scores.max(-1)
-        text = text if isinstance(text, str) else ' '.join(words)
-        def span(a, b, kind):
-            start,end = at[a][0],at[b-1][1]
-            return dict(label=kind, score=float(vals[a:b].mean()), start=start, end=end, text=text[start:end])
-        return [span(*o) for o in spans_of([self.labels[i] for i in ids.tolist()])]
 
-def _words(o): # None for a missing value
-    return o.split() if isinstance(o, str) else list(o) if hasattr(o, '__iter__') else None
+# %% ../../nbs/tasks/01_tags.ipynb #0f7b92c4
+@patch
+def row_counts(self:Tags, pred, y):
+    "Count the correct, predicted and true spans of each row `(bs, 3)`"
+    res = []
+    cut = (pred==pred[...,:1]).all(-1) # words that a network did not read have no span
+    names = [*self.labels, 'O']
+    for p,t in zip(pred.argmax(-1).masked_fill(cut, -1).tolist(), y.tolist()):
+        t = [i for i in t if i>=0]
+        found,want = ({*spans_of([names[i] for i in o])} for o in (p[:len(t)], t))
+        res.append((len(found&want), len(found), len(want)))
+    return torch.tensor(res, dtype=torch.float)
+
+@patch
+def counts(self:Tags, pred, y):
+    "Count the correct, predicted and true spans of a batch"
+    return self.row_counts(pred, y).sum(0)
+
+# %% ../../nbs/tasks/01_tags.ipynb #6e20c8b9
+@patch
+def _spans(self:Tags, scores, text):
+    "List the spans of a text: label, mean score of the words, start and end in characters, text"
+    (words,at),(vals,ids) = words_of(text),scores.max(-1)
+    text = text if isinstance(text, str) else ' '.join(words)
+    def span(a, b, kind):
+        start,end = at[a][0],at[b-1][1]
+        return dict(label=kind, score=float(vals[a:b].mean()), start=start, end=end, text=text[start:end])
+    return [span(*o) for o in spans_of([self.labels[i] for i in ids.tolist()])]
