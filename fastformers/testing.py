@@ -163,6 +163,7 @@ def _each(obj, rows, **kwargs):
     parts = x.as_subclass(torch.Tensor),*ys
     return [[(o[i][r] if o.shape==x.shape else o[i]).tolist() for o in parts] for i,r in enumerate(x.real)]
 
+# %% ../nbs/12_testing.ipynb #05d93280
 def _check_masks(hold, obj, rows, apart):
     first = _each(obj, rows)
     def same(o, sentence): hold(o==first, f"input and targets {sentence}")
@@ -178,6 +179,7 @@ def _check_masks(hold, obj, rows, apart):
     special = any(bool(torch.isin(y, obj.special).any()) for y in ys if y.shape==x.shape)
     hold(not special, "special tokens are predicted")
 
+# %% ../nbs/12_testing.ipynb #7370cc98
 @torch.no_grad()
 def _check_losses(hold, obj, model, x, ys):
     pred,parts = model(x),[(model(x[i:i+1]), *(o[i:i+1] for o in ys)) for i in range(len(x))]
@@ -193,6 +195,7 @@ def _check_losses(hold, obj, model, x, ys):
     zero = math.isfinite(loss) and (loss==0 or obj.weight(*none)>0)
     hold(zero, "the loss of a batch with nothing to predict is not 0")
 
+# %% ../nbs/12_testing.ipynb #de211a0d
 def check_objective(
     cls, # A subclass of `Objective`
     apart=True # Are the targets of a row independent of other rows? Not in next sentence prediction
