@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 import numpy as np, pandas as pd
+from fastcore.basics import patch
 from fastai.learner import Learner
 from ..callback.resume import differences
 from ..callback.schedule import Schedule
@@ -95,45 +96,6 @@ class Stage(Training):
         "Return the number of epochs, of both halves"
         return self.schedule.total*(1+self.contrasted)*(self.lr>0)
 
-    def interval(self, test=False):
-        "Describe the mean of `score`, or of `test_score`, with its 95 % interval"
-        if self.score is None and not test: return f"no row was scored, since {self.untested or 'all held-out rows had been trained on'}"
-        kind,metrics,rows = ('test_score',self.test,'test') if test else ('score',self.metrics,'held-out')
-        score = getattr(self, kind)
-        (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
-        says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows} rows)"
-        if 'average_precision' in {*metrics}-{name}: says += f", average precision {fmt(metrics['average_precision'])}"
-        if test: return says
-        if len(self.score)<20 and self.cross_validated:
-            says += f"; that few rows tell little, and a probe of all rows has an accuracy of {self.cross_validated:.2f} in five folds"
-        return says+f'; {self.untested}'*bool(self.untested)
-
-    def _facts(self):
-        "Return all fields that are written, for JSON"
-        own = {f.name:getattr(self, f.name) for f in fields(self) if f.name not in ('path','learner','verdict')}
-        plan = self.plan and self.plan.to_dict()
-        return to_json(own | {'schedule':vars(self.schedule), 'curve':self.curve.to_dict('records'), 'plan':plan})
-
-    def to_dict(self):
-        "Summarize the record for JSON, without the scores of single rows"
-        left_out = 'losses schedule score weight score_before test_score test_sets groups'.split()
-        facts = {k:v for k,v in self._facts().items() if k not in left_out}
-        return facts | {'epochs':self.epochs}
-
-    def save(self, path, beside=()):
-        "Write all fields but the learner and those that stand in the `stage.json` `beside` to the file `path`"
-        write_text(path, json.dumps({k:v for k,v in self._facts().items() if k not in beside}))
-
-    @classmethod
-    def load(cls, path):
-        "Load the record in the file `path`, with what stands in the `stage.json` beside it"
-        beside,own = read_stage(Path(path).parent) or {},{f.name for f in fields(cls)}
-        o = {k:v for k,v in beside.items() if k in own} | json.loads(Path(path).read_text('utf-8'))
-        o |= {k:o[k] and np.array(o[k]) for k in ('score','weight','score_before','test_score')}
-        o |= dict(schedule=Schedule(**o['schedule']), curve=pd.DataFrame(o['curve']), path=Path(path).parent)
-        if o.get('plan'): o['plan'] = Plan.from_dict(o['plan'])
-        return cls(**o)
-
     def table(self):
         "Return a table of one row: start, data, time, metrics before → after training"
         return stage_table({self.name:[self]})
@@ -142,6 +104,53 @@ class Stage(Training):
         return self.chosen and [*self.chosen, 'the validation rows decided so, and their figures are a little too good for that']
     def _repr_markdown_(self): return '\n\n'.join([markdown_table(self.table()), *self.sentences()])
     def __repr__(self): return '\n'.join([self.table().T.to_string(), *self.sentences()])
+
+# %% ../../nbs/ulmfit/02_record.ipynb #eb024374
+@patch
+def interval(self:Stage, test=False):
+    "Describe the mean of `score`, or of `test_score`, with its 95 % interval"
+    if self.score is None and not test:
+        return f"no row was scored, since {self.untested or 'all held-out rows had been trained on'}"
+    kind,metrics,rows = ('test_score',self.test,'test') if test else ('score',self.metrics,'held-out')
+    score = getattr(self, kind)
+    (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
+    says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows} rows)"
+    if 'average_precision' in {*metrics}-{name}: says += f", average precision {fmt(metrics['average_precision'])}"
+    if test: return says
+    if len(self.score)<20 and self.cross_validated:
+        says += ("; that few rows tell little, and a probe of all rows has an accuracy of "
+                 f"{self.cross_validated:.2f} in five folds")
+    return says+f'; {self.untested}'*bool(self.untested)
+
+# %% ../../nbs/ulmfit/02_record.ipynb #6afdab9e
+@patch
+def _facts(self:Stage):
+    "Return all fields that are written, for JSON"
+    own = {f.name:getattr(self, f.name) for f in fields(self) if f.name not in ('path','learner','verdict')}
+    plan = self.plan and self.plan.to_dict()
+    return to_json(own | {'schedule':vars(self.schedule), 'curve':self.curve.to_dict('records'), 'plan':plan})
+
+@patch
+def to_dict(self:Stage):
+    "Summarize the record for JSON, without the scores of single rows"
+    left_out = 'losses schedule score weight score_before test_score test_sets groups'.split()
+    facts = {k:v for k,v in self._facts().items() if k not in left_out}
+    return facts | {'epochs':self.epochs}
+
+@patch
+def save(self:Stage, path, beside=()):
+    "Write all fields but the learner and those that stand in the `stage.json` `beside` to the file `path`"
+    write_text(path, json.dumps({k:v for k,v in self._facts().items() if k not in beside}))
+
+@patch(cls_method=True)
+def load(cls:Stage, path):
+    "Load the record in the file `path`, with what stands in the `stage.json` beside it"
+    beside,own = read_stage(Path(path).parent) or {},{f.name for f in fields(cls)}
+    o = {k:v for k,v in beside.items() if k in own} | json.loads(Path(path).read_text('utf-8'))
+    o |= {k:o[k] and np.array(o[k]) for k in ('score','weight','score_before','test_score')}
+    o |= dict(schedule=Schedule(**o['schedule']), curve=pd.DataFrame(o['curve']), path=Path(path).parent)
+    if o.get('plan'): o['plan'] = Plan.from_dict(o['plan'])
+    return cls(**o)
 
 # %% ../../nbs/ulmfit/02_record.ipynb #4e323e55
 def resolved(plan, cls):
