@@ -18,8 +18,9 @@ Modules:
 - `fastformers.callback.windows`: Train on one window of each text, and predict from all of them
 - `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes skill`
 - `fastformers.commands.answer`: Label texts, explain answers, and change the classes of a directory: `predict`, `explain`, `check`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
+- `fastformers.commands.choose`: Choose which texts to label, and which way to make a classifier, from the command line: `label`, `compare`
 - `fastformers.commands.flags`: Make the flags of a command from the settings of a recipe: `add_flags`, `changes`
-- `fastformers.commands.train`: Label, train and compare from the command line: `label`, `pretrain`, `adapt`, `classify`, `run`, `demo`, `compare`
+- `fastformers.commands.train`: Train from the command line: `pretrain`, `adapt`, `classify`, `run`, `demo`
 - `fastformers.compare.board`: Hold scores and prices of ways to make a classifier, and choose the best: `Leaderboard`
 - `fastformers.compare.curve`: Scores over the number of labels, and how many labels an entry saves: `label_curve`
 - `fastformers.compare.encoders`: Compare encoders in seconds, by a linear model on their vectors: `compare_encoders`
