@@ -290,17 +290,6 @@ class ScheduleRunner(Callback):
         self.cut = self._ends and self.iter+1<self.n_iter
         if self.cut: raise CancelTrainException()
 
-    @property
-    def each(self): # seconds; the first batch is slow
-        "Return the mean time of a batch so far"
-        return max((self.spent-self.first)/max(self.train_iter-2, 1), _eps)
-
-    def hurry(self):
-        "Go faster through the schedule if the rest of it would take longer than the time that is left"
-        rest = (self.schedule.total-self.pos(1))*self.n_iter  # batches
-        left = max((self.most-self.spent)/self.each-1, .5)
-        if left<rest: self.skipped += min(rest/left-1, rest)/self.n_iter
-
     def after_cancel_train(self):
         if self.cut and hasattr(self.learn, 'recorder'): self.recorder.cancel_train = False  # log this loss
 
@@ -311,6 +300,19 @@ class ScheduleRunner(Callback):
 
     def after_fit(self):
         if hasattr(self.learn, 'recorder'): self.recorder.hps = self.hps
+
+# %% ../../nbs/callback/00_schedule.ipynb #f17c4e92
+@patch(as_prop=True)
+def each(self:ScheduleRunner): # seconds; the first batch is slow
+    "Return the mean time of a batch so far"
+    return max((self.spent-self.first)/max(self.train_iter-2, 1), _eps)
+
+@patch
+def hurry(self:ScheduleRunner):
+    "Go faster through the schedule if the rest of it would take longer than the time that is left"
+    rest = (self.schedule.total-self.pos(1))*self.n_iter  # batches
+    left = max((self.most-self.spent)/self.each-1, .5)
+    if left<rest: self.skipped += min(rest/left-1, rest)/self.n_iter
 
 # %% ../../nbs/callback/00_schedule.ipynb #0dd2c1aa
 def check_batches(schedule, n_iter):
