@@ -91,6 +91,28 @@ def _slices(board, rows, scored):
     rated = [[o[i] for i in at] for o in (rows.task.texts(scored, rows.text_col), read_labels(scored, rows.label_col, rows.task))]
     with suppress(ValueError): return score_slices(score[at], rows.task, *rated) # too few rows
 
+# %% ../../nbs/compare/04_leaderboard.ipynb #af7b9306
+def _stage2_texts(rows, unlabelled, parts, test)->tuple: # (texts, number of dropped texts)
+    "Collect texts for stage 2: unlabelled ones, and rows that train with every seed"
+    if unlabelled is None: return [],0
+    every = [*set.intersection(*({*a} for a,_ in parts))]
+    return lm_texts(rows.df, every, unlabelled, test, rows.text_col)
+
+def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
+    "Say what is compared: rows, seeds, checkpoints, texts and minutes"
+    held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
+    without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
+    return {'labelled rows':f'{len(rows):,}', 'label':f'{rows.task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
+            'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
+            'minutes':f'{minutes:g}'}
+
+def _score_note(why, rarer)->str: # '' if the score was asked for
+    "Say why the score is the macro F1, and how often the rarer of two classes is answered"
+    says = ('The score is the macro F1, with average precision, recall and precision of the rarest class beside it: '
+            f'{why}.')*bool(why)
+    if rarer: says += f' The rarer class is answered as often as the labelled rows have it, in {rarer[1]:.1%}.'
+    return says
+
 # %% ../../nbs/compare/04_leaderboard.ipynb #97f3d125
 @check_args
 def leaderboard(
@@ -126,24 +148,16 @@ def leaderboard(
     _,why = set_task(rows, score, class_weights)
     scored,parts = _held_out(rows, seeds, test, archs)
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
-    texts,dropped = [],0
-    if unlabelled is not None:
-        every = [*set.intersection(*({*a} for a,_ in parts))] # rows that train with every seed
-        texts,dropped = lm_texts(df, every, unlabelled, test, text_col)
+    texts,dropped = _stage2_texts(rows, unlabelled, parts, test)
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     known = _known(rows, scored, parts, 'validation' if test is None else None)
-    held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
-    without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
-    info = {'labelled rows':f'{len(df):,}', 'label':f'{task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
-            'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
-            'minutes':f'{minutes:g}'}
-    says = f'The score is the macro F1, with average precision, recall and precision of the rarest class beside it: {why}.'*bool(why)
+    info = _info(rows, parts, test, seeds, archs, minutes, texts, dropped)
     rarer = _rarer(task, labels) if why else None
-    if rarer: says += f' The rarer class is answered as often as the labelled rows have it, in {rarer[1]:.1%}.'
-    if says: info['score'] = says
+    if says := _score_note(why, rarer): info['score'] = says
     if lost := _untested(rows, y, parts, test): info['not tested'] = lost
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
-    board = Leaderboard(list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights), task, y, parts, seeds, info, groups, known, rarer)
+    entries = list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights)
+    board = Leaderboard(entries, task, y, parts, seeds, info, groups, known, rarer)
     cols = [*L(text_col), *L(label_col)]
     if path: _continue(path, board, resume, archs, class_weights, rows=df[cols].values, unlabelled=texts,
                        test=None if test is None else test[cols].values)

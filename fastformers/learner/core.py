@@ -254,13 +254,30 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0
     return model
 
-# %% ../../nbs/learner/07_core.ipynb #2c53e71c
+def _with_hf_head(task, arch, pretrained, drop_mult, **kwargs):
+    "Build the network of `arch` with Hugging Face's own head, and keep the head that it has"
+    model = hf_classifier(arch, task, pretrained, drop_mult, **kwargs)
+    if not model.loaded.new: _keep_head(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
+    return model
+
+# %% ../../nbs/learner/07_core.ipynb #ceb84322
 def _weighted(task, dls): return task.loss_func(class_weights(dls, task.class_weights))
 
+def _own_loss(task, dls): # None for that of the task without weights
+    "Choose the weights of the classes where they were left open, and make the loss that has them"
+    labels = item_labels(dls.train_ds) if task.one_class else ()
+    chosen,why = choose_class_weights(task, *choose_score(task, labels, task.score))
+    if not task.weigh(chosen).class_weights: return
+    loss_func = _weighted(task, dls)
+    if why!='as asked': _log.info(f"classes weigh the same: {why}")
+    return loss_func
+
+# %% ../../nbs/learner/07_core.ipynb #2c53e71c
 def _new_rows(dls, seen):
     "Leave validation rows with keys in `seen` out of `dls`, unless there is but one, and say so"
     valid = dls.valid_ds
-    if not len(seen) or len(valid)<2 or not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
+    if not len(seen) or len(valid)<2: return dls
+    if not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
     tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
     return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path, device=dls.device)
 
@@ -271,6 +288,14 @@ def train_own_rows(learn):
     if not isinstance(first(items), TokenizedRow): return # its texts may change from pass to pass
     special = torch.tensor([*tok.all_special_ids, model.model_inputs.pad])
     train_rows(model, torch.cat([special, *(o['ids'].ids for o in items)]))
+
+def _begin_head(learn, task, head, head_init, lr):
+    "Let a new output layer begin as a probe, and choose the rate `lr` and single windows where they were left open"
+    model,tok = learn.model,tokenizer_of(learn.dls)
+    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
+    if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
+    if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
+    if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
 
 # %% ../../nbs/learner/07_core.ipynb #7574c671
 @check_args
@@ -304,31 +329,20 @@ def classifier_learner(
     task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
     asked = loss_func # that of other rows has other weights
     if class_weights is not None: task.weigh(class_weights)
-    if loss_func is None:
-        chosen,why = choose_class_weights(task, *choose_score(task, item_labels(dls.train_ds) if task.one_class else (), task.score))
-        if task.weigh(chosen).class_weights: loss_func = _weighted(task, dls)
-        if loss_func and why!='as asked': _log.info(f"classes weigh the same: {why}")
+    if loss_func is None: loss_func = _own_loss(task, dls)
     if head not in ('hf','linear'): head = heads.find(head)
     if head=='hf' and tokenizer_of(dls).multi_sequence and not task.structured:
         raise ValueError("Hugging Face's own head reads one sequence; leave out head='hf', "
                          "or build the dls with windows=1 and without `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
-        if head!='hf':
-            return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
-        model = hf_classifier(arch, task, pretrained, drop_mult, **opts)
-        if not model.loaded.new:
-            _keep_head(arch, task, read_bundle(resolve_arch(arch, model.loaded.revision)))
-        return model
+        if head=='hf': return _with_hf_head(task, arch, pretrained, drop_mult, **opts)
+        return _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),
                      metrics=metrics, lr=lr or 2e-4, **kwargs)
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
-    model,tok = learn.model,tokenizer_of(dls)
-    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
-    if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
-    if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
-    if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
+    _begin_head(learn, task, head, head_init, lr)
     train_own_rows(learn)
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.rate = lr
