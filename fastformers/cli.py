@@ -105,7 +105,7 @@ def _add_choices(commands):
                    help='Each trains every entry once (default: 1,2,3)')
     _output(p, required=True, help='Directory of the results')
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
-    add_flags(p, 'classifier', 'task score class_weights')
+    add_flags(p, 'classifier', 'task score class_weights sep_level')
     p = _command(commands, label, 'TEXTS --labels NAMES')
     p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a text a line')
     p.add_argument('--labels', type=class_names, metavar='NAMES', required=True, help=_names)

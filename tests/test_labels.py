@@ -252,6 +252,14 @@ def test_names_of_two_levels_give_answers_at_both(tmp_path):
     for how,words in ((dict(sep_level='/'), "'/' is in no name of a class, such as 'neg > long'"), (dict(sep_level='>', task='multi'), 'one class a text')):
         with pytest.raises(ValueError, match=words): fine_tune_classifier(df.assign(label=df.label.map(lambda o: [o])) if 'task' in how else df, tiny_arch('bert'), tok=tiny_tok('bert'), epochs=1, **how)
 
+def test_the_best_of_a_comparison_answers_at_two_levels(tmp_path):
+    df = tiny_df()
+    df['label'] = [f"{l[:3]} > {'long' if len(t)>50 else 'short'}" for l,t in zip(df.label, df.text)]
+    how = dict(entries=['TF-IDF'], seeds=[1], log=lambda o: None)
+    board = leaderboard(df, path=tmp_path/'b', sep_level='>', **how)
+    assert all(o['label'].startswith(o['upper']) for o in from_hf(tmp_path/'b/best')(df.text[:5]))
+    with pytest.raises(ValueError, match="'/' is in no name of a class"): leaderboard(df, sep_level='/', **how)
+
 def test_blanks_around_a_label_are_no_part_of_it():
     df = pd.DataFrame({'text':[f'text {i}' for i in range(40)], 'label':['warm ','warm','cold','\u00a0cold']*10})
     task = find_task(df)

@@ -86,10 +86,10 @@ def _continue(path, board, resume, archs, class_weights, **data):
 
 def _slices(board, rows, scored):
     "Score the slices of the rows by the winner, None of too few rows"
-    score = np.nanmean(board.rows(board.winner), 0)
-    at = np.flatnonzero(~np.isnan(score))
+    scores = board.rows(board.winner)
+    at = np.flatnonzero(~np.isnan(scores).all(0)) # rows that a seed has scored
     rated = [[o[i] for i in at] for o in (rows.task.texts(scored, rows.text_col), read_labels(scored, rows.label_col, rows.task))]
-    with suppress(ValueError): return score_slices(score[at], rows.task, *rated) # too few rows
+    with suppress(ValueError): return score_slices(np.nanmean(scores[:,at], 0), rows.task, *rated) # too few rows
 
 # %% ../../nbs/compare/04_leaderboard.ipynb #af7b9306
 def _stage2_texts(rows, unlabelled, parts, test)->tuple: # (texts, number of dropped texts)
@@ -132,7 +132,8 @@ def leaderboard(
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     score=None, # A name as in `TaskConfig`, or a function of targets and scores; default: by the labels
     # 'balanced', {name: weight} or 'equal', of networks and linear models alike; default: by the labels, as in `TaskConfig`
-    class_weights=None
+    class_weights=None,
+    sep_level=None # What separates two levels in the names of the classes, such as '>': the best one answers at both
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
     start = now()
@@ -144,7 +145,7 @@ def leaderboard(
     labels = labels_in(rows)
     _check(rows, minutes)
     warn_blank(rows.texts)
-    task = rows.task.fit(labels)
+    task = rows.task.split_levels(sep_level).fit(labels)
     _,why = set_task(rows, score, class_weights)
     scored,parts = _held_out(rows, seeds, test, archs)
     y = as_targets(task, labels if test is None else read_labels(test, label_col, task))
@@ -156,7 +157,8 @@ def leaderboard(
     if says := _score_note(why, rarer): info['score'] = says
     if lost := _untested(rows, y, parts, test): info['not tested'] = lost
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
-    entries = list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights)
+    entries = list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights,
+                           sep_level=sep_level)
     board = Leaderboard(entries, task, y, parts, seeds, info, groups, known, rarer)
     cols = [*L(text_col), *L(label_col)]
     if path: _continue(path, board, resume, archs, class_weights, rows=df[cols].values, unlabelled=texts,
