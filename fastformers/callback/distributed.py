@@ -21,7 +21,7 @@ from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
 from fastai.torch_core import (default_device, get_random_states, num_distrib, rank_distrib, set_random_states,
                                to_detach)
-from fastcore.foundation import noop
+from fastcore.foundation import noop, patch
 from ..data.loader import TokensDL
 from ..objectives.core import TokenLoss, objective_of
 from ..objectives.metrics import CountF1
@@ -102,11 +102,6 @@ def loss_weight(learn): # predicted tokens, tagged words, rows, or class weights
     return float(len(y) if f.weight is None else f.weight[y].sum())
 
 # %% ../../nbs/callback/03_distributed.ipynb #46988089
-def _total(v):
-    "Add up the number or tensor `v` over all processes"
-    if not isinstance(v, Tensor): return all_reduce(v)[0]
-    return torch.tensor(all_reduce(*v.flatten().tolist())).view(v.shape)
-
 def _smooth(metric, learn):
     "Take the loss, which is that of all processes, into its moving mean; fastai would gather it again"
     metric.count += 1
@@ -159,16 +154,25 @@ class Distributed(Callback):
         *sums,has = flat.split([*(o.numel() for o in grads), len(ps)])
         for p,g,o,n in zip(ps, grads, sums, has.tolist()): p.grad = g.copy_(o.view_as(g)) if n else None
 
-    def before_validate(self):
-        means = [self.recorder.loss, *self.learn.metrics]
-        self.adds = in_fit(self) and all(isinstance(o, (AvgLoss,AvgMetric,CountF1)) for o in means)
-        if self.adds: self.dl.shard(self.rank, self.n, rows=False)
-    def after_validate(self):
-        if not self.adds: return
-        self.dl.shard(0, 1)
-        for o in (self.recorder.loss, *self.learn.metrics):
-            for k in ('total','count','n_bytes'):
-                if k in vars(o): vars(o)[k] = _total(vars(o)[k])
-
     def after_fit(self):
         if in_fit(self): set_random_states(**broadcast(get_random_states()))
+
+# %% ../../nbs/callback/03_distributed.ipynb #2d85f1b3
+def _total(v):
+    "Add up the number or tensor `v` over all processes"
+    if not isinstance(v, Tensor): return all_reduce(v)[0]
+    return torch.tensor(all_reduce(*v.flatten().tolist())).view(v.shape)
+
+@patch
+def before_validate(self:Distributed):
+    means = [self.recorder.loss, *self.learn.metrics]
+    self.adds = in_fit(self) and all(isinstance(o, (AvgLoss,AvgMetric,CountF1)) for o in means)
+    if self.adds: self.dl.shard(self.rank, self.n, rows=False)
+
+@patch
+def after_validate(self:Distributed):
+    if not self.adds: return
+    self.dl.shard(0, 1)
+    for o in (self.recorder.loss, *self.learn.metrics):
+        for k in ('total','count','n_bytes'):
+            if k in vars(o): vars(o)[k] = _total(vars(o)[k])
