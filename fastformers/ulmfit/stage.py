@@ -16,6 +16,7 @@ from inspect import signature
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 import pandas as pd
 from fastai.basics import L, Learner, delegates, set_seed
@@ -238,6 +239,23 @@ def fine_tune_lm(
     (c,how),tok = _settings(LMConfig, kwargs),arch if tok is None else tok
     return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs, **how)
 
+# %% ../../nbs/ulmfit/04_stage.ipynb #dbbbaac4
+def _prepare(rows, c, test, names, valid_col, arch, name)->tuple: # (weights and why, test rows, their sets, names, what is not tested)
+    "Give the task of `rows` its score and weights, add the classes of the `test` rows and of `names`, and hold rows out"
+    weights,why = set_task(rows, c.score, c.class_weights, c.sep_level)
+    if why:
+        _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}"
+                  f"{'; so classes weigh the same'*(weights[0]=='balanced')}")
+    test,sets = test_rows(new_tests(test_frames(test), arch, rows.text_col))
+    names = rows.name_classes(names)
+    if untested := hold_out_rows(rows.add_test(test), valid_col, c.valid_pct, arch): _log.warning(f"{name}: {untested}")
+    return weights,test,sets,names,untested
+
+def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` with the scores
+    "Read the groups of the held-out and the test rows, if they have any"
+    held = dict(score=rows.df[rows.is_valid], test_score=test)
+    return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
+
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10aa
 def _no_spreading(frozen, rows, texts, names): # why labels do not spread to `texts`, or ''
     sizes = Counter(rows.part(False)[1]).values()
@@ -260,6 +278,20 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the tim
     every = pd.concat([df, *[train]*again, more], ignore_index=True)
     return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
 
+def _with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)->tuple: # (`Rows`, record of the first training or None)
+    "Train on `rows` by `fit`, and add `texts` to them with its answers, if near texts have the same label"
+    if why := _no_spreading(frozen, rows, texts, names):
+        _log.warning(f"{name}: {why}, so `unlabelled` is left out")
+        return rows, None
+    _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
+              f"{', then as long on all rows'*bool(c.refit)}")
+    if resume: mark_checkpoints(resume.path)
+    with checked():
+        first = fit(rows.frame, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
+                    prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3))
+    return _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1)), first
+
+# %% ../../nbs/ulmfit/04_stage.ipynb #c140552f
 def _better(second, first, rows, n):
     "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows, unless all of them are in training"
     if {*rows.part(True)[0]}<={*rows.part(False)[0]}: return second
@@ -274,6 +306,16 @@ def _better(second, first, rows, n):
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
     kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
     return kept
+
+def _kept_of_two(second, first, rows, texts, chosen, asked):
+    "Choose the training with `texts` or the `first` without, and say in its plan what was `chosen` for both"
+    if rows.scored:
+        second = _better(second, first, rows, len(texts))
+        second.plan.settings |= chosen
+    for k in ('epochs','head_init'):
+        if asked.get(k) is not None: continue
+        second.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
+    return second
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
 def _write_rival(stage, c, rows, tfidf, path):
@@ -298,8 +340,16 @@ def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     stage.seconds += now()-start
     if stage.price: stage.price = meter.read()
     for o in tried.cbs: o.learn = tried # they were those of `learn` too
-    if learn is not tried: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
-    if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if learn is not tried else None))
+    again = learn is not tried
+    if again: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
+    if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if again else None))
+
+def _for_all_rows(learn, arch, c, cbs, name, how):
+    "Make the learner for all rows of `learn`, without callbacks that read validation figures"
+    if left := ', '.join(L(cbs).filter(reports).map(_name)):
+        _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
+    with quiet('fastformers.data'): every = all_rows(learn.dls)
+    return task_learner(every, arch, c, cbs=L(cbs).filter(reports, negate=True), **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ae
 @check_args
@@ -328,36 +378,24 @@ def fine_tune_classifier(
     "Train a head and the body of `arch` on your labels (stage 3)"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
-    elif c.refit: _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; `stage.learner` has the training rows alone")
+    elif c.refit:
+        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
+                     "`stage.learner` has the training rows alone")
     meter = Meter()
     set_seed(seed)
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
-    task,text_col = rows.task,rows.text_col
-    weights,why = set_task(rows, c.score, c.class_weights, c.sep_level)
-    if why: _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}{'; so classes weigh the same'*(weights[0]=='balanced')}")
-    test,sets = test_rows(new_tests(test_frames(test), arch, text_col))
-    names = rows.name_classes(names)
-    if untested := hold_out_rows(rows.add_test(test), valid_col, c.valid_pct, arch): _log.warning(f"{name}: {untested}")
+    weights,test,sets,names,untested = _prepare(rows, c, test, names, valid_col, arch, name)
     c,chosen = with_reading(c, rows, arch, tok)
     labelled,first,texts = rows,None,[]
-    tfidf = linear_rival(task, rows.part(False), rows.part(True)) if task.has_linear else None
-    held = dict(score=rows.df[rows.is_valid], test_score=test)
-    groups = {k:o[group_col].astype(str).tolist() for k,o in held.items() if o is not None and group_col in o}
+    tfidf = linear_rival(rows.task, rows.part(False), rows.part(True)) if rows.task.has_linear else None
     if unlabelled is not None:
         texts = unlabelled_texts(rows, unlabelled, test, seed)
         frozen = task_learner(task_dls(rows, tok, c, seed), arch, c, **how)
         frozen.dls = named_dls(frozen, names)
-        if why := _no_spreading(frozen, rows, texts, names): _log.warning(f"{name}: {why}, so `unlabelled` is left out")
-        else:
-            _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
-                      f"{', then as long on all rows'*bool(c.refit)}")
-            if resume: mark_checkpoints(resume.path)
-            with checked(): first = fine_tune_classifier(
-                rows.frame, arch, tok=tok, text_col=text_col, label_col=label_col, seed=seed, cbs=cbs,
-                group_col=group_col, names=names, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                **kwargs | how | dict(task=task, prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3)))
-            rows = _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1))
+        fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col, group_col=group_col,
+                      names=names, seed=seed, cbs=cbs, **kwargs | how | dict(task=rows.task))
+        rows,first = _with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)
         set_seed(seed)
     with checked() if unlabelled is not None else nullcontext(): # `frozen` has read the rows
         dls = task_dls(rows, tok, c, seed)
@@ -367,19 +405,9 @@ def fine_tune_classifier(
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
     stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights), test_sets=sets,
-                   groups=groups, untested=untested)
-    if first is not None and labelled.scored:
-        stage = _better(stage, first, labelled, len(texts))
-        if stage is first: learn = first.learner
-        stage.plan.settings |= chosen
-    for k in ('epochs','head_init') if first is not None else ():
-        if kwargs.get(k) is None: stage.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
+                   groups=_groups(labelled, test), untested=untested)
+    if first is not None: stage = _kept_of_two(stage, first, labelled, texts, chosen, kwargs)
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
     if path is not None: _write_rival(stage, c, labelled, tfidf, Path(path))
-    if c.refit:
-        if left := ', '.join(L(cbs).filter(reports).map(_name)):
-            _log.info(f"{name}: the training on all rows has no validation figures, so it leaves out {left}")
-        with quiet('fastformers.data'): every = all_rows(learn.dls)
-        last = task_learner(every, arch, c, cbs=L(cbs).filter(reports, negate=True), **how)
-        _refit(stage, c, last, path, test_dl, meter, texts)
+    if c.refit: _refit(stage, c, _for_all_rows(stage.learner, arch, c, cbs, name, how), path, test_dl, meter, texts)
     return stage
