@@ -1,7 +1,7 @@
 "The notebooks are the source of the modules, and the order of the rooms is the order of imports"
 import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
 from pathlib import Path
-import parts, pytest
+import mutations, parts, pytest
 
 rooms = 'files args hub stats document text models objectives tasks inference data callback learner interpret ulmfit compare label commands cli all papers lens'.split()
 light = 'files args hub stats document text models tasks inference testing'.split()        # rooms that never import fastai
@@ -211,3 +211,7 @@ def test_parts_together_are_all_pages_and_tests(root):
         assert parts.left_out(parts.n_parts+2, kind)==others[2] and parts.left_out(None, kind)==set()
         took = [sum(v for k,v in mine.items() if k not in o) for o in others]
         assert max(took)-min(took)<=max(mine.values())
+
+def test_each_mutation_changes_one_line_that_is_there():
+    gone = [name for name,module,old,*_ in mutations.mutations if mutations.source(module).read_text('utf-8').count(old)!=1]
+    assert not gone, f'mutations of lines that are not there any more: {gone}'
