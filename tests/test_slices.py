@@ -8,10 +8,12 @@ from fastformers.interpret import attribution # `explain`
 from fastformers.interpret.checks import Check, all_checks, check, checks, identity_gaps, typo
 from fastformers.interpret.slices import against_rest, conflicting_duplicates, fixed_broken, label_issues, slices, unknown_share
 from fastformers.learner.core import classifier_learner
+from fastformers.learner.evaluate import class_scores, score_rows
 from fastformers.learner.save import as_predictor
 from fastformers.tasks.core import tasks
 from fastformers.testing import tiny_arch, tiny_df, tiny_tags, tiny_tok
 from fastformers.text.corpora import intents
+from fastformers.ulmfit.stage import fine_tune_classifier
 
 class Fake(BasePredictor):
     "Give the label number `answer(text)` the score .9"
@@ -244,3 +246,13 @@ def test_without_tokens_for_unknown_words_and_masks():
 
 def test_a_check_without_its_labels_is_refused():
     with pytest.raises(ValueError, match='negation needs `labels`'): checks(Fake(lambda o: 1), tiny_df(), which='negation')
+
+def test_scores_of_texts_that_it_was_trained_on_are_said_to_flatter(caplog):
+    df = tiny_df()
+    p = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok('bert'), epochs=1, bs=16, head_init='random').learner
+    p = as_predictor(p)
+    fresh = df.assign(text=df.text+' Anew.')
+    for f in (slices, class_scores, score_rows, lambda p,df: fixed_broken(p, p, df)):
+        for rows,said in ((df, True), (fresh, False)):
+            caplog.clear(); f(p, rows)
+            assert ('the scores are too good' in caplog.text)==said

@@ -213,7 +213,8 @@ def tokenizer_of(dls):
     tfms = dls.train_ds.tls[0].tfms.fs if hasattr(dls.train_ds,'tls') else []
     tok = first(f for f in tfms if isinstance(f, HFTokenizer))
     if tok is None:
-        raise TypeError("expected dls of `lm_dls`, `classifier_dls` or `HFTextBlock`, got no tokenized texts")
+        raise TypeError("expected texts with a Hugging Face tokenizer, got none; build the dls with "
+            "`classifier_dls(df, 'minilm')`, `lm_dls` or `HFTextBlock`")
     return tok
 
 # %% ../../nbs/data/04_block.ipynb #92c6bcdd

@@ -24,7 +24,7 @@ from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from torch.nn.utils.rnn import pad_sequence
 from ..callback.distributed import broadcast
-from ..data.labels import named, read_labels
+from ..data.labels import named, read_labels, row_keys
 from ..data.rows import Rows
 from ..inference.baseline import TextBaseline, as_targets
 from ..objectives.core import objective_of
@@ -135,7 +135,7 @@ def class_scores(
         with evaluation(predictor): preds,targs = predictor.get_preds()
     else:
         if task.structured: raise TypeError(f"rows of a table are scored where whole texts have labels; this is {task}")
-        texts,labels = read_scored(task, df, text_col, label_col)
+        texts,labels = read_scored(predictor, df, text_col, label_col)
         preds,targs = stacked(predictor.scores(texts)),torch.as_tensor(as_targets(task, labels))
     names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
     by = pd.DataFrame(classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
@@ -161,9 +161,12 @@ def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     if task.classes: scores = scores.logit(1e-6) if task.multi_label else scores.clamp(min=1e-9).log()
     return task.row_score(scores.float(), torch.as_tensor(y)).double().numpy()
 
-def read_scored(task, df, text_col='text', label_col='label')->tuple: # texts, labels
-    "Read labelled rows that a classifier of `task` is scored on"
+def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # texts, labels
+    "Read labelled rows that `predictor` is scored on, and warn of those that it was trained on"
+    task = predictor.task
     check_columns(df, text_col=text_col, label_col=label_col)
+    if old := np.isin(row_keys(df, text_col), predictor.trained_on).sum():
+        _log.warning(f"already trained on {old:,} of the {len(df):,} rows, so the scores are too good; score rows that it has not seen")
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "
@@ -173,7 +176,7 @@ def read_scored(task, df, text_col='text', label_col='label')->tuple: # texts, l
 def score_rows(predictor, df, text_col='text', label_col='label')->tuple: # texts, labels, answers, array of scores
     "Answer and score each row of `df`"
     task = predictor.task
-    texts,labels = read_scored(task, df, text_col, label_col)
+    texts,labels = read_scored(predictor, df, text_col, label_col)
     scores = predictor.scores(texts)
     return texts, labels, task.answers(scores, texts), row_scores(task, scores, as_targets(task, labels))
 

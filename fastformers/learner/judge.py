@@ -54,7 +54,7 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdi
     steps = len(loss)*(1+res.contrasted)
     if trained and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
     if len(faults)==1 and less>.01 and learn.model.task.one_class:
-        faults.append('read the rows that `label_issues` doubts')
+        faults.append('read the rows that `label_issues` of fastformers.interpret.slices doubts')
     beside = ', '.join(f'{k} {sign*v:.2f}' for k,v in rivals.items())
     if res.cross_validated: beside += f", probe in five folds of all rows {res.cross_validated:.2f}"
     if faults: _log.warning(f"{title}: {'; '.join(faults)} ({beside} on the same {n} rows)")

@@ -28,6 +28,7 @@ from ..callback.resume import Resume
 from ..callback.schedule import Schedule, discriminative_lrs, full_tune, linear_warmup, now, schedules, table_for
 from ..callback.windows import SampleWindow
 from ..data.block import all_rows
+from ..data.labels import named
 from .calibration import best_temperature # and `calibrate`
 from .core import train_own_rows
 from .choose import Plan, with_names # and `Learner.plan`
@@ -195,7 +196,7 @@ def train(
     if plan['names']:
         n,learn.dls = len(learn.dls.train_ds),with_names(learn.dls, plan['names'])
         if more := len(learn.dls.train_ds)-n:
-            _log.info(f"{title}: names of {len(plan['names'])} classes are {more} training rows more")
+            _log.info(f"{title}: names are training rows too, {more} together: {named(plan['names'])}")
     if learn.model.task: train_own_rows(learn) # the data may be others
     is_lm,meter,took = objective_of(learn.dls) is not None,meter or Meter(),0.
     probe = plan['head_init']!='random'

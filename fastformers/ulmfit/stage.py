@@ -341,7 +341,7 @@ def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     if stage.price: stage.price = meter.read()
     for o in tried.cbs: o.learn = tried # they were those of `learn` too
     again = learn is not tried
-    if again: _log.info(f"{stage.name}: trained again on {learn.dls.train.n:,} rows; figures on held-out rows are of the first")
+    if again: _log.info(f"{stage.name}: trained again on all rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if again else None))
 
 def _for_all_rows(learn, arch, c, cbs, name, how):
