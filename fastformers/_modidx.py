@@ -3461,6 +3461,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                         'fastformers/text/train_tokenizer.py')},
             'fastformers.ulmfit.page': { 'fastformers.ulmfit.page.Stage.to_html': ( 'ulmfit/page.html#stage.to_html',
                                                                                     'fastformers/ulmfit/page.py'),
+                                         'fastformers.ulmfit.page._few_rows': ('ulmfit/page.html#_few_rows', 'fastformers/ulmfit/page.py'),
                                          'fastformers.ulmfit.page._scores': ('ulmfit/page.html#_scores', 'fastformers/ulmfit/page.py'),
                                          'fastformers.ulmfit.page._shown': ('ulmfit/page.html#_shown', 'fastformers/ulmfit/page.py'),
                                          'fastformers.ulmfit.page.worst_rows': ( 'ulmfit/page.html#worst_rows',

@@ -13,6 +13,7 @@ from copy import copy
 import numpy as np, pandas as pd
 from fastcore.basics import patch
 from ..data.block import item_labels, item_texts
+from ..data.labels import named
 from ..document import to_html
 from ..inference.answers import answer_rows
 from ..inference.baseline import as_targets
@@ -41,9 +42,14 @@ def worst_rows(stage, n=20)->pd.DataFrame: # of strings: text, label, answer, sc
     return pd.DataFrame(rows, range(1, len(rows)+1), columns=['text','label','answer','score'])
 
 # %% ../../nbs/ulmfit/06_page.ipynb #775779f2
-_care = ['The scores are of a classifier that was trained without the held-out rows. With refit, the one in this directory was then trained on all rows, and is scored by none.',
+_care = ['The scores are of a classifier that was trained without the held-out rows. With refit, the one in this directory was then trained on all rows. No row is left to score it, and it may answer the errors above in another way.',
          'If settings were chosen by these rows, the score is too good: keep other rows aside, and score them once.',
          'Intervals cover the choice of rows, not of seeds.', 'This page holds texts of yours.']
+
+def _few_rows(classes, least=3): # as `class_scores` returns them
+    "Name the classes that have fewer than `least` held-out rows, in a list of one sentence or none"
+    few = classes.index[classes.support<least] if classes is not None else []
+    return [f'Fewer than {least} held-out rows, so their figures say nothing: {named(few)}.'] if len(few) else []
 
 def _scores(stage):
     "Tabulate the scores of a classifier and of its rivals, the best first"
@@ -61,6 +67,6 @@ def to_html(self:Stage, classes=None, notes=(), command=''): # `classes`: as `cl
     order = 'the largest' if self.score_name.startswith('-') else 'those of which the classifier was most certain'
     if self.verdict: page['Errors'] = [f'Up to twenty, {order} first.', worst_rows(self)]
     page['What was run'] = [self.table().T]
-    page['Read with care'] = [[*notes, *self.sentences(), *_care]]
+    page['Read with care'] = [[*notes, *_few_rows(classes), *self.sentences(), *_care]]
     if command: page['Make it again'] = [f'```sh\n{command}\n```']
     return to_html('A classifier, and what it is worth', page | {'Versions':[versions()]})
