@@ -192,8 +192,8 @@ def test_names_of_classes_come_from_a_file(tmp_path):
     assert len(read(','.join(f'class {i}' for i in range(150))))==150
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path, capsys, monkeypatch):
-    from fastformers.commands import train
-    monkeypatch.setattr(train, 'find_spec', lambda name: None)
+    from fastformers.commands import choose
+    monkeypatch.setattr(choose, 'find_spec', lambda name: None)
     assert command('--labels', 'a,b', file=tmp_path/'x.csv')==2 and "pip install 'fastformers[label]'" in capsys.readouterr().err
 
 def test_the_command_hands_all_flags_on(start, tiny, tmp_path, monkeypatch):
