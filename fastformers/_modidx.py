@@ -825,6 +825,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.data.labels.warn_conflicts': ( 'data/labels.html#warn_conflicts',
                                                                                      'fastformers/data/labels.py'),
                                          'fastformers.data.labels.warn_leak': ('data/labels.html#warn_leak', 'fastformers/data/labels.py'),
+                                         'fastformers.data.labels.warn_seen': ('data/labels.html#warn_seen', 'fastformers/data/labels.py'),
                                          'fastformers.data.labels.warn_typos': ( 'data/labels.html#warn_typos',
                                                                                  'fastformers/data/labels.py'),
                                          'fastformers.data.labels.warn_untrained': ( 'data/labels.html#warn_untrained',

@@ -4,12 +4,12 @@
 import json
 from pathlib import Path
 
-path = Path(__file__).resolve().parent.parent/'tests/seconds.json' # {page or test: seconds of a core}, a test with all its parameters
+path = Path(__file__).resolve().parent.parent/'tests/seconds.json' # {page: seconds of a core, test: seconds, with all its parameters}
 n_parts = 7
 
-def parts(seconds, n=n_parts):
+def parts(seconds):
     "Return the part of each name in `seconds`: the longest first, each to the part that is the shortest so far"
-    res,sums = {},[0]*n
+    res,sums = {},[0]*n_parts
     for name,s in sorted(seconds.items(), key=lambda o: (-o[1],o[0])):
         res[name] = sums.index(min(sums))
         sums[res[name]] += s

@@ -8,8 +8,8 @@ A fifth of the rows is held out, of each class where that is honest, and equal t
 # %% auto #0
 __all__ = ['as_frame', 'warn_leak', 'warn_blank', 'checked', 'held_out', 'row_keys', 'split_rows', 'marked_by', 'divide',
            'hold_out', 'deal', 'lm_texts', 'cut_longest', 'lm_rows', 'find_task', 'read_labels', 'say_trained_on',
-           'trained_on', 'trained_keys', 'new_tests', 'named', 'warn_untrained', 'check_classes', 'warn_typos',
-           'warn_conflicts', 'class_weights']
+           'trained_on', 'warn_seen', 'trained_keys', 'new_tests', 'named', 'warn_untrained', 'check_classes',
+           'warn_typos', 'warn_conflicts', 'class_weights']
 
 # %% ../../nbs/data/00_labels.ipynb #fb44a05d
 import logging, re, unicodedata
@@ -286,6 +286,10 @@ def trained_on(df, archs, text_col, what='held-out')->np.ndarray: # booleans
     check_columns(df, text_col=text_col)
     keys = trained_keys(archs)
     return say_trained_on(np.isin(row_keys(df, text_col), keys) if len(keys) else np.zeros(len(df), bool), what)
+
+def warn_seen(df, text_col, keys, so):
+    "Warn of the rows of `df` whose texts are among `keys`, those that a network was trained on, and say what follows by `so`"
+    if old := np.isin(row_keys(df, text_col), keys).sum(): _log.warning(f"already trained on {old:,} of the {len(df):,} rows, {so}")
 
 def trained_keys(archs)->np.ndarray: # uint64
     "Read the hashes of the texts that the checkpoints `archs` were trained on"

@@ -18,7 +18,7 @@ from scipy.stats import false_discovery_control, hypergeom, ttest_ind
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from ..data.labels import as_frame, find_task, named, read_labels, row_keys
+from ..data.labels import as_frame, find_task, named, read_labels, warn_seen
 from ..inference.baseline import as_targets
 from .attribution import whole_texts, word_pattern
 from ..stats import mcnemar, wilson
@@ -153,9 +153,9 @@ def label_issues(
     if k<2: raise ValueError(f"expected two labels or more with two rows each, got {Counter(labels)}"[:300])
     trained = not hasattr(predictor, 'lineage') or predictor.lineage.history # a new learner is not
     predictor = as_predictor(predictor)
-    if trained and (old := np.isin(row_keys(df, text_col), getattr(predictor, 'trained_on', ())).sum()):
-        _log.warning(f"already trained on {old:,} of the {len(df):,} rows, so its vectors agree with wrong labels too; "
-                     "pass a network that has not seen them, such as from_hf('minilm')")
+    if trained and predictor is not None:
+        warn_seen(df, text_col, predictor.trained_on, "so its vectors agree with wrong labels too; "
+                  "pass a network that has not seen them, such as from_hf('minilm')")
     x,C = (predictor.vectors(texts).numpy(),30) if hasattr(predictor, 'vectors') else (_words(texts),10)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # of classes with fewer rows than folds

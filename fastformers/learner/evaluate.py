@@ -24,7 +24,7 @@ from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from torch.nn.utils.rnn import pad_sequence
 from ..callback.distributed import broadcast
-from ..data.labels import named, read_labels, row_keys
+from ..data.labels import named, read_labels, warn_seen
 from ..data.rows import Rows
 from ..inference.baseline import TextBaseline, as_targets
 from ..objectives.core import objective_of
@@ -165,8 +165,7 @@ def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # tex
     "Read labelled rows that `predictor` is scored on, and warn of those that it was trained on"
     task = predictor.task
     check_columns(df, text_col=text_col, label_col=label_col)
-    if old := np.isin(row_keys(df, text_col), predictor.trained_on).sum():
-        _log.warning(f"already trained on {old:,} of the {len(df):,} rows, so the scores are too good; score rows that it has not seen")
+    warn_seen(df, text_col, predictor.trained_on, 'so the scores are too good; score rows that it has not seen')
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "

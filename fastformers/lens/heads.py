@@ -12,10 +12,11 @@ __all__ = ['rollout', 'top_heads', 'head_curve', 'plot_head_curve', 'prune_heads
 import copy, re
 import matplotlib.pyplot as plt
 import numpy as np, pandas as pd, torch
+from ..inference.baseline import as_targets
 from ..inference.predictor import Predictor
 from ..interpret.attention import gated, head_projections
 from ..interpret.attribution import whole_texts
-from ..learner.evaluate import score_rows
+from ..learner.evaluate import read_scored, row_scores
 from ..learner.save import as_predictor
 from ..models.core import ModelInputs
 from ..models.families import block_modules
@@ -43,8 +44,10 @@ def head_curve(
 )->pd.DataFrame: # Index kept; columns important (the error), and for the random choices random (mean), lowest, highest
     "Measure the error of a classifier with only the most important heads, and with random heads"
     predictor,rng = whole_texts(o),np.random.default_rng(42)
+    task,(texts,labels) = predictor.task,read_scored(predictor, df, text_col, label_col)
+    y = as_targets(task, labels)
     def error(gates):
-        with gated(predictor.model, gates): return 1-score_rows(predictor, df, text_col, label_col)[-1].mean()
+        with gated(predictor.model, gates): return 1-row_scores(task, predictor.scores(texts), y).mean()
     lots = [pd.Series(rng.random(len(importance)), importance.index) for _ in range(draws)]
     res = []
     for k in kept:

@@ -14,7 +14,6 @@ __all__ = ['ADAPTERS', 'LoadReport', 'quiet_hf', 'load_config', 'EncoderLM', 'ch
 import copy, inspect, logging, os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
 import torch, transformers

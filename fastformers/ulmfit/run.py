@@ -13,7 +13,7 @@ __all__ = ['ulmfit']
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pandas as pd
+import numpy as np
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..args import check_args
