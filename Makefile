@@ -11,7 +11,7 @@ demo: .venv/.demo           # the three stages, as settings.ini says, on text th
 	fastformers demo --force
 
 # The notebooks, then the tests, two at a time: both always run, and what failed is named at the end.
-# All that is quick, and one part in seven of what takes a second or longer: the next part after each commit.
+# All that is quick, and one part in ten of what takes a second or longer: the next part after each commit.
 test: WHICH = --part $$(git rev-list --count HEAD 2>/dev/null || echo 0)
 test test-all test-slow: .venv/.dev
 	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(WHICH); pages=$$?; \

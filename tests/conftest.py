@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent/'tools'))
 import parts
 
 def pytest_addoption(parser):
-    parser.addoption('--part', type=int, help='of the tests that take a second or longer run one part in seven, by this number')
+    parser.addoption('--part', type=int, help='of the tests that take a second or longer run one part in ten, by this number')
     parser.addoption('--seconds', action='store_true', help='store what each test takes in tests/seconds.json')
     for o,h in (('slow','tests that take minutes, and those of more families'), ('network','tests that need a network')): parser.addoption(f'--{o}', action='store_true', help=f'run {h} too')
 

@@ -199,7 +199,7 @@ def test_nbdev_processes_all_pages(root, tmp_path):
     assert not (odd := [o for o in map(str, left) if '__pycache__' not in o and not any(o==i or o.startswith(i.strip('/')+'/') or o+'/'==i for i in ignored)]), odd
 
 def test_parts_together_are_all_pages_and_tests(root):
-    "Each name is a page or a test, in one part of seven, and the parts take equally long; what is new is in each part"
+    "Each name is a page or a test, in one part of ten, and the parts take equally long; what is new is in each part"
     names = json.loads(parts.path.read_text())
     for o in names:
         file,_,test = o.partition('::')

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 path = Path(__file__).resolve().parent.parent/'tests/seconds.json' # {page: seconds of a core, test: seconds, with all its parameters}
-n_parts = 7
+n_parts = 10
 
 def parts(seconds):
     "Return the part of each name in `seconds`: the longest first, each to the part that is the shortest so far"
