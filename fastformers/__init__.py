@@ -16,8 +16,8 @@ Modules:
 - `fastformers.callback.resume`: Save checkpoints during training, and continue with the same result: `Resume`
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.callback.windows`: Train on one window of each text, and predict from all of them
-- `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes skill`
-- `fastformers.commands.answer`: Label texts, explain answers, and change the classes of a directory: `predict`, `explain`, `check`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
+- `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check slices label-issues shares drift add-class remove-class rename-class merge-classes skill`
+- `fastformers.commands.answer`: Label texts, explain answers, and change the classes of a directory: `predict`, `explain`, `check`, `slices`, `label-issues`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
 - `fastformers.commands.choose`: Choose which texts to label, and which way to make a classifier, from the command line: `label`, `compare`
 - `fastformers.commands.flags`: Make the flags of a command from the settings of a recipe: `add_flags`, `changes`
 - `fastformers.commands.train`: Train from the command line: `pretrain`, `adapt`, `classify`, `run`, `demo`
@@ -134,6 +134,7 @@ Modules:
 - `fastformers.ulmfit.record`: The record of a training stage, and a table of several: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
-- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`"""
+- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
+- `fastformers.ulmfit.unlabelled`: Train twice, without and with texts that have no label, and keep the better training"""
 
 __version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check shares drift add-class remove-class rename-class merge-classes skill`
+"""The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check slices label-issues shares drift add-class remove-class rename-class merge-classes skill`
 
 Each verb is a command.
 [`pretrain`, `adapt` and `classify`](commands/02_train.ipynb) train a stage; `run` executes all stages of a recipe, `demo` the built-in one; [`label` and `compare`](commands/03_choose.ipynb) show texts to label and find the best of several ways; [`predict`](commands/01_answer.ipynb) uses a trained classifier. The [flags](commands/00_flags.ipynb) are the fields of the dataclasses in `fastformers.ulmfit.recipe`, with the same names, defaults and comments. An error is one line and the exit code 2; `--debug` shows the traceback. `torchrun --nproc_per_node 2 -m fastformers classify ...` trains in two processes, and `predict --csv` labels in two. Tables go to standard output, progress to standard error, and what trains or compares ends there with a line for machines, `VERDICT: WIN | score=0.873 | baseline=0.812 | delta=+0.061`. With `--json` the results are one JSON object on standard output. `--resume` continues a stopped training command."""
@@ -16,7 +16,7 @@ from . import __version__
 from .files import did_you_mean, is_main_process, to_json
 from .ulmfit.recipe import DataConfig, section_types, settings
 from .commands.flags import Parser, add_flags, changes, class_names, typed
-from .commands.answer import add_class, check, drift, explain, merge_classes, predict, remove_class, rename_class, shares
+from .commands.answer import add_class, check, drift, explain, label_issues, merge_classes, predict, remove_class, rename_class, shares, slices
 from .commands.choose import compare, label
 from .commands.train import adapt, classify, demo, pretrain, run
 
@@ -41,7 +41,7 @@ A command that trains or compares ends with one line on standard error, where SC
 Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard error; 130 interrupted,
 --resume continues (1: an error with --debug)."""
 
-_with_json = run,demo,pretrain,adapt,classify,compare,check,shares,drift,predict
+_with_json = run,demo,pretrain,adapt,classify,compare,check,slices,label_issues,shares,drift,predict
 
 _labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
 _names = 'Names of the classes, separated by commas, or a file with a name a line'
@@ -135,6 +135,15 @@ def _add_questions(commands):
                    help='Labels whose score a negation lowers, as good,bad (default: negation is not checked)')
     p.add_argument('--rows', type=int, default=500, help='Most rows to draw from the file (default: 500)')
     add_flags(p, 'data', 'text_col sep encoding')
+    for f,says in ((slices,'DIR FILE'), (label_issues,'FILE')):
+        p = _command(commands, f, says)
+        if f is slices: p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
+        p.add_argument('file', metavar='FILE', help=_labelled)
+        if f is slices: p.add_argument('--by', type=typed(tuple[str,...]), default=(), metavar='COLUMNS', help='Columns whose values are groups too, separated by commas')
+        else: p.add_argument('--arch', help='Encoder: hub id, directory or shipped name (default: minilm)')
+        p.add_argument('--rows', type=int, default=20, help='Most rows to show (default: 20)')
+        p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
+        add_flags(p, 'data', 'text_col label_col sep encoding')
     p = _command(commands, shares, 'DIR FILE --audit FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)

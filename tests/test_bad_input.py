@@ -139,7 +139,7 @@ def test_what_is_no_table_is_refused(door, data, match): refused(door, data, Typ
 @doors
 def test_flags_of_validation(door):
     want = build(door, tiny_df()).valid.one_batch()[0]
-    for kind in (bool,int,float,object): assert (build(door, tiny_df().astype({'is_valid':kind})).valid.one_batch()[0]==want).all()
+    for kind in (bool,int,float,object,str): assert (build(door, tiny_df().astype({'is_valid':kind})).valid.one_batch()[0]==want).all()
     for flag in ('valid', 2, None): refused(door, replaced('is_valid', 3, flag), ValueError, "column 'is_valid' must be True for validation and False for training, got")
     refused(door, tiny_df().assign(is_valid=False), ValueError, '0 of 60 rows are for validation')
     refused(door, tiny_df()[['text','label']][:1], ValueError, 'of 1 rows are for validation')

@@ -100,6 +100,22 @@ def test_results_are_one_object_and_the_verdict_is_the_last_line(here, tmp_path,
     assert results(capsys, 'predict', here/'classifier', 'A text.')[0]['answers'][0]['label'] in {*tiny_df().label}
     assert results(capsys, 'check', here/'classifier', here/'reviews.csv', '--rows', 5)[0]['checks']
 
+def test_what_is_wrong_with_a_file_or_a_classifier_is_listed(here, tmp_path, capsys):
+    df = intents(200)[['text','label']].reset_index(drop=True).assign(half=lambda d: d.index%2)
+    wrong = [5,50,100]
+    df.loc[wrong,'label'] = [next(o for o in df.label.unique() if o!=v) for v in df.label[wrong]]
+    df.to_csv(tmp_path/'rows.csv', index=False)
+    found = results(capsys, 'label-issues', tmp_path/'rows.csv', '--out', tmp_path/'found.csv')[0]['label_issues']
+    assert {*wrong}<={o['row'] for o in found} and [*pd.read_csv(tmp_path/'found.csv').row]==[o['row'] for o in found]
+    assert run('label-issues', tmp_path/'rows.csv', '--rows', 3)==0 and f'{len(found)} of 200 labels are doubted' in capsys.readouterr().out
+    rows = tiny_df().assign(half=lambda d: d.index%2)
+    rows.to_csv(tmp_path/'reviews.csv', index=False)
+    found = results(capsys, 'slices', here/'classifier', tmp_path/'reviews.csv', '--by', 'half', '--out', tmp_path/'slices.tsv')[0]
+    assert {'half = 0','half = 1'}<={o['slice'] for o in found['slices']} and any('too good' in o for o in found['warnings'])
+    assert len(pd.read_csv(tmp_path/'slices.tsv', sep='\t'))==len(found['slices'])
+    for args in (('label-issues', tmp_path/'no.csv'), ('label-issues', tmp_path/'rows.csv', '--label-col', 'no'), ('slices', here/'classifier', tmp_path/'rows.csv', '--by', 'no')):
+        assert run(*args)==2, args
+
 def test_classify_leaves_a_page(here):
     page = (here/'classifier/report.html').read_text('utf-8')
     for o in ('<p>Accuracy 0.', 'no verdict: 15 held-out rows', 'TF-IDF', 'macro avg', 'Up to twenty', 'steps are few', f"fastformers classify {here/'reviews.csv'} --arch"): assert o in page, o

@@ -156,7 +156,7 @@ def test_a_list_of_many_classes_is_counted_not_named(start):
     s = start(names=[f'class {i}' for i in range(150)])
     work(s, 3, lambda o: 'class 7')
     s._thread.join()
-    assert '1 of 150 classes have a label; the others are known by their names alone' in s.lines() and 'few labels' not in str(s)
+    assert 'classes with a label: 1 of 150; the others are known by their names alone' in s.lines() and 'few labels' not in str(s)
     assert 'after accuracy .5' in s.lines() and 'few labels' in str(start())
 
 # The file

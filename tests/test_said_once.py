@@ -11,7 +11,7 @@ from fastformers.learner.evaluate import class_scores
 from fastformers.text.corpora import intents
 from fastformers.data.rows import Rows
 from fastformers.learner.train import unlikely
-from fastformers.ulmfit import stage as stages
+from fastformers.ulmfit import unlabelled
 from fastformers.ulmfit.recipe import Recipe, read_data
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.run import ulmfit
@@ -87,7 +87,7 @@ def test_a_tie_is_broken_by_the_loss_of_the_held_out_rows(loss, kept):
     def stage(loss): return Stage('c', 1, 'a', {}, score_name='accuracy', score=np.ones(40), metrics=dict(loss=loss))
     first,second,rows = stage(.5),stage(loss),Rows(pd.DataFrame(dict(text=[str(i) for i in range(42)], label=['x','y']*21)))
     rows.is_valid = np.arange(42)>1
-    res = stages._better(second, first, rows, 9)
+    res = unlabelled._better(second, first, rows, 9)
     assert res is (second if kept=='with' else first) and f'loss {loss:.3f}, 0.500' in res.chosen[0]
 
 @pytest.mark.parametrize('n,right,kept', [(12,8,'with'), (12,7,'without'), (40,38,'without'), (40,40,'with')])
@@ -96,7 +96,7 @@ def test_few_held_out_rows_do_not_choose(n, right, kept):
     rows = Rows(pd.DataFrame(dict(text=[str(i) for i in range(n+2)], label=['x','y']*(n//2+1))))
     rows.is_valid = np.arange(n+2)>1
     first,second = stage(10 if n==12 else 39),stage(right)
-    res = stages._better(second, first, rows, 9)
+    res = unlabelled._better(second, first, rows, 9)
     assert res is (second if kept=='with' else first) and ('few rows tell little' in res.chosen[0])==(n==12 and kept=='with')
 
 def test_texts_of_classes_without_a_row_are_left_out(tiny, caplog, monkeypatch):

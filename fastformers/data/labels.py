@@ -7,9 +7,9 @@ A fifth of the rows is held out, of each class where that is honest, and equal t
 
 # %% auto #0
 __all__ = ['as_frame', 'warn_leak', 'warn_blank', 'checked', 'held_out', 'row_keys', 'split_rows', 'marked_by', 'divide',
-           'hold_out', 'deal', 'lm_texts', 'cut_longest', 'lm_rows', 'find_task', 'read_labels', 'say_trained_on',
-           'trained_on', 'warn_seen', 'trained_keys', 'new_tests', 'named', 'warn_untrained', 'check_classes',
-           'warn_typos', 'warn_conflicts', 'class_weights']
+           'valid_flags', 'hold_out', 'deal', 'lm_texts', 'cut_longest', 'lm_rows', 'find_task', 'read_labels',
+           'say_trained_on', 'trained_on', 'warn_seen', 'trained_keys', 'new_tests', 'named', 'warn_untrained',
+           'check_classes', 'warn_typos', 'warn_conflicts', 'class_weights']
 
 # %% ../../nbs/data/00_labels.ipynb #fb44a05d
 import logging, re, unicodedata
@@ -136,18 +136,22 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row
     valid_col = valid_col or marked_by(df)
     if valid_col is not None:
         check_columns(df, valid_col=valid_col)
-        v = _flags(df, valid_col)
+        v = valid_flags(df, valid_col)
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
         by = f"; the column {valid_col!r} marks them"*(valid_col is not None)+', without it others are held out at random'*(valid_col=='audit')
         raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; see `valid_col` and `valid_pct`{by}")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()
 
-def _flags(df, c):
-    if (odd := ~df[c].isin([0,1])).any():
+_flag = {'true':True, 'false':False, '1':True, '0':False} # as text, such as from a csv read with dtype=str
+
+def valid_flags(df, c)->np.ndarray: # booleans
+    "Read the column `c` of `df`, True for validation, from booleans, 0 and 1, or their text"
+    v = df[c].map(lambda o: _flag.get(o.strip().lower(), o) if isinstance(o, str) else o)
+    if (odd := ~v.isin([0,1])).any():
         raise ValueError(f"column {c!r} must be True for validation and False for training, "
-                         f"got {df[c][odd].iloc[0]!r}")
-    return df[c].astype(bool).to_numpy()
+                         f"got {v[odd].iloc[0]!r}")
+    return v.astype(bool).to_numpy()
 
 # %% ../../nbs/data/00_labels.ipynb #19b09dd4
 def _strata(names)->tuple: # (for each row the classes that are held out in shares, None by chance; classes with a fixed number)

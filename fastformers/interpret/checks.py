@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 import numpy as np, pandas as pd, torch
 from fastcore.foundation import L
-from ..data.labels import as_frame
+from ..data.labels import as_frame, valid_flags
 from ..files import Registry
 from .attribution import whole_texts
 from ..stats import wilson
@@ -174,7 +174,7 @@ def augment(
     "Add a copy of each training row for each change that applies to it"
     check_columns(df := as_frame(df), text_col=text_col, is_valid='is_valid')
     usual = [k for k,o in all_checks.items() if o.expect=='same']
-    train,parts = df[~df.is_valid.astype(bool)],[df]
+    train,parts = df[~valid_flags(df, 'is_valid')],[df]
     texts = read_column(train, text_col)
     for c in L(which) or usual:
         new = {i:o for i,text in enumerate(texts) if (o := changed_copy(text, c))!=text}

@@ -295,7 +295,7 @@ def lines(self:LabelSession)->list: # sentences
     skipped = is_audit(pd.DataFrame(self.skips.rows))
     res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
     if self.standing: res += f"after {self.standing}".replace('\n', ': ', 1).splitlines() # labels that it has seen: score
-    if n_found<n_names: res.append(f"{n_found} of {n_names} classes have a label; the others are known by their names alone")
+    if n_found<n_names: res.append(f"classes with a label: {n_found} of {n_names}; the others are known by their names alone")
     if few and len(df) and n_names<=20: res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
     if skipped.any(): res.append(f"random texts set aside: {skipped.sum()}; if they were the hard ones, the score is too good")
     for o in self.agreement().itertuples():

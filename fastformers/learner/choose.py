@@ -164,7 +164,7 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
     found,true = [[*names][i] for i in near.argmax(1).tolist()],[labels[i] for i in rows]
     kappa,clear = agreement(found, true)
     says = f'of the nearest names and the labels of {len(true)} rows kappa is {kappa:.2f}'
-    return (few, f'{len(few)} classes have fewer than ten rows, and {says}') if clear else (None, says)
+    return (few, f'classes with fewer than ten rows: {len(few)}, and {says}') if clear else (None, says)
 
 def with_names(dls, names)->DataLoaders:
     "Add `names`, {label: text}, to the training rows of `dls`, the more often the fewer rows a class has beside the others"

@@ -143,7 +143,7 @@ def class_scores(
     by = by.astype({'support':int})
     tested = by.support>0
     if not tested.all():
-        _log.warning(f"{(~tested).sum()} of {len(names)} classes have no row to be scored, and their cells are blank: "
+        _log.warning(f"classes that have no row to be scored, whose cells are blank: {(~tested).sum()} of {len(names)}, "
                      f"{named(by.index[~tested])}; the average is that of the others")
     by.loc[~tested, [*by][:3]] = np.nan
     by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]

@@ -13,12 +13,10 @@ __all__ = ['small_config', 'pretrain_lm', 'fine_tune_lm', 'fine_tune_classifier'
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging, shutil
 from inspect import signature
-from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-import pandas as pd
 from fastai.basics import L, Learner, delegates, set_seed
 from fastcore.basics import camel2snake, noop
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
@@ -34,12 +32,11 @@ from ..data.rows import Rows
 from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import lm_learner
-from ..learner.save import apart, as_predictor, kept_texts
+from ..learner.save import kept_texts
 from ..learner.calibration import check_rows
 from ..learner.choose import fine_tuning_lr, named_dls # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
-from ..learner import spread # `spread_labels`
 from ..learner import counts # `start_from_counts`
 from ..models.load import load_config
 from ..models.sentence import is_sentence_encoder
@@ -47,15 +44,16 @@ from ..objectives.core import Objective, objective_of, objectives
 from ..objectives.clm import default_objective
 from ..objectives.similarity import WordSimilarity
 from ..text.store import TokenStore
-from ..text.encode import HFTokenizer, first_texts, read_column
+from ..text.encode import HFTokenizer, read_column
 from ..text.tokenizer import load_tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..inference.baseline import TextBaseline
 from ..inference.stage_json import read_stage
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..stats import fmt, fmt_time
-from .read import hold_out_rows, labelled_dl, set_task, task_dls, task_learner, test_frames, test_rows, unlabelled_texts, with_reading
+from .read import hold_out_rows, labelled_dl, set_task, task_dls, task_learner, test_frames, test_rows, with_reading
 from .record import Stage
+from .unlabelled import kept_of_two, unlabelled_texts, with_unlabelled
 
 _log = logging.getLogger(__name__)
 
@@ -256,67 +254,6 @@ def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` w
     held = dict(score=rows.df[rows.is_valid], test_score=test)
     return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
 
-# %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10aa
-def _no_spreading(frozen, rows, texts, names): # why labels do not spread to `texts`, or ''
-    sizes = Counter(rows.part(False)[1]).values()
-    alone = sum(n==1 for n in sizes)/sum(sizes) # estimates the share of classes without a row (Good 1953)
-    if alone>.05 and not names:
-        return (f"{alone:.0%} of the training rows are alone in their class and about as many of the texts have a class "
-                "without a row (names= tells all classes)")
-    return '' if frozen.spread_labels(texts[:1000]) else 'near texts have different labels'
-
-def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: of the time that most texts take
-    "Add `texts` to the training rows, with answers of `first` and of word vectors that have spread"
-    df,model = rows.frame,as_predictor(first)
-    train = df[~df.is_valid]
-    words = TextBaseline.fit(*rows.part(False), model.task, characters=True,
-                             unlabelled=first_texts(texts, share*10_000_000)) # half a minute
-    texts = first_texts(apart(texts)[1][:5000], share*1_000_000) # to be read twice
-    labels = frozen.spread_labels(texts, [o.scores(texts) for o in (model, words)])
-    more = pd.DataFrame({rows.group_col or rows.text_col:texts, rows.text_col:texts, rows.label_col:labels, 'is_valid':False})
-    again = len(texts)//(5*len(train))-1 # one label in six is given
-    every = pd.concat([df, *[train]*again, more], ignore_index=True)
-    return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
-
-def _with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)->tuple: # (`Rows`, record of the first training or None)
-    "Train on `rows` by `fit`, and add `texts` to them with its answers, if near texts have the same label"
-    if why := _no_spreading(frozen, rows, texts, names):
-        _log.warning(f"{name}: {why}, so `unlabelled` is left out")
-        return rows, None
-    _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
-              f"{', then as long on all rows'*bool(c.refit)}")
-    if resume: mark_checkpoints(resume.path)
-    with checked():
-        first = fit(rows.frame, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                    prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3))
-    return _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1)), first
-
-# %% ../../nbs/ulmfit/04_stage.ipynb #c140552f
-def _better(second, first, rows, n):
-    "Choose the training with `n` unlabelled texts, or the `first` without, by the validation rows, unless all of them are in training"
-    if {*rows.part(True)[0]}<={*rows.part(False)[0]}: return second
-    def worth(stage): return stage.score.mean(),-stage.metrics['loss'] # few rows are often a tie
-    few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # may be luck
-    best = max(first, second, key=worth) # the first where all is equal
-    kept = second if few else best
-    loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
-    says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without{loss}, "
-            f"so the training {'with' if kept is second else 'without'} them is kept"
-            f"{', since few rows tell little' if kept is not best else ''}")
-    first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
-    kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
-    return kept
-
-def _kept_of_two(second, first, rows, texts, chosen, asked):
-    "Choose the training with `texts` or the `first` without, and say in its plan what was `chosen` for both"
-    if rows.scored:
-        second = _better(second, first, rows, len(texts))
-        second.plan.settings |= chosen
-    for k in ('epochs','head_init'):
-        if asked.get(k) is not None: continue
-        second.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
-    return second
-
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
 def _write_rival(stage, c, rows, tfidf, path):
     "Write TF-IDF beside `path` if it is better than `stage`, and delete that of an earlier training"
@@ -395,7 +332,7 @@ def fine_tune_classifier(
         frozen.dls = named_dls(frozen, names)
         fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col, group_col=group_col,
                       names=names, seed=seed, cbs=cbs, **kwargs | how | dict(task=rows.task))
-        rows,first = _with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)
+        rows,first = with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)
         set_seed(seed)
     with checked() if unlabelled is not None else nullcontext(): # `frozen` has read the rows
         dls = task_dls(rows, tok, c, seed)
@@ -406,7 +343,7 @@ def fine_tune_classifier(
     _check_room(path, learn)
     stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights), test_sets=sets,
                    groups=_groups(labelled, test), untested=untested)
-    if first is not None: stage = _kept_of_two(stage, first, labelled, texts, chosen, kwargs)
+    if first is not None: stage = kept_of_two(stage, first, labelled, texts, chosen, kwargs)
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
     if path is not None: _write_rival(stage, c, labelled, tfidf, Path(path))
     if c.refit: _refit(stage, c, _for_all_rows(stage.learner, arch, c, cbs, name, how), path, test_dl, meter, texts)
