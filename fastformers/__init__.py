@@ -58,7 +58,7 @@ Modules:
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
 - `fastformers.label.choose_texts`: Choose the texts whose labels teach most, a quarter of them at random to be held out: `choose_texts`
-- `fastformers.label.file`: Append labels to a csv file that others may change meanwhile, and lose none: `LabelFile`
+- `fastformers.label.file`: Append labels to a csv file that other programs may change meanwhile, and lose none: `LabelFile`
 - `fastformers.label.forecast`: Score a classifier on the random rows, forecast what 100 more labels would add, and say when to stop: `standing`
 - `fastformers.label.page`: Show a labelling session in the browser of this machine, and let nobody else in: `make_app`, `serve`
 - `fastformers.label.session`: Label texts one at a time, chosen while you label, with every label on the disk before the next text appears: `LabelSession`
@@ -91,7 +91,6 @@ Modules:
 - `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.clm`: Causal language modelling: predict each next token (`CLM`)
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
-- `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
 - `fastformers.objectives.similarity`: Train a text encoder so that texts whose words are used alike in your texts get near vectors: `WordSimilarity`
 - `fastformers.papers.all_tokens`: Train a masked language model with a loss at all tokens and a copy mechanism, from the ablations of ELECTRA: `AllTokensMLM`

@@ -1455,6 +1455,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/label/file.py'),
                                         'fastformers.label.file.LabelFile._beside': ( 'label/label_file.html#labelfile._beside',
                                                                                       'fastformers/label/file.py'),
+                                        'fastformers.label.file.LabelFile._keep_lost': ( 'label/label_file.html#labelfile._keep_lost',
+                                                                                         'fastformers/label/file.py'),
                                         'fastformers.label.file.LabelFile._put': ( 'label/label_file.html#labelfile._put',
                                                                                    'fastformers/label/file.py'),
                                         'fastformers.label.file.LabelFile._state': ( 'label/label_file.html#labelfile._state',

@@ -51,7 +51,7 @@ def _try(path, size=0):
         with tempfile.NamedTemporaryFile(prefix='.trial-', dir=at) as f: f.write(bytes(1<<16))
         if shutil.disk_usage(at).free<size: raise OSError(errno.ENOSPC, f"less than {size/1e6:,.0f} MB are free")
     except OSError as e:
-        raise type(e)(f"{path} cannot be written ({e.strerror}); choose another place, or make this one writable") from None
+        raise type(e)(f"{path} cannot be written ({e.strerror}); choose another place, free some space, or change the permissions") from None
 
 def check_dir(path, mark='stage.json', size=0)->Path: # its absolute path, links resolved; `size` in bytes
     "Raise `OSError` if `atomic_dir` would not replace `path`, or could not write it"
@@ -71,7 +71,7 @@ def usual_modes(files):
 def _move(new, path, old, mark):
     "Move the files of the directory `new` to `path`, which cannot be renamed, and those of `path` to `old`"
     old.mkdir(exist_ok=True)
-    for o in _files(path): shutil.move(o, old/o.name)
+    for o in sorted(_files(path), key=lambda o: o.name!=mark): shutil.move(o, old/o.name)
     for o in sorted(new.iterdir(), key=lambda o: o.name==mark): shutil.move(o, path/o.name)
 
 @contextmanager

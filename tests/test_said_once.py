@@ -12,7 +12,8 @@ from fastformers.text.corpora import intents
 from fastformers.data.rows import Rows
 from fastformers.learner.train import unlikely
 from fastformers.ulmfit import unlabelled
-from fastformers.ulmfit.recipe import Recipe, read_data
+from fastformers.ulmfit.read import task_dls, task_learner
+from fastformers.ulmfit.recipe import Recipe, TaskConfig, read_data
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
@@ -153,9 +154,9 @@ def test_settings_are_chosen_by_training_rows(what, tiny, monkeypatch):
     else: changed.loc[rows.is_valid,'text'] = [f'{o} '*60 for o in rows.text[rows.is_valid]]
     seen = []
     for data in (rows,changed):
-        c = stages.TaskConfig(epochs=.5)
-        dls = stages.task_dls(Rows(data).hold_out(), tiny, c)
-        learn = stages.task_learner(dls, tiny, c)
+        c = TaskConfig(epochs=.5)
+        dls = task_dls(Rows(data).hold_out(), tiny, c)
+        learn = task_learner(dls, tiny, c)
         plan = learn.plan()
         seen.append((plan['windows'], learn.cross_validate_probe(valid=False).tolist(), plan.settings['contrastive']))
     assert seen[0]==seen[1]

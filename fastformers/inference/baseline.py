@@ -64,7 +64,7 @@ def fit_linear(
 
 # %% ../../nbs/inference/02_baseline.ipynb #1e870b83
 def as_targets(task, labels):
-    "Convert `labels` to an array: numbers of classes or candidates, 0 and 1 for each class, numbers, or a row of tags with -100 behind"
+    "Convert `labels` to an array, by the task: ids of classes or candidates, 0 and 1 for each class, values of a regression, or ids of tags, padded with -100"
     if task.per_sequence: return np.array(labels)
     if not task.classes: return np.array(labels, dtype=float).reshape(len(labels), -1)
     at = {o:i for i,o in enumerate(task.labels)}

@@ -1,4 +1,4 @@
-"""Append labels to a csv file that others may change meanwhile, and lose none: `LabelFile`
+"""Append labels to a csv file that other programs may change meanwhile, and lose none: `LabelFile`
 
 Hours of labelling end up in one csv file. It is an ordinary file, which a spreadsheet opens, so it may be changed by anything.
 `LabelFile` appends rows to it, reads what others wrote, and says what it found."""
@@ -82,9 +82,18 @@ class LabelFile:
             if torn:
                 write_text(kept := self._beside('torn'), torn)
                 self.say('torn', f"the last row of {self.path} was cut off and is now in {kept.name}: {torn[:80]!r}")
-            if self.state: self.says['changed'] = changed
+            if self.state: self.says['changed'] = changed+self._keep_lost(old, rows)
             self.rows,self.state = rows,self._state()
             return rows
+
+    def _keep_lost(self, old, rows):
+        "Add those of the rows `old` that are not among `rows` to a file beside this one, and say so"
+        def facts(o): return tuple(o.get(k) for k in self.needed)
+        there = {*map(facts, rows)}
+        lost = [{k:o.get(k, '') for k in self.columns} for o in old if facts(o) not in there]
+        if not lost: return ''
+        self._put(kept := self._beside('lost'), 'a' if kept.exists() else 'w', lost)
+        return f"; {len(lost)} of the old ones {'is' if len(lost)==1 else 'are'} no longer there, and kept in {kept.name}"
 
     def add(self, *rows):
         "Append `rows`, dicts, and return when they are on the disk"
