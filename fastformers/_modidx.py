@@ -1570,6 +1570,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fastformers/label/session.py'),
                                            'fastformers.label.session.Training._watch': ( 'label/session.html#training._watch',
                                                                                           'fastformers/label/session.py'),
+                                           'fastformers.label.session.Training.stop': ( 'label/session.html#training.stop',
+                                                                                        'fastformers/label/session.py'),
                                            'fastformers.label.session.Training.verdict': ( 'label/session.html#training.verdict',
                                                                                            'fastformers/label/session.py'),
                                            'fastformers.label.session._clean': ( 'label/session.html#_clean',

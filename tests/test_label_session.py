@@ -1,5 +1,5 @@
 "A labelling session loses no label, mixes nobody's work up, and says what others did to its file"
-import os, signal, subprocess, sys, time
+import os, re, signal, subprocess, sys, time
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel
 from fastformers.label import session as module
@@ -7,6 +7,7 @@ from fastformers.label.choose_texts import choose_texts
 from fastformers.label.file import LabelFile
 from fastformers.label.session import LabelSession, Training, none
 from fastformers.testing import tiny_arch, tiny_tok
+from fastformers.text.corpora import intents
 
 words = 'red green blue loud quiet fast slow old new big small round flat warm cold'.split()
 texts = [f'a {a} and {b} thing number {i}' for i,(a,b) in enumerate((a,b) for a in words for b in words if a!=b)]
@@ -118,6 +119,18 @@ def test_random_texts_go_on_coming_where_they_are_set_aside(start, tiny, monkeyp
         s.skip(o['index']) if s.queue[0]['audit'] else s.label(o['index'], 'cold')
     assert len(s.skips.rows)>=10
 
+def test_a_training_shows_its_steps_and_stops_with_the_command_that_goes_on(tmp_path):
+    intents(100)[['text','label']].to_csv(tmp_path/'rows.csv', index=False)
+    args = ['classify', str(tmp_path/'rows.csv'), '--arch', 'wiki-mini', '--epochs', '200', '--output', str(tmp_path/'out'), '--force']
+    t = Training(args)
+    while not (t.share and ' of ' in t.stage): assert t.process.poll() is None, t.verdict; time.sleep(.1)
+    assert re.fullmatch(r'\d+ of \d+, [\d:]+ left', t.stage), t.stage
+    says = t.stop()
+    assert t.process.poll() and says==f"fastformers {' '.join(args[:-1])} --resume" and t.stop()=='' and (tmp_path/'out.checkpoints').is_dir()
+
+def test_names_that_differ_in_case_only_are_refused(start):
+    with pytest.raises(ValueError, match="differ in case only: 'warm', 'Warm'"): start(names=['warm','cold','Warm'])
+
 def test_the_order_stays_with_nine_classes_and_none(start):
     names = [*(f'class {o}' for o in 'abcdefghi'), none]
     s = start(names=names, batch=20)
@@ -128,7 +141,7 @@ def test_the_order_stays_with_nine_classes_and_none(start):
 def test_what_was_set_aside_stays_aside_and_is_said(start):
     s = start(texts[:40])
     gone = {(o := s.next())['text']:s.skip(o['index']) for _ in range(20)}
-    assert 'random texts set aside' in str(s)
+    assert 'texts set aside: ' in str(s) and 'if they were the hard ones' in str(s)
     again = start(texts[:40])
     seen = []
     while o := again.next(): seen.append(o['text']); again.label(o['index'], 'cold')
@@ -137,7 +150,7 @@ def test_what_was_set_aside_stays_aside_and_is_said(start):
 def test_a_wrong_index_or_class_changes_nothing(start):
     s = start(); work(s, 2)
     before,o = start.path.read_bytes(),s.next()
-    for index,label,match in ((o['index'], 'wram', 'did you mean warm'), (o['index'], '', 'no class'), (-1, 'warm', 'not on offer'), (10**9, 'warm', 'not on offer'), ('1', 'warm', 'not on offer')):
+    for index,label,match in ((o['index'], 'wram', 'did you mean warm'), (o['index'], '', 'got no label'), (-1, 'warm', 'not on offer'), (10**9, 'warm', 'not on offer'), ('1', 'warm', 'not on offer')):
         with pytest.raises(ValueError, match=match): s.label(index, label)
     with pytest.raises(ValueError, match='not on offer'): s.skip(-1)
     for name,match in (('', 'letters'), (' \n', 'letters'), ('warm', 'already'), (none, 'already'), ('Warm', "a class 'warm' already"), ('hot, dry', 'no comma')):
@@ -157,7 +170,7 @@ def test_a_list_of_many_classes_is_counted_not_named(start):
     work(s, 3, lambda o: 'class 7')
     s._thread.join()
     assert 'classes with a label: 1 of 150; the others are known by their names alone' in s.lines() and 'few labels' not in str(s)
-    assert 'after accuracy .5' in s.lines() and 'few labels' in str(start())
+    assert 'score at accuracy .5' in s.lines() and 'few labels' in str(start())
 
 # The file
 

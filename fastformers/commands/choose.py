@@ -35,6 +35,7 @@ def label(args):
     from fastformers.label.page import listen, serve
     from fastformers.label.session import LabelSession
     sock = listen(args.port)
+    logging.getLogger('fastformers').info(f"reads {len(df):,} texts with {arch}, then prints the link of the page")
     session = LabelSession(df, args.labels, args.output, old, args.by, arch, d.text_col, target=args.target, worth=args.worth/100)
     serve(session, sock)
     last = session.training.stage if session.training and session.training.verdict else '' # of `classify`

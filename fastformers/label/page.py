@@ -176,5 +176,8 @@ def serve(session, sock):
           "Ctrl+C ends, and the same command goes on.", flush=True)
     app = make_app(session, token, port)
     config = uvicorn.Config(app, log_level='error', ws='none', lifespan='off', server_header=False)
-    with suppress(KeyboardInterrupt): uvicorn.Server(config).run(sockets=[sock])
+    try:
+        with suppress(KeyboardInterrupt): uvicorn.Server(config).run(sockets=[sock])
+    finally: stopped = session.training and session.training.stop()
     print(f"\n{len(session.rows())} labels are in {session.file.path}")
+    if stopped: print(f"The training was stopped, and goes on by: {stopped}")

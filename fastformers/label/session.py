@@ -9,7 +9,8 @@ The page in the browser (`label.page`) and the widget (`label.widget`) show such
 __all__ = ['none', 'own', 'read_pool', 'LabelSession', 'Training']
 
 # %% ../../nbs/label/03_session.ipynb #1021a056
-import logging, os, re, subprocess, sys, tempfile, threading
+import logging, os, re, signal, subprocess, sys, tempfile, threading
+from collections import Counter
 from datetime import datetime, timezone
 from functools import cached_property
 from itertools import combinations
@@ -70,6 +71,9 @@ class LabelSession:
         self.text_col,self.by,self.arch = text_col,by,arch
         self.batch,self.target,self.worth,self.seed = batch,target,worth,seed
         if not self.names: raise ValueError("`names` is empty; expected the names of the classes")
+        n = Counter(map(str.casefold, self.names))
+        if twice := [repr(o) for o in self.names if n[o.casefold()]>1]:
+            raise ValueError(f"names of classes differ in case only: {', '.join(twice)}; keep one of them")
         if batch<4: raise ValueError(f"`batch` is 4 or more, since a quarter of it is random; got {batch}")
         if text_col in (taken := [*own, 'why', 'index']):
             raise ValueError(f"`text_col` {text_col!r} is a column of the session; "
@@ -145,8 +149,9 @@ def label(self:LabelSession, index, label, note=''):
     "Write the `label` of the text `index` to the disk, and return why the text was chosen"
     with self._lock:
         item = self._offered(index)
+        if not label: raise ValueError("expected a class, got no label")
         if label not in self.labels:
-            raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; add it by `add_class`")
+            raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; a new class is added first (`add_class`)")
         own = dict(label=label, audit=item['audit'], by=self.by, note=_clean(note), time=_now())
         self.file.add(self.pool.loc[item['index']].to_dict() | own)
         self._wrote[item['text'],own['time']] = item['order']
@@ -294,10 +299,12 @@ def lines(self:LabelSession)->list: # sentences
     n_names,n_found = len(self.names),len({*self.names} & {*df.label})
     skipped = is_audit(pd.DataFrame(self.skips.rows))
     res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
-    if self.standing: res += f"after {self.standing}".replace('\n', ': ', 1).splitlines() # labels that it has seen: score
+    if self.standing: res += f"score at {self.standing}".replace('\n', ': ', 1).splitlines() # of the labels that it has seen
     if n_found<n_names: res.append(f"classes with a label: {n_found} of {n_names}; the others are known by their names alone")
     if few and len(df) and n_names<=20: res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
-    if skipped.any(): res.append(f"random texts set aside: {skipped.sum()}; if they were the hard ones, the score is too good")
+    if len(skipped):
+        random = f", {skipped.sum()} of them random: if they were the hard ones, the score is too good"
+        res.append(f"texts set aside: {len(skipped)}{random*bool(skipped.any())}")
     for o in self.agreement().itertuples():
         kappa = f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa)
         res.append(f"{named(o.a)} and {named(o.b)}: the same label for {o.same:.0%} of {o.texts} texts{kappa}")
@@ -313,11 +320,12 @@ def __str__(self:LabelSession): return '\n'.join(self.lines())
 class Training:
     "Run a command in its own process and read its progress"
     def __init__(self, args):
-        try: import pty # to a terminal, progress is written five times a second
+        try: import pty, termios # to a terminal, progress is written five times a second
         except ImportError:
             raise OSError(f"this system has no pty; run: fastformers {subprocess.list2cmdline(args)}") from None
-        self.share,self.stage,self._out = 0.,'starting',tempfile.TemporaryFile()
+        self.args,self.share,self.stage,self._out = [*map(str, args)],0.,'starting',tempfile.TemporaryFile()
         own,child = pty.openpty()
+        termios.tcsetwinsize(child, (24, 120)) # without a width a bar is not drawn
         self.process = subprocess.Popen([sys.executable, '-W', 'ignore', '-m', 'fastformers', *args],
                                         stdin=subprocess.DEVNULL, stdout=self._out, stderr=child)
         os.close(child)
@@ -330,10 +338,18 @@ class Training:
             for new in iter(lambda: os.read(own, 4096), b''):
                 text = (text+new)[-4000:]
                 line = re.split(r'[\r\n]+', text.decode('utf-8', 'replace').rstrip())[-1]
-                if bar := re.search(r'(\d+)%\|', line): self.share = int(bar[1])/100
-                elif line: self.stage = re.sub(r'^\d\d:\d\d:\d\d ', '', line)
+                if bar := re.search(r'(\d+)%\|.*\| *(\S+)/(\S+) \[[^<]*<([\d:]+)', line):
+                    self.share,self.stage = int(bar[1])/100,f'{bar[2]} of {bar[3]}, {bar[4]} left'
+                elif line and '%|' not in line: self.stage = re.sub(r'^\d\d:\d\d:\d\d ', '', line)
         except OSError: pass # the process has ended, and its terminal with it
         os.close(own)
+
+    def stop(self)->str: # the command that continues it, '' if it had ended
+        "Stop the command, which writes a checkpoint first"
+        if self.process.poll() is not None: return ''
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+        return f"fastformers {subprocess.list2cmdline([o for o in self.args if o!='--force'])} --resume"
 
     @property
     def verdict(self)->str: # '' while it runs

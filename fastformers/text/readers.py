@@ -220,6 +220,8 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
         names = [*map(str, df.columns)]
         raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
+    if both := {*L(cols.get('text_col'))} & {*L(cols.get('label_col'))}:
+        raise ValueError(f"`text_col` and `label_col` are both {min(both)!r}; columns are {', '.join(map(str, df.columns))}")
     for c in L(cols.get('group_col')):
         if no := (df[c].isna() | df[c].astype(str).eq('')).sum():
             raise ValueError(f"{no} of {len(df)} rows have no {c!r}; give each a group, or leave `group_col` out")
