@@ -47,7 +47,8 @@ def not_found(
     beside = Path(arch).parent
     dirs = [o for o in beside.iterdir() if o.is_dir()] if beside.is_dir() else []
     near = did_you_mean(Path(arch), [*shipped, *dirs])
-    return f"No {what} for {str(arch)!r}: {where}" + (f" ({str(e).splitlines()[0]})" if e else '') + near
+    error = f" ({str(e).splitlines()[0]})" if e and not near else ''
+    return f"No {what} for {str(arch)!r}{near or ':'} {where}{error}"
 
 @lru_cache
 def _from_hub(arch, revision):

@@ -343,6 +343,7 @@ def fine_tune_classifier(
     _check_room(path, learn)
     stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights), test_sets=sets,
                    groups=_groups(labelled, test), untested=untested)
+    if 'audit' in rows.df: stage.cross_validated = 0. # most rows were chosen, and say nothing of others
     if first is not None: stage = kept_of_two(stage, first, labelled, texts, chosen, kwargs)
     _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
     if path is not None: _write_rival(stage, c, labelled, tfidf, Path(path))
