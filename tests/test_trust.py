@@ -25,7 +25,7 @@ def repeated():
 def test_a_curve_scores_as_a_comparison_does(caplog):
     label_curve(repeated().assign(is_valid=np.arange(120)>=60), sizes=(20,), seeds=(1,), entries=['TF-IDF'])
     assert sum('60 of 60 validation texts are also in training' in o for o in caplog.messages)==1
-    with pytest.raises(ValueError, match='scores that are no numbers'): label_curve(df, sizes=(40,), seeds=(1,), entries=[entry('NaN', [])])
+    with pytest.raises(ValueError, match='scores that are not numbers'): label_curve(df, sizes=(40,), seeds=(1,), entries=[entry('NaN', [])])
     curve = label_curve(df, sizes=(40,), seeds=(1,), entries=[entry('order', []),entry('same', [])])
     assert np.array_equal(*curve.rows.hits) and curve.rows.hits[0].mean()>.2
 
@@ -45,7 +45,7 @@ def test_scored_texts_that_are_in_training_too_are_named(door, caplog):
 def several(d): return d.label+';'+d.text.str.len().gt(40).map({True:'long',False:'short'})
 
 class Other(BasePredictor):
-    "Answers as TF-IDF does, with labels in another order, with a class less, or with scores that are no numbers"
+    "Answers as TF-IDF does, with labels in another order, with a class less, or with scores that are not numbers"
     def __init__(self, rows, change):
         self.own = TextBaseline.fit(rows.texts, rows.labels, copy(rows.task))
         self.task,self.pairs,self.change = copy(self.own.task),False,change
@@ -91,11 +91,11 @@ def test_a_reversed_order_of_two_labels_reverses_their_threshold():
 def test_labels_that_the_rows_have_not_are_an_error_of_the_entry():
     def fit(rows): return TextBaseline.fit(rows.texts, ['new' if i==0 else o for i,o in enumerate(rows.labels)])
     board = leaderboard(df, entries=['TF-IDF',Entry('odd', fit)], **quick)
-    assert 'has the labels new, which the rows have not' in board.notes['odd'] and board.winner=='TF-IDF'
+    assert 'has the labels new, which the rows do not have' in board.notes['odd'] and board.winner=='TF-IDF'
 
 def test_scores_that_are_no_numbers_are_an_error_of_the_entry(caplog):
     board = leaderboard(df, entries=[entry('NaN', []),'TF-IDF'], **quick)
-    assert 'rows have scores that are no numbers' in board.notes['NaN'] and 'NaN' not in board.scored and board.winner=='TF-IDF'
+    assert 'rows have scores that are not numbers' in board.notes['NaN'] and 'NaN' not in board.scored and board.winner=='TF-IDF'
 
 def words(n):
     def fit(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=n)

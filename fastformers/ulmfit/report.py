@@ -1,6 +1,6 @@
 """What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
 
-Whether a stage helps depends on *your* texts. The score after training does not show it: compare with the same classifier without the stage, on the same rows, and check that the
+Whether a stage helps depends on *your* texts. The score after training alone does not show it: compare with the same classifier without the stage, on the same rows, and check that the
 difference is larger than chance. A `Report` takes the `Stage` records of a run and shows what each stage gained, with a 95 % interval, or "no measurable difference" if the interval
 contains 0. `ulmfit` returns one."""
 
@@ -147,7 +147,7 @@ def _compare(report):
     for on,attr in _parts:
         for what,a,b in pairs:
             before,after = report.scores(a, attr),report.scores(b, attr)
-            if a==_tfidf: before = {seed:v for seed in after for v in before.values()} # it has no seed
+            if a==_tfidf: before = {seed:v for seed in after for v in before.values()} # TF-IDF has no seed
             yield from _gain(what, on, report.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)), by.get(attr))
     for name,(s,*_) in report.named.items():
         scores = (report.scores(name, o) for o in ('score','score_before','weight'))
@@ -169,7 +169,7 @@ def shown_gains(self:Report):
 # %% ../../nbs/ulmfit/03_report.ipynb #004c8d89
 @patch
 def verdict(self:Report)->Verdict:
-    "Compare the last classifier with the strongest of those without a stage, and TF-IDF"
+    "Compare the last classifier with the strongest of TF-IDF and the classifiers with fewer stages"
     parts = [attr for _,attr in _parts if self.scores(_final, attr)]
     if not parts: return Verdict(reason='no classifier was scored')
     score,tfidf = self.scores(_final, parts[-1]),self.scores(_tfidf, parts[-1])
@@ -180,7 +180,7 @@ def verdict(self:Report)->Verdict:
 
 @patch(as_prop=True)
 def best(self:Report): # a `Stage`
-    "Return the record of the classifier to go on with: the last, or one without a stage that is measurably better"
+    "Return the record of the classifier to use: the last, or one with fewer stages if it is measurably better"
     v = self.verdict()
     return self.named[v.rival][0] if v.word=='LOSS' and v.rival in self.arms() and v.rival!=_tfidf else self.final[0]
 
