@@ -112,12 +112,12 @@ Modules:
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.stats`: Compare two classifiers or two stages on the same rows: `paired_bootstrap`, `mean_interval`, `mcnemar`, `wilson`, `verdict`, `Verdict`
-- `fastformers.tasks.choice`: The best of several candidates for a text: the task `choice` and its tokenizer
-- `fastformers.tasks.core`: Kinds of label: one class, several classes, a number; with loss, metrics, head and decoding
+- `fastformers.tasks.choice`: Predict the best of several candidates for a text: the task `choice` and its tokenizer
+- `fastformers.tasks.core`: Define kinds of label (one class, several classes, a number) with loss, metrics, head and decoding: `Task`
 - `fastformers.tasks.loss`: Losses with the methods that a fastai learner calls: `RowLoss`, `OwnLoss`, `loss_for`
 - `fastformers.tasks.scores`: Score answers as a whole, by the names that scikit-learn gives its scorers or by a function: `set_score`, `row_values`
-- `fastformers.tasks.spans`: The answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
-- `fastformers.tasks.tags`: A tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
+- `fastformers.tasks.spans`: Predict the answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
+- `fastformers.tasks.tags`: Predict a tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
 - `fastformers.testing`: Make tiny texts, tokenizers and networks, and check your own objective, task or model family
 - `fastformers.text.core`: `TensorTokens`: token ids with their padding, segments, predicted positions and sequences in one tensor
 - `fastformers.text.corpora`: Read the labelled set of English texts that is part of the package: `intents`
