@@ -44,7 +44,7 @@ Modules:
 - `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
 - `fastformers.inference.names`: Classify by what the classes are called, without a labelled text: `from_names`
 - `fastformers.inference.novelty`: Tell texts that are unlike those of training: `novelty`, `unknown=` and `drift`
-- `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and use it without torch's network: `to_onnx`
+- `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and run it by onnxruntime: `to_onnx`
 - `fastformers.inference.output_layer`: Fit the last layer of a classifier exactly, to inputs that are computed once: `fit_output_layer`
 - `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
 - `fastformers.inference.shares`: Estimate the share of each class in many texts, corrected by labelled rows drawn at random: `shares`

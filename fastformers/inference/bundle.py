@@ -65,7 +65,7 @@ class Bundle:
     head:dict # The result of `model.head_spec()`
     max_len:int|None = None # Longest text, or window, in tokens
     truncation:str = 'head' # Which part of a longer text is kept
-    windows:int = 1 # In how many windows of `max_len` tokens a longer text is read
+    windows:int = 1 # Most windows of `max_len` tokens in which a longer text is read
     overlap:int = 0 # Tokens that a window shares with the one before
     pairing:str = 'together' # How a pair is read, see `HFTokenizer`
     pairs:bool|None = None # Was it trained on pairs of texts? None: not known
@@ -131,7 +131,7 @@ def write_bundle(path, model,
     own = head['class']!='hf'
     if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # defaults are not written
     pad = tok.tok.eos_token_id if tok.tok.pad_token_id is None else tok.tok.pad_token_id
-    if not own and pad is not None: model.hf.config.pad_token_id = pad # finds the last token
+    if not own and pad is not None: model.hf.config.pad_token_id = pad # transformers finds the last token by it
     save_checkpoint(path, model, tok)
     adapters = None
     if (path/ADAPTERS).is_file():

@@ -40,7 +40,7 @@ class LMPredictor:
             raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
     def _hide(self, x):
-        "Choose the tokens of `x` `(sl,)` to hide in n rows `(n, sl)`: one each, or all but the first if causal"
+        "Choose the tokens of `x` `(sl,)` to predict, as rows `(n, sl)`: one in each row, or if causal all but the first in one row"
         o = torch.isin(x.ids, self.ordinary) & (torch.arange(len(x))>=self.causal)
         return o[None] if self.causal else torch.diag(o)[o]
 
@@ -126,7 +126,7 @@ def generate(self:LMPredictor,
     self.check('generate', causal=True)
     xs,eos,device = self.tok.encode_batch(as_texts(text)),self.tok.tok.eos_token_id,self.model.hf.device
     end = self.tok('a').ids[-1].item()
-    ends = {eos, end}-{*self.ordinary.tolist(), None} # a template that ends a text would end it here
+    ends = {eos, end}-{*self.ordinary.tolist(), None} # end tokens of the template are removed, or the text would end here
     for i,x in enumerate(xs):
         while len(x)>1 and x.ids[-1].item() in ends: x = xs[i] = x[:-1]
     if end in ends: kwargs.setdefault('eos_token_id', [*ends])

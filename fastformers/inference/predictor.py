@@ -46,7 +46,7 @@ class Predictor(BasePredictor):
     ):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
-        self._task,self.opened = task,None # or the arguments of `from_hf` that opened it
+        self._task,self.opened = task,None # `opened`: the arguments of `from_hf`, if it made this predictor
         how = number_format(precision, self.device)
         if how=='auto' and bf16_speedup()>=1.1: how = 'bf16'
         self.autocast = dict(bf16=torch.bfloat16, fp16=torch.float16).get(how) # None: float32
@@ -90,7 +90,7 @@ class Predictor(BasePredictor):
 
 # %% ../../nbs/inference/04_predictor.ipynb #456d4045
 def _plain_bundle(path):
-    "Make the `Bundle` of a model of another library, without a task if it is no classifier"
+    "Make the `Bundle` of a model that another library wrote, without a task if it is no classifier"
     cfg,file = load_config(path),path/'sentence_bert_config.json' # of sentence-transformers
     task = Task.from_config(cfg, (cfg.architectures or [''])[0])
     limit = json.loads(file.read_text('utf-8')).get('max_seq_length') if file.is_file() else None
@@ -122,7 +122,7 @@ def from_hf(
     device=None, # Default: GPU if there is one
     head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main', # Revision of a hub id
-    precision='auto', # Of torch: 'bf16', 'fp16', 'fp32'; 'auto': FASTFORMERS_PRECISION, else the fastest on this machine
+    precision='auto', # Of torch: 'bf16', 'fp16', 'fp32'; 'auto': the environment variable FASTFORMERS_PRECISION, else the fastest on this machine
     backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, without fastai"
