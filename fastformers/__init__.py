@@ -31,7 +31,7 @@ Modules:
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
 - `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
-- `fastformers.data.packing`: Documents to rows of tokens for language modelling
+- `fastformers.data.packing`: Pack documents into rows of tokens for language modelling: `PackedRows`, and the formats in `packings`
 - `fastformers.data.rows`: A labelled table with its task, columns and split: `Rows`
 - `fastformers.data.show`: Show batches of tokens as tables: `show_batch`, `show_results`, `plot_top_losses`
 - `fastformers.document`: Write the parts of a page, texts, lists, tables and pictures, as Markdown or as one HTML file: `to_markdown`, `to_html`

@@ -101,8 +101,8 @@ def classifier_dls(
     seed=42, # Seed of the order
     task=None, # A name in `tasks.core.tasks`, or a `Task`; default: by the values in `label_col`
     device=None, # Default: GPU if there is one
-    # Default: those of an `HFTokenizer`; other tokenizers read long texts as `encode_long` says, pairs and words up to
-    # 512 tokens
+    # As in `HFTokenizer`. Default: those of `tok` if it is an `HFTokenizer`. Otherwise long texts are read as by `encode_long`,
+    # and pairs and lists of words are cut at 512 tokens
     **kwargs
 ) -> DataLoaders:
     "Build data for a classifier or regressor: tokenize texts once, read labels by their `Task`"
@@ -125,7 +125,7 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     if rows.pair and tok.pairing!='siamese' and not separates_pairs(tok.tok):
         _log.info("tokens are added that separate and end pairs of texts (`pair_tokens`)")
         tok = HFTokenizer(pair_tokens(tok.tok), **reading_args(tok))
-    task = rows.task.again() # each data have scale and classes of their own
+    task = rows.task.again() # its scale and classes are those of these data
     tok,splits = task.tokenizer(tok),rows.splits
     # answers and candidates are read with their tokenizer
     if task.structured: texts,labels = task.texts(rows.df, rows.text_col),read_labels(rows.df, rows.label_col, task)
@@ -151,7 +151,7 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
 
 # %% ../../nbs/data/04_block.ipynb #c0cb8347
 def encode_long(tok, texts, train, n=128, windows=16)->tuple: # (`tok` or one that reads windows, tokens of each text)
-    "Encode `texts`, in `windows` of `n` tokens if one of 200 texts of the row numbers `train` is longer"
+    "Encode `texts`, in `windows` of `n` tokens if one of 200 texts, drawn from the row numbers `train`, is longer"
     n = min(n, tok.tok.model_max_length)
     how = dict(max_len=n, windows=windows, overlap=min(tok.overlap, n//2-1))
     by_window = type(tok)(tok.tok, **reading_args(tok) | how)
@@ -251,7 +251,7 @@ def _with_items(dls, items, splits, task)->DataLoaders:
     return _labelled(items, splits, tokenizer_of(dls), task, texts.cols, labels.cols, dls.device, **how)
 
 def with_rows(dls, texts, labels)->DataLoaders:
-    "Add training rows with `texts` and `labels` to `dls` of `classifier_dls`"
+    "Make data like `dls`, of `classifier_dls`, with more training rows, of `texts` and `labels`"
     train,valid = dls.train_ds,dls.valid_ds
     held,old = [*valid.items],[*train.items]
     at = 1+max(o['at'] for o in held+old)
@@ -264,7 +264,7 @@ def with_rows(dls, texts, labels)->DataLoaders:
 def _joined(a, b): return pd.concat([a, b]) if isinstance(a, pd.DataFrame) else L(a)+L(b)
 
 def all_rows(dls)->DataLoaders:
-    "Move the held-out rows of `dls` to training, but for the first"
+    "Make data like `dls` whose held-out rows are in training, all but the first"
     train,valid = dls.train_ds,dls.valid_ds
     if isinstance(first(train.items), TokenizedRow):
         task = train.tls[-1].tfms.fs[0].task # answers and candidates keep their tokenizer

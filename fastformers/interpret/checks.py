@@ -106,7 +106,7 @@ def negation(text):
 
 # %% ../../nbs/interpret/06_checks.ipynb #af082a6d
 def _changed(change, text)->list:
-    "Change a text, or a pair in the first text and then in the second"
+    "Return the changed texts of a text, or of a pair first those with another first text, then those with another second text"
     if isinstance(text, str): return [o for o in L(change(text)) if o!=text]
     a,b = text
     return [(o,b) for o in _changed(change, a)] + [(a,o) for o in _changed(change, b)]
@@ -162,7 +162,7 @@ def checks(
     before = torch.as_tensor(predictor.scores(texts))
     rows = [_run(predictor, o, texts, before) for o in found if o.expect=='same' or o.labels]
     if not rows:
-        raise ValueError(f"{found[0].name} needs `labels`, those whose score falls; labels are {', '.join(known)}")
+        raise ValueError(f"{found[0].name} needs `labels`, those whose score should fall or rise; labels are {', '.join(known)}")
     return pd.DataFrame(rows).sort_values('low', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../nbs/interpret/06_checks.ipynb #f54ec329

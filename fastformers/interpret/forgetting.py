@@ -59,11 +59,11 @@ def text_losses(model, rows, objective, bs:int=32)->tuple: # losses `(n,)`, numb
     return sums,ns
 
 def forgetting(
-    stages, # a learner (what it began with, and now), or a dictionary from names to learners or directories
+    stages, # a learner, compared with what it began with, or a dictionary from names to learners or directories
     texts, # strings, such as general text that no stage was trained on
     head=None, # directory with the LM head for classifiers; default: what each learner began with
     max_len:int=128, # most tokens of a text
-)->pd.DataFrame: # a row a stage; a change above 0: forgotten
+)->pd.DataFrame: # a row for each stage; a change above 0: forgotten
     "Compute the LM loss of each stage on `texts`, and its change since the first with a 95 % interval"
     if isinstance(stages, Learner):
         stages = {'before':stages.model.loaded, 'now':stages}

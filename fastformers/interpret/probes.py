@@ -70,7 +70,7 @@ def layer_probes(
     valid_pct=.3, # Share of rows that is held out
     max_len=128, # Most tokens of a text
     seed=42 # Of the random weights and of the shuffled labels
-)->pd.DataFrame: # Accuracies of each layer (0: embeddings), of the largest class, standard error `se`
+)->pd.DataFrame: # For each layer (0: embeddings) the accuracies; `majority`, that of always the largest class; `se`, the standard error
     "Score a linear probe on each layer, beside random weights and shuffled labels (Alain and Bengio 2016)"
     check_columns(df, label_col=label_col)
     train,valid = split_rows(df, valid_col, valid_pct, text_col)
