@@ -47,8 +47,8 @@ def not_found(
     beside = Path(arch).parent
     dirs = [o for o in beside.iterdir() if o.is_dir()] if beside.is_dir() else []
     near = did_you_mean(Path(arch), [*shipped, *dirs])
-    error = f" ({str(e).splitlines()[0]})" if e and not near else ''
-    return f"No {what} for {str(arch)!r}{near or ':'} {where}{error}"
+    says = f"{near} ({where})" if near else f": {where}"+(f" ({str(e).splitlines()[0]})" if e else '')
+    return f"No {what} for {str(arch)!r}{says}"
 
 @lru_cache
 def _from_hub(arch, revision):

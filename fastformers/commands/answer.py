@@ -154,9 +154,9 @@ def label_issues(args):
     table = slices.label_issues(predictor, df, *(split_columns(df, o) for o in (d.text_col,d.label_col))).rename_axis('row')
     _write_table(table, args.out)
     shown = table.head(args.rows).reset_index()
-    print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
-    print(f"\n{len(table)} of {len(df)} labels are doubted, row 0 is the first of the file. Where a class is broad, most of them may be right: "
-          "read the first ones, and correct the file.")
+    if len(shown): print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
+    print(f"\n{len(table)} of {len(df)} labels are doubted, row 0 is the first of the file"
+          +". Where a class is broad, most of them may be right: read the first ones, and correct the file."*bool(len(table)))
     return dict(label_issues=records(table))
 
 def slices(args):
