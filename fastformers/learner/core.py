@@ -1,6 +1,6 @@
 """Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`, `load_encoder`
 
-Both functions return a plain fastai `Learner` that fastai's verbs work on. They add a splitter (one group a transformer layer), loss and metrics by the objective or the task, a faster
+`lm_learner` and `classifier_learner` return a plain fastai `Learner`, with all of fastai's methods. They add a splitter (one group for each transformer layer), loss and metrics by the objective or the task, a faster
 Adam, mixed precision, and callbacks that keep frozen weights frozen (normalisation layers too: `train_bn=False`). A stage ends with `save_encoder(dir)`, which writes a Hugging Face
 checkpoint; the next stage begins with that directory as its `arch`."""
 
@@ -60,14 +60,14 @@ class Fit:
     "Record a call of `fit`"
     epochs:int
     frozen:int # As in `freeze_to`
-    hypers:list # Of each layer group, at the beginning
-    cbs:list # The learner's, and those of this fit alone
+    hypers:list # Hyper-parameters of each layer group, at the beginning
+    cbs:list # Callbacks of the learner and of this fit
 
 class Lineage(Callback):
-    """Record the origin of the weights and each fit: `parent`, the name of the arch, `stage`, its `stage.json`, `seen`, its
-    `read_keys`, and `history`"""
-    made = None # The function that made the learner, with its arguments but for data and callbacks
-    rate = None # What was asked for as `lr`
+    """Record the origin of the weights (`parent`: the name of the arch, `stage`: its `stage.json`, `seen`: hashes of its
+    labelled texts) and each fit (`history`)"""
+    made = None # The function that made the learner, with all its arguments except data and callbacks
+    rate = None # The argument `lr` of the learner
     def __init__(self, arch, revision='main', loaded=True):
         self.history,self.pending = [],None
         self.parent = arch.model_type if isinstance(arch, PretrainedConfig) else str(arch)
@@ -77,8 +77,8 @@ class Lineage(Callback):
     def make(self, dls, **kwargs)->Learner:
         "Make a learner for `dls` as this one was made, from the same weights"
         if self.made: return self.made(dls, **kwargs)
-        raise ValueError("this learner cannot be made once more: it was read from a pickle, or its network has no directory or "
-                         "name; make it by `classifier_learner` or `lm_learner` from one")
+        raise ValueError("this learner cannot be made again: it was read from a pickle, or its network has no directory or "
+                         "name; make it by `classifier_learner` or `lm_learner` from a directory or name")
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
@@ -90,7 +90,7 @@ class Lineage(Callback):
 
 # %% ../../nbs/learner/07_core.ipynb #79bf66ba
 def _check_tok(tok, model, arch):
-    "Raise unless `tok` is the tokenizer of `arch`, perhaps with more tokens, or fits random weights"
+    "Raise or warn unless `tok` is the tokenizer of `arch`, perhaps with more tokens, has most ids in common with it, or fits random weights"
     vocab,report = vocab_size(model.config),model.loaded
     path = resolve_arch(arch, report.revision)
     if len(tok)<=vocab and (not report.loaded or tok.name_or_path==str(path)): return
@@ -107,7 +107,7 @@ def _check_tok(tok, model, arch):
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
 # %% ../../nbs/learner/07_core.ipynb #8c5bad15
-# a new argument here is one of both learners; a field of its name in `ModelConfig` adds it to recipes
+# to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
 @delegates(Learner.__init__, but=['model','train_bn'])
 def _learner(
     dls, arch, pretrained, # As in `lm_learner`
@@ -148,7 +148,7 @@ def _learner(
 
 # %% ../../nbs/learner/07_core.ipynb #ed9bbff8
 def _maker(f, arch, cbs=None, **kwargs):
-    "Return `f` with the arguments of a learner, but for its data and callbacks, None for a network without a name"
+    "Return `f` with the arguments of a learner except data and callbacks, None for a network without a name"
     if isinstance(arch, PreTrainedModel): arch = arch.name_or_path # its own weights train
     if arch=='': return
     if isinstance(kwargs.get('head'), nn.Module): kwargs['head'] = deepcopy(kwargs['head'])
@@ -215,7 +215,7 @@ def _check_head(head, task, pairing):
 def _form(spec): return {k:v for k,v in (spec or {}).items() if k!='n_out'}
 
 def _known_rows(path, saved, model): # None if there are none
-    "Read the inputs of the output layer that the directory `path` keeps, with their classes in `model`"
+    "Read the inputs of the output layer that the directory `path` keeps, with the numbers of their classes in `model`"
     kept,at = Kept.load(path),{as_text(o):i for i,o in enumerate(model.task.labels)}
     if kept is None or not (saved.task.one_class and model.task.one_class) or _form(saved.head)!=_form(model.head_spec()): return
     y = np.array([at.get(as_text(saved.task.labels[i]), -1) for i in kept.classes])
@@ -263,7 +263,7 @@ def _with_hf_head(task, arch, pretrained, drop_mult, **kwargs):
 # %% ../../nbs/learner/07_core.ipynb #ceb84322
 def _weighted(task, dls): return task.loss_func(class_weights(dls, task.class_weights))
 
-def _own_loss(task, dls): # None for that of the task without weights
+def _own_loss(task, dls): # None: the loss of the task without weights
     "Choose the weights of the classes where they were left open, and make the loss that has them"
     labels = item_labels(dls.train_ds) if task.one_class else ()
     chosen,why = choose_class_weights(task, *choose_score(task, labels, task.score))
@@ -274,7 +274,7 @@ def _own_loss(task, dls): # None for that of the task without weights
 
 # %% ../../nbs/learner/07_core.ipynb #2c53e71c
 def _new_rows(dls, seen):
-    "Leave validation rows with keys in `seen` out of `dls`, unless there is but one, and say so"
+    "Leave validation rows with keys in `seen` out of `dls`, unless there is only one row, and log how many"
     valid = dls.valid_ds
     if not len(seen) or len(valid)<2: return dls
     if not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
@@ -290,7 +290,7 @@ def train_own_rows(learn):
     train_rows(model, torch.cat([special, *(o['ids'].ids for o in items)]))
 
 def _begin_head(learn, task, head, head_init, lr):
-    "Let a new output layer begin as a probe, and choose the rate `lr` and single windows where they were left open"
+    "Let a new output layer begin as a probe, choose the rate where `lr` is None, and train on single windows where the data allow it"
     model,tok = learn.model,tokenizer_of(learn.dls)
     init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
     if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
@@ -326,8 +326,8 @@ def classifier_learner(
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
-    task = copy(task_of(dls)) # each learner has scale, temperature and thresholds of its own
-    asked = loss_func # that of other rows has other weights
+    task = copy(task_of(dls)) # each learner has its own scale, temperature and thresholds
+    asked = loss_func # for `made`: weights by default depend on the rows
     if class_weights is not None: task.weigh(class_weights)
     if loss_func is None: loss_func = _own_loss(task, dls)
     if head not in ('hf','linear'): head = heads.find(head)
