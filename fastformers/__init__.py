@@ -17,7 +17,7 @@ Modules:
 - `fastformers.callback.schedule`: Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 - `fastformers.callback.windows`: Train on one window of each text, and predict from all of them
 - `fastformers.cli`: The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check slices label-issues shares drift add-class remove-class rename-class merge-classes skill`
-- `fastformers.commands.answer`: Label texts, explain answers, and change the classes of a directory: `predict`, `explain`, `check`, `slices`, `label-issues`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
+- `fastformers.commands.answer`: Label texts, explain answers, find errors, and change the classes of a directory: `predict`, `explain`, `check`, `slices`, `label-issues`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
 - `fastformers.commands.choose`: Choose which texts to label, and which way to make a classifier, from the command line: `label`, `compare`
 - `fastformers.commands.flags`: Make the flags of a command from the settings of a recipe: `add_flags`, `changes`
 - `fastformers.commands.train`: Train from the command line: `pretrain`, `adapt`, `classify`, `run`, `demo`
@@ -60,8 +60,8 @@ Modules:
 - `fastformers.label.choose_texts`: Choose the texts whose labels teach most, a quarter of them at random to be held out: `choose_texts`
 - `fastformers.label.file`: Append labels to a csv file that other programs may change meanwhile, and lose none: `LabelFile`
 - `fastformers.label.forecast`: Score a classifier on the random rows, forecast what 100 more labels would add, and say when to stop: `standing`
-- `fastformers.label.page`: Show a labelling session in the browser of this machine, and let nobody else in: `make_app`, `serve`
-- `fastformers.label.session`: Label texts one at a time, chosen while you label, with every label on the disk before the next text appears: `LabelSession`
+- `fastformers.label.page`: Show a labelling session in the browser of this machine, and refuse requests from elsewhere: `make_app`, `serve`
+- `fastformers.label.session`: Label texts one at a time, chosen while you label, and write every label to the disk before the next text appears: `LabelSession`
 - `fastformers.label.vectors`: Keep the vector of each text on disk: `TextVectors`
 - `fastformers.label.widget`: Show a labelling session as a widget, with the verbs of the page and the same file: `LabelSession.show`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`

@@ -218,7 +218,7 @@ class TaskConfig(TrainConfig):
     # have more than 128 tokens: 16 windows of 128, of which each training step reads one
     windows:int|None = None
     overlap:int = 0 # Tokens that a window shares with the one before
-    # Does a training step read one window of each text, drawn anew? blank: yes where `windows` was chosen by the rule above
+    # Does a training step read one window of each text, drawn anew? blank: yes if `windows` is blank and several are chosen
     sampled:bool|None = None
     # How a pair of texts is read: together, siamese (each by itself) or both_orders (twice, so that the order does not
     # matter); blank: siamese where frozen vectors of the texts tell the label better (a number, or at most 1,000 rows)
