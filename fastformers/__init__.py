@@ -92,7 +92,7 @@ Modules:
 - `fastformers.objectives.clm`: Causal language modelling: predict each next token (`CLM`)
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
-- `fastformers.objectives.similarity`: Train a text encoder so that texts whose words are used alike in your texts get near vectors: `WordSimilarity`
+- `fastformers.objectives.similarity`: Train a text encoder on texts without labels, so that texts with words that are used alike get near vectors: `WordSimilarity`
 - `fastformers.papers.all_tokens`: Train a masked language model with a loss at all tokens and a copy mechanism, from the ablations of ELECTRA: `AllTokensMLM`
 - `fastformers.papers.electra`: ELECTRA: find the tokens of a text that a small language model has replaced (`RTD`)
 - `fastformers.papers.elmo`: Join a forward and a backward AWD-LSTM into one body for classifiers: `join_directions`
@@ -124,9 +124,9 @@ Modules:
 - `fastformers.text.counts`: Compute a vector for each token or word from counts of those near it, without training: `count_vectors`, `WordVectors`
 - `fastformers.text.encode`: `HFTokenizer`: text to ids and back with any Hugging Face tokenizer
 - `fastformers.text.readers`: Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
-- `fastformers.text.store`: `TokenStore`: a corpus of any size, tokenized once into memory-mapped files
+- `fastformers.text.store`: Tokenize a corpus of any size once, into memory-mapped files: `TokenStore`
 - `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
-- `fastformers.text.train_tokenizer`: `train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
+- `fastformers.text.train_tokenizer`: Train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts: `train_tokenizer`
 - `fastformers.ulmfit.page`: Format score, verdict, classes and errors of a trained classifier as one HTML page: `Stage.to_html`
 - `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `with_reading`, `task_dls`, `task_learner`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions

@@ -70,7 +70,7 @@ class ModelInputs:
 
 # %% ../../nbs/models/07_core.ipynb #7374fdc6
 def _try_padding(body):
-    "Check that seven tokens of padding do not change five states. False if these are NaN or constant"
+    "Check that seven tokens of padding do not change five states, and that these are neither NaN nor constant"
     inputs,p = ModelInputs(body),next(body.parameters())
     ids = torch.tensor([[11,29,13,47,17,23,59,37,61,41,67,43]], device=p.device)%inputs.vocab_sz
     def states(n, **kwargs):
@@ -129,7 +129,7 @@ def join_rows(
 def split_sequences(
     x:TensorTokens # `(bs, sl)`
 ): # Sequences `(n, l)`, (row, column) there of each real token
-    "Split rows at `starts`"
+    "Split the rows of `x` into their sequences"
     real = x.real
     at,count = window_places(real, x.sequence_starts)
     seqs = torch.full((int(count.sum()), int(at[1].max())+1 if len(at[1]) else 1), _PAD, device=x.device)
@@ -281,7 +281,7 @@ class LanguageModel(HFModel):
 # %% ../../nbs/models/07_core.ipynb #c3e00004
 @patch
 def outputs(self:HFModel, o, x):
-    "Divide outputs `o` by the temperature, which ends with more training, and select the predicted positions"
+    "Divide outputs `o` by the temperature, which training resets, and select the predicted positions"
     if self.task and self.training: self.task.temperature = None # it was that of other weights
     if self.task and self.task.temperature: o = o/self.task.temperature
     if o.ndim==3:

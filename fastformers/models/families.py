@@ -1,6 +1,6 @@
 """Layer groups, causality and maximum length of any transformers model, with one table row for each exception
 
-The transformers library has some hundred families of text models; they are not listed here. The structure is read from the module tree: the transformer blocks are the largest list of equal modules, modules registered before
+The transformers library has some hundred families of text models, which are not listed here. The structure is read from the module tree: the transformer blocks are the largest list of equal modules, modules registered before
 them are embeddings, modules after them belong to the head. If this is wrong for a family, add a row to `family_meta`. `layer_groups` returns the parameters in groups, low to high: embeddings, one group a transformer block,
 head. Gradual unfreezing and discriminative learning rates use these groups."""
 
@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 # %% ../../nbs/models/00_families.ipynb #665eba25
 @dataclass(frozen=True)
 class FamilyMeta:
-    "Facts about a model family that cannot be read from the module tree"
+    "Hold facts about a model family that cannot be read from the module tree"
     blocks: tuple = () # Names of parallel `ModuleList`s whose k-th members together are block k
     chain: tuple = () # Names of `ModuleList`s that run one after the other; all their members are blocks
     before: tuple = () # Prefixes of other parameters that act before or between the blocks but are registered after them

@@ -1,6 +1,6 @@
 """Faster training on a CPU: attention without torch's kernel, and dropout with a quarter of the random numbers
 
-A training step on a CPU spends its time on matrix products, the random numbers of dropout, and attention. torch's dropout draws one 64-bit number for each element; here one number serves four elements. torch's attention
+A training step on a CPU spends its time on matrix products, the random numbers of dropout, and attention. torch's dropout draws one 64-bit number for each element. Here one number serves four elements. torch's attention
 kernel for CPUs saves memory but has a slow backward pass, above all in bfloat16. With dropout torch does not use this kernel, and its fallback computes in float32. For texts of a few hundred tokens three lines of plain
 attention are faster. `load_hf` puts both into a model. On a GPU, in evaluation and under `torch.compile` torch's own functions run."""
 
@@ -35,10 +35,10 @@ def bf16_speedup()->float: # above 1: bfloat16 is faster
     return fp32/bf16
 
 def number_format(
-    how:str, # 'bf16', 'fp16', 'fp32'; 'auto': FASTFORMERS_PRECISION, else the fastest on this machine
+    how:str, # 'bf16', 'fp16', 'fp32'; 'auto': the environment variable FASTFORMERS_PRECISION, else the fastest on this machine
     device # Where the network runs
-)->str: # 'auto' on a CPU only, where `bf16_speedup` tells
-    "Read in which number format a network runs on `device`"
+)->str: # 'auto' only on a CPU, where `bf16_speedup` decides
+    "Return the number format in which a network runs on `device`"
     device = torch.device(device).type
     if how=='auto': how = os.environ.get('FASTFORMERS_PRECISION') or 'auto'
     if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':

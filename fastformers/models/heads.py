@@ -65,7 +65,7 @@ def weighted_mean_pool(h:Tensor, mask:Tensor)->Tensor:
 # %% ../../nbs/models/05_heads.ipynb #24f21933
 def _products(u, v):
     u,v = normalize(u, dim=1),normalize(v, dim=1)
-    return torch.cat([u/10, v/10, (u-v).abs()/3, 3*u*v], 1) # as large as the penalty of `fit_probe` wants
+    return torch.cat([u/10, v/10, (u-v).abs()/3, 3*u*v], 1) # scaled for the penalty of `fit_probe`
 
 # how two pooled sequences `(bs, n)` are joined
 joins = Registry('pairing', siamese=lambda u,v: torch.cat([u, v, (u-v).abs()], 1),

@@ -49,7 +49,7 @@ class HiddenStateSelector(nn.Module):
     def __init__(self,
         hidden_states, # Index of a layer, several (concatenated), or 'mix'
         n, # Number of hidden states, of embeddings and blocks
-        nf # Their number of features; as an attribute that of the result
+        nf # Their number of features; the attribute `nf` is that of the result
     ):
         super().__init__()
         self.mix = ScalarMix(n) if hidden_states=='mix' else None

@@ -152,7 +152,7 @@ def _report(hf, name, path, revision, info):
 
 # %% ../../nbs/models/03_load.ipynb #b8e00001
 def load_body(
-    arch, pretrained=True, drop_mult=1.,
+    arch, pretrained=True, drop_mult=1., # As in `load_hf`
     **kwargs # As in `load_hf`
 ): # (model, `LoadReport`)
     "Load the body of `arch`, which maps tokens `(bs, sl)` to states `(bs, sl, nf)`, without a pooler"

@@ -1,6 +1,6 @@
 """Read texts and labels from csv, tsv, jsonl, txt, folders and CoNLL files into a DataFrame
 
-All data functions take a DataFrame. `read_texts` reads one from common file formats and folder layouts, recognised by the name, or where it says nothing (a pipe, a `.txt` file that holds a table) by the first lines; gzip and the encodings of Windows are recognised by the first bytes. Tables are read by pandas with one default changed: a text
+All data functions take a DataFrame. `read_texts` reads one from common file formats and folder layouts. The name says the format, or where it does not (a pipe, a `.txt` file that holds a table) the first lines. The first bytes show gzip and the encodings of Windows. Tables are read by pandas, but a text
 such as "null" or "NA" stays a text, and a column with a code such as 007 is not read as numbers. With `chunksize` the result is an iterator of DataFrames, for files larger than memory.
 `check_columns` names a misspelt column."""
 
@@ -121,7 +121,7 @@ def _texts(path, encoding, labels):
         yield dict(text=text, label=name) if labels else dict(text=text)
 
 def _folder(path, encoding, labels, train, valid):
-    "Yield the rows of the subfolders `train` and `valid`, and without `labels` of all, or of a folder without `train`"
+    "Yield the rows of the subfolders `train` and `valid`, without `labels` those of all others too, or of the folder itself if there is no `train`"
     if train=='train' and not (path/train).is_dir(): train,valid = '',None
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}

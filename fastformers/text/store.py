@@ -1,4 +1,4 @@
-"""`TokenStore`: a corpus of any size, tokenized once into memory-mapped files
+"""Tokenize a corpus of any size once, into memory-mapped files: `TokenStore`
 
 Pretraining reads a corpus many times. Tokenizing a gigabyte of text takes minutes, and the token ids do not fit into memory as Python objects. A `TokenStore` keeps them in a directory:
 the token ids of all documents one after another (two bytes a token, four for vocabularies above 65,536), the end of each document, a hash of each document, and a small JSON file that names the tokenizer.

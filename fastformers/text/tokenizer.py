@@ -141,7 +141,7 @@ def pair_tokens(tok)->PreTrainedTokenizerBase: # `tok` itself if its template ha
 def _prompts(tok): return {'none':''} | (tok.init_kwargs.get('prompts') or {})
 
 def find_prompt(tok,
-    prompt # Name of one that `tok` lists, or a text, behind which a space is put; 'none' or '': none
+    prompt # Name of one that `tok` lists, or a text, to which a space is added; 'none' or '': none
 )->str:
     "Return the text of `prompt`"
     prompts = _prompts(tok)

@@ -1,4 +1,4 @@
-"""`train_tokenizer`: train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts
+"""Train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts: `train_tokenizer`
 
 A model with random weights needs its own vocabulary. Three kinds are common: SentencePiece's unigram model, byte-level BPE (GPT-2, RoBERTa) and WordPiece (BERT). `train_tokenizer` trains each of them
 as a fast Hugging Face tokenizer with the same special tokens, ids and template. `sentencepiece` and `tokenizers` do the training. The same texts always give the same tokenizer.
@@ -94,7 +94,7 @@ def _from_pieces(pieces):
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f52d4176
 def _unigram(texts, vocab_sz):
-    "Train a unigram model (Kudo 2018). A corpus with fewer pieces than `vocab_sz` gives fewer tokens"
+    "Train a unigram model (Kudo 2018), with fewer tokens than `vocab_sz` if the corpus has fewer pieces"
     import sentencepiece as spm # here, because only training needs it
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
