@@ -29,7 +29,7 @@ Modules:
 - `fastformers.compare.page`: Say which entry to use and why: sentences, table, picture, Markdown and HTML of a `Leaderboard`
 - `fastformers.compare.runner`: Train the entries of a comparison, the cheapest first, each in its share of the time: `Runner`
 - `fastformers.data.block`: Texts and labels to loaders: the two factories `lm_dls` and `classifier_dls`, and a block for a `DataBlock` of your own
-- `fastformers.data.labels`: Read and check the columns of texts and labels; the split into training and validation
+- `fastformers.data.labels`: Read and check the columns of texts and labels, and split rows into training and validation: `find_task`, `split_rows`
 - `fastformers.data.loader`: Tokenized texts to batches: padding, and a loader that groups texts of similar length
 - `fastformers.data.packing`: Pack documents into rows of tokens for language modelling: `PackedRows`, and the formats in `packings`
 - `fastformers.data.rows`: A labelled table with its task, columns and split: `Rows`
@@ -46,7 +46,7 @@ Modules:
 - `fastformers.inference.novelty`: Tell texts that are unlike those of training: `novelty`, `unknown=` and `drift`
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and run it by onnxruntime: `to_onnx`
 - `fastformers.inference.output_layer`: Fit the last layer of a classifier exactly, to inputs that are computed once: `fit_output_layer`
-- `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
+- `fastformers.inference.predictor`: Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors, and `Ensemble` averages several
 - `fastformers.inference.shares`: Estimate the share of each class in many texts, corrected by labelled rows drawn at random: `shares`
 - `fastformers.inference.stage_json`: Read and write `stage.json`: data, settings, scores and versions of a training stage and of the stages before it
 - `fastformers.interpret.attention`: Show the attention of each head, and measure how much a classifier needs it: `attention_maps`, `head_importance`

@@ -1,4 +1,4 @@
-"""Read and check the columns of texts and labels; the split into training and validation
+"""Read and check the columns of texts and labels, and split rows into training and validation: `find_task`, `split_rows`
 
 Every run begins with a table of texts and labels. This module checks it once, before anything is tokenized: a missing column, a table without rows, a row without a label, a label that occurs only in validation or looks like a typo, a text that occurs in both parts.
 By default a fifth of the rows is held out, and a fifth of each class where the score stays honest. Equal texts, or rows of one group, stay in one part. What a label means is defined elsewhere: a new kind of label is a class in `tasks.core`. Files are read in `text.readers`, and `data.block` builds the loaders."""

@@ -89,7 +89,7 @@ class PackedRows:
         self._set_spans([find(first[p], size[p], n) for p in parts])
 
     def _joined(self, tok):
-        "Join the documents in memory to one array; return where each ends"
+        "Join the documents in memory to one array, and return where each ends"
         pre,post = map(len, Template(tok, 'a').around)
         docs = [o[pre:len(o)-post].as_subclass(Tensor) for o in self.docs]
         self.docs = torch.cat([torch.empty(0, dtype=torch.int64), *docs]).as_subclass(TensorTokens).ids.numpy()

@@ -1,4 +1,4 @@
-"""Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors; `Ensemble` averages several
+"""Use a trained classifier without fastai: `from_hf` opens it as a `Predictor`, for labels or for vectors, and `Ensemble` averages several
 
 `from_hf` opens a directory written by `learn.to_hf`, or any Hugging Face sequence or token classifier, as a `Predictor`: texts in, labels and scores out, or a vector for each text. It gives the same scores as the learner and does not import fastai.
 `Predictor` sorts texts by length, because batches of mixed length are mostly padding. The files of the directory are described in `inference.bundle`, the kinds of label in `tasks.core`."""

@@ -70,7 +70,7 @@ def vocab_size(config):
     return get_meta(config).vocab or config.get_text_config().vocab_size
 
 def max_length(body, most=None):
-    "Return the maximum number of tokens of `body`, special tokens included, and at most `most`; None without a limit"
+    "Return the maximum number of tokens of `body`, special tokens included, and at most `most`, or None without a limit"
     limits = (getattr(body.config, k, None) for k in ('max_position_embeddings','n_positions'))
     n = first(o for o in limits if isinstance(o, int) and o>0)
     tables = [(k,m) for k,m in body.named_modules() if isinstance(m, nn.Embedding)]

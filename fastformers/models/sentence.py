@@ -60,7 +60,7 @@ class SentencePool:
         self.net.load_state_dict(self.weights)
 
     def _bytes(self, name):
-        "Read the file `name`, and keep it for `save`; None if there is none"
+        "Read the file `name` and keep it for `save`, or return None if there is none"
         if path := find_file(self.where, name, self.revision): self.files[name] = path.read_bytes()
         return self.files.get(name)
     def _json(self, name): return json.loads(o) if (o := self._bytes(name)) else None
