@@ -91,6 +91,7 @@ Modules:
 - `fastformers.models.vocab`: Report the words that cost many tokens, and start the embeddings of new tokens at the mean of their pieces
 - `fastformers.objectives.clm`: Causal language modelling: predict each next token (`CLM`)
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model
+- `fastformers.objectives.metrics`: Accuracy, perplexity and loss per byte of a language model: exact means, whatever the batch size
 - `fastformers.objectives.mlm`: Masked language modelling, of tokens (`MLM`) or whole words (`WholeWordMLM`)
 - `fastformers.objectives.similarity`: Train a text encoder on texts without labels, so that texts with words that are used alike get near vectors: `WordSimilarity`
 - `fastformers.papers.all_tokens`: Train a masked language model with a loss at all tokens and a copy mechanism, from the ablations of ELECTRA: `AllTokensMLM`

@@ -112,6 +112,7 @@ def test_who_has_no_novelty(clf, probe, rows, tmp_path):
     for o in (words, Ensemble([words, words])):
         with pytest.raises(ValueError, match='network'): o.novelty(['a'])
         with pytest.raises(ValueError, match='pooling head'): o.add_class('x', ['a'])
+        with pytest.raises(ValueError, match='change in a network'): o.rename_class(o.labels[0], 'x')
     with pytest.raises(ValueError, match='top_k=1'): clf(['a'], unknown=.1, top_k=2)
 
 def test_drift(clf):
@@ -120,6 +121,9 @@ def test_drift(clf):
     assert new.loc['all texts','texts']==112 and new.loc['all texts','novel']>clf.drift(known).loc['all texts','novel']
     assert {'crypto','blockchain'}<={*new.loc['all texts','new words']} and new.loc['banking','from']<=new.loc['banking','novel']<=new.loc['banking','to']
     with pytest.raises(ValueError, match='got none'): clf.drift([])
+    named = from_names(['banking','travel']) # nothing was held out, and no text could be novel
+    with pytest.raises(ValueError, match='novelty needs 1 text that was new'): named.novelty(['a visa'])
+    with pytest.raises(ValueError, match='drift needs 20 texts that were new'): named.drift(['a visa'])
 
 def test_add_class(clf, rows, tmp_path, caplog):
     work = rows[rows.label=='work'].text.tolist()
@@ -307,4 +311,5 @@ def test_a_graph_has_novelty_too(probe, tmp_path):
     texts = ['a visa for japan', 'the square root of two']
     np.testing.assert_allclose(graph.novelty(texts), plain.novelty(texts), atol=.02)
     assert [o['label'] for o in graph(texts, unknown=.1)]==[o['label'] for o in plain(texts, unknown=.1)]
-    with pytest.raises(ValueError, match='graph'): graph.add_class('x', ['a'])
+    for f in (lambda: graph.add_class('x', ['a']), lambda: graph.rename_class(graph.labels[0], 'x')):
+        with pytest.raises(ValueError, match='graph'): f()

@@ -54,11 +54,16 @@ def _check(predictor):
     "Raise unless the classes of `predictor` can change"
     if why := cannot_keep(predictor): raise ValueError(f"classes come and go in a network that puts single texts into classes; {why}")
     if not predictor.task.one_class: raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}")
-    if predictor.opened and predictor.opened[-1]!='torch':
-        raise ValueError(f"a graph cannot change; open the directory with backend='torch', and write the graph again with `to_onnx`")
+    _check_network(predictor)
     if predictor.kept is None or not len(predictor.kept.inputs):
         raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, by version 0.2 or by another "
                          "library); train again with the rows of all classes")
+
+def _check_network(predictor):
+    "Raise unless `predictor` has a network that can change"
+    if not hasattr(predictor, 'model'): raise ValueError(f"classes change in a network, got a {type(predictor).__name__}")
+    if predictor.opened and predictor.opened[-1]!='torch':
+        raise ValueError(f"a graph cannot change; open the directory with backend='torch', and write the graph again with `to_onnx`")
 
 def _at(predictor, name):
     "Find the number of the class `name`"
@@ -124,6 +129,7 @@ def remove_class(self:BasePredictor, name): # the predictor itself
 @patch
 def rename_class(self:BasePredictor, old, new): # the predictor itself
     "Give the class `old` the name `new`"
+    _check_network(self)
     at = _at(self, old)
     _free(self, new)
     self.model.task = copy(self.task)

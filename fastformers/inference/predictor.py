@@ -206,6 +206,7 @@ def scores_and_novelty(self:Predictor, texts, bs=64):
     if self.kept is None:
         raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, "
                          "by version 0.2 or by another library; train it again")
+    self.check_distances(1, 'novelty')
     logits,_,vectors = self.layers(self.as_list(texts), bs)
     return self.task.scores(logits), self.kept.novelty(vectors)
 
