@@ -196,7 +196,7 @@ def train(
     if plan['names']:
         n,learn.dls = len(learn.dls.train_ds),with_names(learn.dls, plan['names'])
         if more := len(learn.dls.train_ds)-n:
-            _log.info(f"{title}: names are training rows too, {more} together: {named(plan['names'])}")
+            _log.info(f"{title}: {more} more training rows are names of classes that have few: {named(plan['names'])}")
     if learn.model.task: train_own_rows(learn) # the data may be others than at the beginning
     is_lm,meter,took = objective_of(learn.dls) is not None,meter or Meter(),0.
     probe = plan['head_init']!='random'
