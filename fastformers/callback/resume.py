@@ -1,6 +1,6 @@
 """Save checkpoints during training, and continue with the same result: `Resume`
 
-Long runs are interrupted: by a power cut, a time limit, Ctrl-C. Add the callback `cbs=Resume('ckpt')` and run the same script again: training continues inside the epoch. On a CPU in float32 the final weights are bitwise equal to those of an uninterrupted run; a GPU
+Long runs are interrupted: by a power cut, a time limit, Ctrl-C. Add the callback `cbs=Resume('ckpt')` and run the same script again: training continues inside the epoch. On a CPU in float32 the final weights are bitwise equal to those of an uninterrupted run. A GPU
 adds numbers in no fixed order. A checkpoint is a directory with a safetensors file and a JSON file, no pickle. It contains weights, gradients, optimizer state, random states, the position in the data, and the state of callbacks and metrics. It also contains the settings of the run:
 `Resume` refuses to continue with other data or another learning rate. The stage functions of `ulmfit.stage` and `--resume` on the command line use this callback."""
 
@@ -44,7 +44,7 @@ state_attributes = { # class -> attributes that change from batch to batch
 
 def state_of(o):
     "Return the state of the callback or metric `o` as a dict"
-    if hasattr(type(o), 'state_dict'): return o.state_dict() # not of `o`: it delegates to the learner
+    if hasattr(type(o), 'state_dict'): return o.state_dict() # the class is asked, because a callback delegates to the learner
     names = {k for c,ks in state_attributes.items() if isinstance(o, c) for k in ks.split()}
     return {k:v for k,v in vars(o).items() if k in names}
 
@@ -120,7 +120,7 @@ def _encode(o):
     return list(o) if isinstance(o, L) else o.tolist()
 
 def _decode(o):
-    "Inverse of `_encode` for tensors"
+    "Convert what `_encode` made of a tensor back"
     return torch.tensor(o['tensor'], dtype=getattr(torch, o['dtype'])) if o.keys()=={'tensor','dtype'} else o
 
 def write_checkpoint(path, state, tensors):
@@ -172,7 +172,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
-        elif acts_in_step(o) and not isinstance(o, Distributed): # of a user's own only a `Regularizer`
+        elif acts_in_step(o) and not isinstance(o, Distributed): # of a user's own callbacks only a `Regularizer`
             known = type(o).__module__.startswith(('fastai.','fastformers.')) or isinstance(o, Regularizer)
             if known: res[f'callback {o.name}'] = describe(o)
     return res
@@ -190,7 +190,7 @@ class Resume(Callback):
     _fits = WeakKeyDictionary() # learner -> number of finished fits for each path
     def __init__(self,
         path, # directory for the checkpoints of one learner
-        minutes:float=10, # Minutes between checkpoints, the first after one; None: no time limit
+        minutes:float=10, # Minutes between checkpoints, the first after one; None: checkpoints by `every` only
         every:int=None, # batches between checkpoints
         keep:int=2, # number of checkpoints of the running fit to keep
     ):
@@ -206,7 +206,7 @@ class Resume(Callback):
 # %% ../../nbs/callback/05_resume.ipynb #4e8b06d7
 @patch
 def _catch_interrupt(self:Resume):
-    self._release_interrupt() # of a fit that an error ended
+    self._release_interrupt() # left over from a fit that ended with an error
     self._stop = False
     if threading.current_thread() is threading.main_thread():
         self._handler = signal.signal(signal.SIGINT, self._interrupt)
@@ -233,7 +233,7 @@ def _names(self:Resume): return sorted(self.path.glob(f'fit{self._number:03}-*')
 
 @patch
 def _newest(self:Resume):
-    "(state, tensors) of the newest undamaged checkpoint of this fit, or None"
+    "Return (state, tensors) of the newest undamaged checkpoint of this fit, or None"
     for o in reversed(self._names()):
         try: state,tensors = read_checkpoint(o)
         except (OSError,ValueError,SafetensorError) as e:

@@ -1,7 +1,7 @@
 """Unfreezing and learning rate schedules for layer groups, as a table: `Schedule`, `fit_schedule`
 
 Gradual unfreezing, chain-thaw and linear probing are tables: a row for each step, a column for each layer group (low to high: embeddings, blocks, head) and a duration for each row. An entry is the factor
-of the learning rate of a group; 0 means frozen. A `Schedule` can be printed, plotted, multiplied by discriminative rates and rescaled to a number of epochs.
+of the learning rate of a group, and 0 means frozen. A `Schedule` can be printed, plotted, multiplied by discriminative rates and rescaled to a number of epochs.
 A new schedule is a function that returns a table, with the decorator `@schedules.add` for recipes. The learning rate *inside* a step is a separate function: `one_cycle`, `slanted_triangular`, `linear_warmup`. `Learner.fit_schedule` runs a table in one fit.
 Callbacks for frozen layers are in `callback.freeze`."""
 
@@ -51,12 +51,12 @@ class Schedule:
     def __mul__(self, o): return Schedule(self.factors*np.asarray(o), self.epochs)
 
     def at(self, pos:float)->tuple: # index of the step, finished fraction of the step
-        "Find the step at `pos` epochs, after the end the last one"
+        "Find the step at `pos` epochs, or the last step after the end"
         ends = self.epochs.cumsum()
         i = min(np.searchsorted(ends, pos+_eps, side='right').item(), len(ends)-1)
         return i, np.clip(1-(ends[i]-pos)/self.epochs[i], 0, 1).item()
 
-    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0; last the number of batches
+    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0; the last is the number of batches
         "Find the batch at which each step begins, in epochs of `n_iter` batches"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 
@@ -134,7 +134,7 @@ def chain_thaw(n_groups:int)->Schedule:
 # %% ../../nbs/callback/00_schedule.ipynb #72fcadf9
 def discriminative_lrs(
     n_groups:int,
-    factor=2.6, # ratio between neighbouring groups, the lower one is smaller; or a share for each group
+    factor=2.6, # ratio between neighbouring groups, where the lower one gets less; or a share for each group
 )->np.ndarray: # `(n_groups,)`, 1 for the top group
     "Compute the share of the learning rate for each group (ULMFiT, section 3.2)"
     if np.ndim(factor): return np.asarray(factor)
@@ -170,7 +170,7 @@ def linear_warmup(pct:float, warmup:float=0.1)->float:
 
 # %% ../../nbs/callback/00_schedule.ipynb #beab39d8
 def table_for(schedule, n_groups:int)->Schedule:
-    "Return `schedule`, a table, a function of `n_groups` or its name, as a table for `n_groups` groups"
+    "Make the table for `n_groups` groups from `schedule`: a table, a function of `n_groups` or its name"
     schedule = schedules.find(schedule)
     if callable(schedule): schedule = schedule(n_groups)
     if schedule.n_groups!=n_groups:
@@ -179,7 +179,7 @@ def table_for(schedule, n_groups:int)->Schedule:
     return schedule
 
 def _lrs_at(schedule, pos, lr, anneal):
-    "Index of the step and learning rates `(groups,)` at `pos` epochs"
+    "Return the index of the step and the learning rates `(groups,)` at `pos` epochs"
     i,frac = schedule.at(pos)
     return i, lr*schedule.factors[i]*anneals.find(anneal)(frac)
 
@@ -232,16 +232,16 @@ def in_fit(cb):
 class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates at each batch, with the arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    broadcast = staticmethod(noop)  # with several processes and `minutes`: gives all the time of the first
+    broadcast = staticmethod(noop)  # with several processes and `minutes`: gives all processes the time of the first
     def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, minutes=None, reserved=0., most=None):
         self.schedule,self.lrs = schedule,np.asarray(lrs)
         self.anneal,self.minutes,self.most = anneal,minutes,most
-        self.seconds = minutes and max(60*minutes-reserved, 6*minutes)  # of the fit
+        self.seconds = minutes and max(60*minutes-reserved, 6*minutes)  # for the fit
 
     def before_fit(self):
         self.step,self.hps,self.cut = None,{'lr':[]},False
         self.spent,self.batch = 0.,0.  # seconds of the fit, of the last batch
-        self.first,self.skipped = 0.,0.  # seconds of the first batch; epochs, in a fit that would take too long
+        self.first,self.skipped = 0.,0.  # seconds of the first batch; epochs skipped, where the fit would take too long
         if self.minutes: self.seconds = self.broadcast(self.seconds)
         self.since = self.now()  # time of the last tick
 
@@ -278,7 +278,7 @@ class ScheduleRunner(Callback):
         return self._ends or self.schedule.at(self.pos(1))[0]!=self.step
 
     @property
-    def _ends(self): # by the clock: would the next batch end farther from the end of the time than this one?
+    def _ends(self): # by the clock: would the next batch end farther from the planned end than this one?
         return self.pos(1.5 if self.minutes else 1)>self.schedule.total-_eps
 
     def after_batch(self):
@@ -333,7 +333,7 @@ def fit_schedule(self:Learner,
     wd:float=None, # weight decay; default `learn.wd`
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
-    minutes:float=None, # train so long instead of `epochs`; a step of the schedule keeps its share
+    minutes:float=None, # train for this time instead of `epochs`; each step of the schedule keeps its share
     reserved:float=0., # seconds of `minutes` to leave for work before and after the fit, at most nine tenths of them
     most:float=None, # seconds of the fit at most: it goes faster through the schedule where `epochs` would take longer
 ):

@@ -248,7 +248,7 @@ def _text_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
     if saved and (known := _known_rows(path, saved, model)):
         model.known = known
         _log.info(f"{arch} knows {len(np.unique(known[1]))} of {task.n_out} classes: what it keeps of their texts is read by the probe too")
-    elif saved: _log.warning(f"the head in {arch} is for other labels or of another form: a new one starts random")
+    elif saved: _log.warning(f"the head in {arch} is for other labels or of another form: it is not kept, and a new one is made")
     y = task.prior_bias(dls)
     if y is not None and hasattr(model.head, 'init_bias'):
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0
