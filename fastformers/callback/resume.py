@@ -241,7 +241,7 @@ def _newest(self:Resume):
         else:
             if diff := differences(state['settings'], self._settings):
                 raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                                 "repeat what was asked for then, choose another `path`, or delete that directory to train anew")
+                                 "use the settings of that run, choose another `path`, or delete that directory to train anew")
             return state,tensors
 
 @patch

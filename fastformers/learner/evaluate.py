@@ -134,7 +134,7 @@ def class_scores(
     if df is None:
         with evaluation(predictor): preds,targs = predictor.get_preds()
     else:
-        if task.structured: raise TypeError(f"rows of a table are scored where whole texts have labels; this is {task}")
+        if task.structured: raise TypeError(f"rows of a table can be scored only for labels of whole texts; this is {task}")
         texts,labels = read_scored(predictor, df, text_col, label_col)
         preds,targs = stacked(predictor.scores(texts)),torch.as_tensor(as_targets(task, labels))
     names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
