@@ -27,7 +27,7 @@ def skill(args):
     "Print a page for coding agents: which command for which question, and how to read the verdict"
     print((Path(__file__).parent/'SKILL.md').read_text('utf-8'), end='')
 
-_example = """A csv file with the columns text and label; a language model on its texts, then a classifier:
+_example = """From a csv file with the columns text and label: train a language model on its texts, then a classifier:
 
   fastformers adapt reviews.csv --arch wiki-mini --output models/lm
   fastformers classify reviews.csv --arch models/lm --output models/reviews
@@ -35,8 +35,8 @@ _example = """A csv file with the columns text and label; a language model on it
 
 Each command has its own help: fastformers classify --help
 
-A command that trains or compares ends with one line on standard error, where SCORE is better if higher:
-  VERDICT: WIN | score=0.873 | baseline=0.812 | delta=+0.061        LEVEL, LOSS: against the strongest rival
+A command that trains or compares ends with one line on standard error, in which a higher score is better:
+  VERDICT: WIN | score=0.873 | baseline=0.812 | delta=+0.061        or LEVEL or LOSS, against the strongest rival
   VERDICT: NONE | 12 held-out rows are too few, expected 20 or more
 --json prints its results as one JSON object on standard output, and all else on standard error.
 

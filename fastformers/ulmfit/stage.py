@@ -86,7 +86,7 @@ def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **f
     base,known,asked = learn.lineage,settings(type(c)),vars(c)
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
     plan = learn.plan(names=names, seed=seed, **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
-    for k,v in asked.items(): # what was not chosen is as asked, or the default of this stage
+    for k,v in asked.items(): # a setting that no rule chose is as asked, or has the default of this stage
         if v is not None and v!=known[k].default: plan.settings[k] = v,'as asked'
         elif plan.settings.get(k, (v,'default'))[1] in ('as asked','default'): plan.settings[k] = v,'default'
     plan.settings |= chosen or {}
@@ -103,16 +103,16 @@ def _verdict(learn, stage, tfidf):
     stage.verdict = judge(learn, stage, rivals, stage.name, stage.interval(), stage.groups.get('score'))
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
-    "Measure the learner of `stage` on `test_dl`, say what it is worth, and write it to `path`"
+    "Measure the learner of `stage` on `test_dl`, log its verdict, and write it to `path`"
     learn = stage.learner
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
-    if not scored: # all held-out rows were trained on before, and one stands for them
+    if not scored: # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
         stage.curve,stage.chosen = stage.curve.filter(['epoch','train_loss']),[]
     elif objective_of(learn.dls) is None: _verdict(learn, stage, tfidf)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
-    if not earlier: stage.price = price # else only the time of what came before is known
+    if not earlier: stage.price = price # of a resumed training only the time is known, not the CPU seconds before the stop
     if path is not None: _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
     _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} "
               f"in {fmt_time(stage.seconds)}")
@@ -151,10 +151,10 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     _check_room(path, learn)
     if not learn.model.is_lm:
         learn.lr = fine_tuning_lr(learn.model)
-        _log.info("word similarity is for a network that stays frozen, and for topics; on TREC's questions all layers lost 1 to 3 points, "
-                  "so compare with the encoder as it was")
+        _log.info("word similarity helps a network that stays frozen, and labels of topics; on TREC's questions a training of all layers lost 1 to 3 points, "
+                  "so compare with the encoder as it was before")
     if learn.model.new_head:
-        learn.lr = 1e-3 # of the head, the body has a tenth
+        learn.lr = 1e-3 # of the head; the body has a tenth of it
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
                   "15,000 utterances, nothing on 5,000 TREC questions; `unlabelled=` of a classifier brought as much in minutes")
         if objective.auto_cls is AutoModelForMaskedLM:
@@ -175,7 +175,7 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     c = GeneralConfig(**kwargs).sized()
     known = AutoConfig.for_model(c.family)
     ids = 'pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id'
-    inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim' # the field's names for one size
+    inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim' # names of the inner width in different architectures
     own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
@@ -276,7 +276,7 @@ def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     stage.seconds += now()-start
     if stage.price: stage.price = meter.read()
-    for o in tried.cbs: o.learn = tried # they were those of `learn` too
+    for o in tried.cbs: o.learn = tried # the callbacks were attached to `learn` too
     again = learn is not tried
     if again: _log.info(f"{stage.name}: trained again on all rows; figures on held-out rows are of the first")
     if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if again else None))
@@ -300,7 +300,7 @@ def fine_tune_classifier(
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
-    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of each class
+    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
     # What the classes are called: a list in the order of the labels, of all classes, or {label: description}; default: their
@@ -334,7 +334,7 @@ def fine_tune_classifier(
                       names=names, seed=seed, cbs=cbs, **kwargs | how | dict(task=rows.task))
         rows,first = with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)
         set_seed(seed)
-    with checked() if unlabelled is not None else nullcontext(): # `frozen` has read the rows
+    with checked() if unlabelled is not None else nullcontext(): # the rows were checked when `frozen` read them
         dls = task_dls(rows, tok, c, seed)
     if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
     if c.calibrate: check_rows(dls)
