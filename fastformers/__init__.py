@@ -132,9 +132,9 @@ Modules:
 - `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `with_reading`, `task_dls`, `task_learner`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: Hold the results of a training stage, and tabulate several stages: `Stage`, `stage_table`
-- `fastformers.ulmfit.report`: What each stage of a run gained: tables, a figure and sentences, each difference with its 95 % interval
+- `fastformers.ulmfit.report`: Show what each stage of a run gained, in tables, a figure and sentences, with 95 % intervals: `Report`
 - `fastformers.ulmfit.run`: All stages on one DataFrame, and a report of what each stage gained: `ulmfit`
-- `fastformers.ulmfit.stage`: The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
+- `fastformers.ulmfit.stage`: Train the three stages, each by a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
 - `fastformers.ulmfit.unlabelled`: Train twice, without and with texts that have no label, and keep the better training"""
 
 __version__ = "0.2.0"

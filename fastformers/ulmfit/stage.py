@@ -1,4 +1,4 @@
-"""The three stages, each a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
+"""Train the three stages, each by a function: `pretrain_lm`, `fine_tune_lm`, `fine_tune_classifier`
 
 Universal Language Model Fine-tuning (Howard and Ruder 2018) trains three models, each from the weights of the one before: (1) a general language model, `pretrain_lm`; (2) the same
 model on your own texts, `fine_tune_lm`; (3) a classifier on your labels, `fine_tune_classifier`. Each function builds the data and the learner, trains, evaluates, writes a directory
