@@ -154,7 +154,7 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     "Collect the settings of a run that `Resume` compares"
     dl,model,opt = learn.dls.train,learn.model,learn.opt
     def rows(dl):
-        at = range(0, dl.n, -(-dl.n//5000))
+        at = range(0, dl.n, -(-dl.n//5000) or 1)
         return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in at)}'
     shapes = [_without_addresses(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
     weight = getattr(getattr(learn.loss_func, 'func', None), 'weight', None) # of classes

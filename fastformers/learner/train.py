@@ -279,6 +279,7 @@ def _replay(learn, fit, cbs):
 @patch
 def refit(self:Learner)->Learner: # with one held-out row, since a learner needs one
     "Make a new classifier, trained on all rows but one as this one was on its training rows"
+    if self.model.task is None: raise TypeError("`refit` is for classifiers; train a language model on all texts with a smaller `valid_pct`")
     history = self.lineage.history
     if not history: raise ValueError("this learner was not trained; call a fit first")
     new = self.lineage.make(all_rows(self.dls))
