@@ -281,6 +281,11 @@ def test_a_missing_text_is_named_by_its_row():
     with pytest.raises(TypeError, match='in row row 7'): fine_tune_classifier(df, tiny_arch('bert'), tok=tok())
     with pytest.raises(TypeError, match='missing texts'): train_tokenizer(['a', float('nan')])
 
+def test_several_numbers_have_the_names_of_their_columns():
+    df = tiny_df().assign(x=np.arange(60)*.5, y=np.arange(60)%7*1.3, z=[[1.,2.]]*60)
+    assert task_of(classifier_dls(df, tiny_tok('bert'), label_col=['x','y'])).labels==['x','y']
+    with pytest.raises(ValueError, match='a column of its own'): classifier_dls(df, tiny_tok('bert'), label_col='z', task='regression')
+
 def test_numbers_with_an_empty_cell_stay_numbers(tmp_path):
     (tmp_path/'a.csv').write_text('text,label,name\none,1.5,x\ntwo,,\nthree,2.5,y\n')
     df = read_texts(tmp_path/'a.csv')

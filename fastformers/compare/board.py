@@ -111,9 +111,10 @@ def _as_often(scores, i, share):
 # %% ../../nbs/compare/01_board.ipynb #588875e8
 @patch
 def price(self:Leaderboard, name, k='seconds'):
-    "Return the highest price `k` of the fits of an entry, plus that of its preparation, None if not known"
+    "Return the price `k` of the worst fit of an entry, plus that of its preparation, None if not known"
     got = [o[1] for s in self.seeds if (o := self.fit(name, s))]
-    most = [max((o[n] for o in got if o.get(n) is not None), default=None) for n in (k, f'prepare_{k}')]
+    worst = min if k=='texts_a_second' else max
+    most = [worst((o[n] for o in got if o.get(n) is not None), default=None) for n in (k, f'prepare_{k}')]
     return most[0] if None in most else sum(most)
 
 @patch

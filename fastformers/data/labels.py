@@ -213,7 +213,7 @@ def lm_texts(df,
     unlabelled=None, # A DataFrame or a list
     test=None, # A DataFrame
     text_col='text'
-)->tuple: # (texts, number of dropped texts)
+)->tuple: # (texts, each once, number of texts that are validation or test texts too)
     "Collect training and unlabelled texts for a language model, without validation and test texts"
     cols,is_train = L(text_col),np.isin(np.arange(len(df)), train)
     more = as_frame([] if unlabelled is None else unlabelled, cols[0])
@@ -221,8 +221,8 @@ def lm_texts(df,
     if len(more): check_columns(more, **{'text_col of unlabelled':own})
     texts = _texts(df[is_train], cols) + _texts(more, own)
     held = {normal(t) for o in (df[~is_train], test) if o is not None for t in _texts(o, cols)}
-    kept = [*dict.fromkeys(t for t in texts if normal(t) not in held)]
-    return kept, len(texts)-len(kept)
+    free = [t for t in texts if normal(t) not in held]
+    return [*dict.fromkeys(free)], len(texts)-len(free)
 
 # %% ../../nbs/data/00_labels.ipynb #be9cb2f9
 def cut_longest(sizes, valid_pct)->tuple: # (its number, ends), or (None, [])

@@ -353,8 +353,14 @@ class Regression(Task):
         o = df[listed(label_col)]
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10:
             return "it holds few whole numbers; for classes pass task='single'"
+    def read(self, df, label_col):
+        if is_list(label_col) and not self.labels: self.labels = [*map(str, label_col)]
+        return super().read(df, label_col)
     def read_row(self, r, label_col):
-        return [float(r[c]) for c in label_col] if is_list(label_col) else float(r[label_col])
+        if is_list(label_col): return [float(r[c]) for c in label_col]
+        if isinstance(r[label_col], _several):
+            raise ValueError(f"column {label_col!r} holds lists; write each number to predict in a column of its own, and pass their names as `label_col`")
+        return float(r[label_col])
     def fit(self, labels):
         ys = np.array(labels, dtype=float).reshape(len(labels), -1)
         mean,std = ys.mean(0),ys.std(0)
