@@ -2929,8 +2929,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Regression.prior_bias': ( 'tasks/core.html#regression.prior_bias',
                                                                                           'fastformers/tasks/core.py'),
-                                        'fastformers.tasks.core.Regression.read': ( 'tasks/core.html#regression.read',
-                                                                                    'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Regression.read_row': ( 'tasks/core.html#regression.read_row',
                                                                                         'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Regression.row_score': ( 'tasks/core.html#regression.row_score',

@@ -262,6 +262,7 @@ def find_task(df, label_col='label',
         new = first(o for o in reversed(tasks.load().values()) if o.matches(df, label_col))(target=target)
         if (why := new.warning(df, label_col)):
             _log.warning(f"column {target!r} is read as task={new.name!r}, but {why}")
+    if new.by_column and is_list(label_col): new.labels = new.labels or list(label_col)
     if new.classes and not (new.labels or new.per_token or is_list(label_col)):
         if (remark := new.name_labels(df[label_col].dropna())): _log.warning(remark)
     return new

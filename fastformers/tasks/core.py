@@ -58,6 +58,7 @@ class Task:
     multi_label = False # May a text have several labels, or none?
     per_token = False # Are there outputs for several tokens of a row?
     per_sequence = False # Has each sequence of a row an output of its own?
+    by_column = False # Is each of several columns of labels an output of its name?
     label_optional = False # May a row have no label?
     fields = () # names of the parts of an input, which may then be a dict
     text_col = () # columns of the inputs, set by `texts`
@@ -261,7 +262,7 @@ class MultiLabel(Task):
     "Predict any number of classes for each text: lists of names, or of 0 and 1, names joined by ';', or columns of 0 and 1"
     name,fastai = 'multi',('MultiCategorize','EncodedMultiCategorize')
     summary = property(lambda self: f"{'one or more' if self.at_least_one else 'any'} of {{n}} labels a text")
-    problem_type,multi_label,score_name = 'multi_label_classification',True,'F1 of a text'
+    problem_type,multi_label,score_name,by_column = 'multi_label_classification',True,'F1 of a text',True
     def __init__(self,
         labels=(), target='', # As in `Task`
         threshold=None, # Scores above it choose a label: a number, or a list with one for each label; None: 0.5
@@ -291,7 +292,6 @@ class MultiLabel(Task):
         return [*map(self.same_label, o)]
     def read(self, df, label_col):
         if is_list(label_col):
-            self.labels = self.labels or list(label_col)
             if not df[list(label_col)].isin([0,1,'0','1']).all(axis=None):
                 raise ValueError(f"the columns {list(label_col)} hold other values than 0 and 1")
         return super().read(df, label_col)
@@ -344,7 +344,7 @@ class ScaledMSE(nn.MSELoss):
 class Regression(Task):
     "Predict one or several numbers for each text"
     name,fastai,summary = 'regression',('RegressionSetup',),'{n} x a number a text'
-    problem_type,score_name,classes = 'regression','-squared error',False
+    problem_type,score_name,classes,by_column = 'regression','-squared error',False,True
     @classmethod
     def matches(cls, df, label_col):
         flags = is_list(label_col) and df[list(label_col)].isin([0,1]).all(axis=None)
@@ -353,9 +353,6 @@ class Regression(Task):
         o = df[listed(label_col)]
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10:
             return "it holds few whole numbers; for classes pass task='single'"
-    def read(self, df, label_col):
-        if is_list(label_col) and not self.labels: self.labels = [*map(str, label_col)]
-        return super().read(df, label_col)
     def read_row(self, r, label_col):
         if is_list(label_col): return [float(r[c]) for c in label_col]
         if isinstance(r[label_col], _several):
