@@ -35,12 +35,12 @@ def test_figures_of_the_readme(mean):
     assert f"error {100*(1-mean('imdb',500,'as typed')):.1f} %, TF-IDF {100*(1-mean('imdb',500,'TF-IDF')):.1f}" in readme
     d = page.rows('label')
     d = d[(d.what=='run') & (d.way=='as typed') & (d.part=='development')].groupby(['set','labels','arm']).accuracy.mean()
-    assert f"ten domains, 300 labels, {two(d['domains',300,'chosen'], d['domains',300,'drawn'])}; 150 intents, most of them rare, 200 labels, {two(*(d['intents, skewed',200,o] for o in ('chosen','drawn')))}" in readme
+    assert f"ten domains, 300 labels: {d['domains',300,'chosen']:.2f} chosen, {d['domains',300,'drawn']:.2f} random; 150 intents, most of them rare, 200 labels: {two(*(d['intents, skewed',200,o] for o in ('chosen','drawn')))}" in readme
     d = page.rows('classes')
     d = d[(d.what=='names') & (d.part=='development')].groupby(['set','arm']).accuracy.mean()
     said = '; '.join(f"{label} {two(d[k,'names alone'], d[k,'names and texts'])}" for k,label in dict(intents77='77 intents', agnews='AG News', domains='ten domains').items())
     assert said in readme
-    assert f"error {stage2('500 labels, wiki')} to {stage2('500 labels, both')} %" in readme
+    assert f"error {stage2('500 labels, wiki')} %, then {stage2('500 labels, both')}; TF-IDF" in readme
 
 def stage2(name):
     o = json.loads((repo/'benchmarks/results/stage2_trec.json').read_text())['test']['test error %']
