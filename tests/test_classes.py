@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
 from fastformers.data.block import classifier_dls
+from fastformers.data.labels import row_keys
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.names import from_names, read_names
 from fastformers.inference.novelty import Kept, none_of
@@ -115,11 +116,15 @@ def test_who_has_no_novelty(clf, probe, rows, tmp_path):
         with pytest.raises(ValueError, match='change in a network'): o.rename_class(o.labels[0], 'x')
     with pytest.raises(ValueError, match='top_k=1'): clf(['a'], unknown=.1, top_k=2)
 
-def test_drift(clf):
+def test_drift(clf, caplog):
     known = intents(None).query("label=='banking'").text.tolist()[:100]
     new = clf.drift(known+['crypto wallet seed phrase stolen on the blockchain', 'my crypto wallet on the blockchain', 'the blockchain of my crypto wallet']*4)
     assert new.loc['all texts','texts']==112 and new.loc['all texts','novel']>clf.drift(known).loc['all texts','novel']
     assert {'crypto','blockchain'}<={*new.loc['all texts','new words']} and new.loc['banking','from']<=new.loc['banking','novel']<=new.loc['banking','to']
+    caplog.clear()
+    clf.trained_on = row_keys(pd.DataFrame(dict(text=known)), 'text'); clf.drift(known)
+    assert '100 of the 100 texts were in training, with a label or without' in caplog.text
+    clf.trained_on = ()
     with pytest.raises(ValueError, match='got none'): clf.drift([])
     named = from_names(['banking','travel']) # nothing was held out, and no text could be novel
     with pytest.raises(ValueError, match='novelty needs 1 text that was new'): named.novelty(['a visa'])
@@ -246,6 +251,13 @@ def test_names_are_rows_where_they_are_words(rows, caplog):
     assert choose_names(learn, 'random')[0] is None and choose_names(learn, 'probe', [])==(None, 'as asked')
     many = pd.concat([o[:20] for _,o in rows.groupby('label')]).assign(is_valid=lambda o: np.arange(len(o))%4==0)
     assert choose_names(learner(many), 'probe')==(None, 'each class has ten rows')
+
+def test_names_of_test_rows_are_no_training_rows(rows, caplog):
+    caplog.set_level('INFO')
+    few = pd.concat([o[:10] for _,o in rows.groupby('label')]).reset_index(drop=True)
+    test = pd.DataFrame(dict(text=['bake a cake', 'a visa'], label=['cooking','travel']))
+    stage = fine_tune_classifier(few, 'minilm', test=test, epochs=0)
+    assert 'cooking' in stage.learner.model.task.labels and 'names of classes that have few: cooking' not in caplog.text
 
 def test_both_doors_read_names(rows, caplog):
     caplog.set_level('INFO')

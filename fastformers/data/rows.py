@@ -132,5 +132,5 @@ def add_test(self:Rows, df):
     if found and not known&found:
         raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them alike in both")
     warn_untrained(task, known, asked, 'test')
-    if not odd<={*task.labels}: task.labels = sorted(known|odd, key=_order)
+    if not odd<={*task.labels}: task.labels,task.from_test = sorted(known|odd, key=_order),tuple(odd)
     return self

@@ -10,7 +10,8 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
-import json, shutil, torch
+import json, logging, shutil
+import numpy as np, torch
 from torch import Tensor
 from torch.nn.functional import normalize
 from fastcore.basics import patch
@@ -30,7 +31,10 @@ from ..models.fast_cpu import bf16_speedup, number_format
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head
 from ..text.encode import HFTokenizer, is_pair, reading_args
+from ..text.core import text_key
 from ..text.tokenizer import load_tokenizer, tok_hash
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/inference/04_predictor.ipynb #35a01338
 class Predictor(BasePredictor):
@@ -207,7 +211,12 @@ def scores_and_novelty(self:Predictor, texts, bs=64):
         raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, "
                          "by version 0.2 or by another library; train it again")
     self.check_distances(1, 'novelty')
-    logits,_,vectors = self.layers(self.as_list(texts), bs)
+    texts = self.as_list(texts)
+    old = np.isin(np.array([text_key(o) for o in texts], np.uint64), self.trained_on).sum()
+    if old>=10 and old>.1*len(texts):
+        _log.warning(f"{old:,} of the {len(texts):,} texts were in training, with a label or without, so they count as usual: "
+                     "ask about other texts, or train without these")
+    logits,_,vectors = self.layers(texts, bs)
     return self.task.scores(logits), self.kept.novelty(vectors)
 
 # %% ../../nbs/inference/04_predictor.ipynb #f39d7eca

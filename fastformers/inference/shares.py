@@ -47,14 +47,15 @@ def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `
     if 'audit' in df: df = df[df.audit.astype(bool)]
     keys = [text_key(' '.join(L(o))) for o in read_column(df, text_col)]
     if (old := np.isin(np.array(keys, np.uint64), predictor.trained_on)).any():
-        _log.warning(f"already trained on {old.sum():,} of the {len(df):,} audit rows, which are left out")
+        _log.warning(f"already trained on {old.sum():,} of the {len(df):,} audit rows, with a label or without, which are left out")
         df = df[~old]
-    if len(df)<10: raise ValueError(f"expected 10 audit rows or more, got {len(df)}; label more texts, drawn at random")
+    if len(df)<10: raise ValueError(f"expected 10 audit rows or more, got {len(df)}; label more texts that are not in training, drawn at random")
     if no := int(df[[*L(label_col)]].isna().any(axis=1).sum()):
         raise ValueError(f"{no} of {len(df)} audit rows have no label; label them too: without the hard ones the others are not random")
     names = [*map(predictor.task.names, predictor.task.read(df, label_col))]
     if odd := [n for o in names for n in o if n not in predictor.labels]:
-        raise ValueError(f"`audit`: {odd[0]!r} is no class; classes are {', '.join(map(str, predictor.labels))}")
+        raise ValueError(f"`audit`: {odd[0]!r} is no class; classes are {', '.join(map(str, predictor.labels))}; "
+                         "for texts of none of them add a class first, such as add_class('none of these', texts)")
     return predictor.as_list(read_column(df, text_col)), np.array([[float(n in o) for n in predictor.labels] for o in names])
 
 def _sums(predictor, texts, bs)->tuple: # (number of texts; sums of answers, scores and squares, each `(n_out,)`)

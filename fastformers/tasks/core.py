@@ -53,6 +53,7 @@ class Task:
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     class_weights = None # Weights of the classes in the loss, set by `weigh`
     costs = None # Costs of wrong answers, a list of (true class, answer, cost), set by `Learner.tune_thresholds`
+    from_test = () # Classes that test rows alone have, so that these count as errors. Their names are no training rows
     sep_level = None # What separates two levels in the names of the classes, set by `split_levels`
     classes = True # Does a label consist of class names?
     multi_label = False # May a text have several labels, or none?
@@ -414,7 +415,7 @@ def to_dict(self:Task):
 def again(self:Task, **facts):
     "Return a copy with other `facts`, such as `labels=[]` to fit it again"
     res = self.from_dict(self.to_dict() | facts)
-    res.score,res.score_name = self.score,self.score_name
+    res.score,res.score_name,res.from_test = self.score,self.score_name,self.from_test
     return res
 
 @patch_to(Task, static_method=True)

@@ -10,7 +10,7 @@ settings are a `Recipe`. A run writes checkpoints: with `resume=True` a stopped 
 __all__ = ['ulmfit']
 
 # %% ../../nbs/ulmfit/05_run.ipynb #e81409e2
-import tempfile
+import logging, tempfile
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -33,6 +33,8 @@ from .report import Report
 from ..learner.evaluate import linear_scores
 from .read import labelled_dl, set_task, task_dls, task_learner, test_frames, test_rows
 from .stage import fine_tune_classifier, fine_tune_lm, pretrain_lm, small_config
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/05_run.ipynb #6ce0f780
 class _Run:
@@ -176,6 +178,8 @@ def ulmfit(
     for o in (df, *(test.values() if isinstance(test, dict) else [test])):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
+    if unlabelled is not None and r.lm.objective=='none' and not r.general and not (archs[1:] and 'spread' in (r.run.compare or ())):
+        _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none; or set `archs`, and spread in `compare`")
     if seeds is not None: r = r.replace(run=dict(seeds=seeds))
     seeds = list(r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
