@@ -96,7 +96,7 @@ def test_unknown_answers_none_and_names_the_nearest_class(clf, tmp_path):
     copy = from_hf(clf.save(tmp_path/'copy'))
     np.testing.assert_allclose(copy.novelty(['what is this']), clf.novelty(['what is this']), atol=.02)
 
-@pytest.mark.parametrize('unknown,says', [(0, 'share of false alarms'), (1.5, 'share of false alarms'), (.001, '999 texts')])
+@pytest.mark.parametrize('unknown,says', [(0, 'share of false alarms'), (1.5, 'share of false alarms'), (.001, '999 or more texts')])
 def test_a_share_that_cannot_be_kept(clf, unknown, says):
     with pytest.raises(ValueError, match=says): clf(['x'], unknown=unknown)
 
@@ -127,8 +127,8 @@ def test_drift(clf, caplog):
     clf.trained_on = ()
     with pytest.raises(ValueError, match='got none'): clf.drift([])
     named = from_names(['banking','travel']) # nothing was held out, and no text could be novel
-    with pytest.raises(ValueError, match='novelty needs 1 text that was new'): named.novelty(['a visa'])
-    with pytest.raises(ValueError, match='drift needs 20 texts that were new'): named.drift(['a visa'])
+    with pytest.raises(ValueError, match='novelty needs 1 or more texts that were new'): named.novelty(['a visa'])
+    with pytest.raises(ValueError, match='drift needs 20 or more texts'): named.drift(['a visa'])
 
 def test_add_class(clf, rows, tmp_path, caplog):
     work = rows[rows.label=='work'].text.tolist()
@@ -312,7 +312,7 @@ def test_the_commands(rows, tmp_path, monkeypatch, capsys):
     assert from_hf('names').labels==['banking','travel','home']
     assert run('add-class', 'nothing', 'x', 'work.csv')[0]==2 and run('add-class', 'names', 'x', 'wrk.csv')[0]==2
     code,said = run('predict', 'names', 'a visa for japan', '--unknown', '.05')
-    assert code==2 and '19 texts' in said.err # nothing was held out
+    assert code==2 and '19 or more texts' in said.err # nothing was held out
 
 def test_a_graph_has_novelty_too(probe, tmp_path):
     pytest.importorskip('onnxruntime')

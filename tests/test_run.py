@@ -198,6 +198,14 @@ def said(caplog, df, *args, **kwargs):
     with caplog.at_level('WARNING', 'fastformers'): fine_tune_classifier(df, *args, max_len=32, **kwargs)
     return ' '.join(o.getMessage() for o in caplog.records)
 
+def test_unlabelled_texts_that_nothing_reads_are_said(caplog, monkeypatch):
+    def stop(self): raise InterruptedError
+    monkeypatch.setattr(run_module._Run, 'check', stop)
+    for sections,said in ((dict(lm=dict(objective='none')), True), ({}, False), (dict(lm=dict(objective='none'), run=dict(archs=('minilm',), compare=('spread',))), False)):
+        caplog.clear()
+        with pytest.raises(InterruptedError): ulmfit(tiny_df(), ['a new text'], arch='wiki-mini', recipe=Recipe().replace(**sections))
+        assert ('`unlabelled` is not used' in caplog.text)==said
+
 @pytest.mark.exact
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)

@@ -143,15 +143,20 @@ def drift(args):
     return dict(drift=records(table))
 
 # %% ../../nbs/commands/01_answer.ipynb #a1d05c12
-def label_issues(args):
-    "List the rows of a labelled file whose label is probably wrong, the most certain first"
+def _labelled(args): # a table, its columns of texts and of labels
+    "Read the labelled file of a command that may write a table"
     d = args.data
     _check_out(args.out)
     df = read_table(args.file, d, text_col=d.text_col, label_col=d.label_col)
+    return df, *(split_columns(df, o) for o in (d.text_col,d.label_col))
+
+def label_issues(args):
+    "List the rows of a labelled file whose label is probably wrong, the most certain first"
+    df,*columns = _labelled(args)
     from fastformers.hub import default_arch
     predictor = _open(args.arch or default_arch)
     from fastformers.interpret import slices # `label_issues`
-    table = slices.label_issues(predictor, df, *(split_columns(df, o) for o in (d.text_col,d.label_col))).rename_axis('row')
+    table = slices.label_issues(predictor, df, *columns).rename_axis('row')
     _write_table(table, args.out)
     shown = table.head(args.rows).reset_index()
     if len(shown): print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
@@ -161,12 +166,10 @@ def label_issues(args):
 
 def slices(args):
     "List the groups of rows on which a classifier fails, the worst first"
-    d = args.data
-    _check_out(args.out)
-    df = read_table(args.file, d, text_col=d.text_col, label_col=d.label_col)
+    df,*columns = _labelled(args)
     predictor = _open(args.model)
     from fastformers.interpret import slices
-    table = slices.slices(predictor, df, *(split_columns(df, o) for o in (d.text_col,d.label_col)), by=args.by)
+    table = slices.slices(predictor, df, *columns, by=args.by)
     _write_table(table, args.out)
     print(table.head(args.rows).round(3).to_string(index=False))
     return dict(slices=records(table))

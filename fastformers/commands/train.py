@@ -158,7 +158,7 @@ def classify(args):
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
     print(f"\n{stage.interval()}")
-    if stage.verdict and not stage.verdict.reason: print(f"{stage.verdict.says()} on these rows".capitalize())
+    if stage.verdict and not stage.verdict.reason: print(f"On these rows: {stage.verdict.says()}")
     if stage.test_score is not None: print(stage.interval(test=True))
     from fastformers.ulmfit import page # `Stage.to_html`
     typed = shlex.join(['fastformers', *map(str, args.typed), *['--force']*(not args.force)])

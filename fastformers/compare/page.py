@@ -61,8 +61,7 @@ def _price_of(board, name):
     if not rival or board.price(name)<1: return says+'.'
     d,low,_ = board.gain(name, rival)
     more = (board.price(name)-board.price(rival))/(100*d) if low>0 else 0
-    if low>0: worth = f"so each hundredth of it costs {_time(more)}"
-    else: worth = 'no measurable difference: '+('it will do as well' if d<.02 else 'these rows are too few to tell which is better')
+    worth = f"so each hundredth of it costs {_time(more)}" if low>0 else 'no measurable difference on these rows'
     less = f'scores {fmt(d)} less' if split_sign(board.task.score_name)[0]>0 else f'has {fmt(d)} more'
     return f"{says}; {board.words(rival)} takes {_time(board.price(rival))} and {less}, {worth}."
 

@@ -109,13 +109,13 @@ def _check_unknown(self:BasePredictor, unknown, top_k):
     if not (self.task.one_class and top_k==1):
         raise ValueError(f"`unknown` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
     if not 0<unknown<1: raise ValueError(f"`unknown` is a share of false alarms such as .05, got {unknown}")
-    self.check_distances(math.ceil(1/unknown-1), f'unknown={unknown:g}', ', or pass a larger share')
+    self._check_distances(math.ceil(1/unknown-1), f'unknown={unknown:g}', ', or pass a larger share')
 
 @patch
-def check_distances(self:BasePredictor, least, what, instead=''):
+def _check_distances(self:BasePredictor, least, what, instead=''):
     "Raise unless the classifier keeps the distances of `least` texts that were new to its network"
     if self.kept is None or (n := len(self.kept.distances))>=least: return
-    raise ValueError(f"{what} needs {least} text{'s'*(least>1)} that {'were' if least>1 else 'was'} new to the network, this classifier has {n}: "
+    raise ValueError(f"{what} needs {least} or more texts that were new to the network, this classifier has {n}: "
                      f"train it with more held-out rows or with unlabelled texts{instead}")
 
 @patch

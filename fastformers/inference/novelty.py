@@ -140,7 +140,7 @@ def drift(self:BasePredictor,
     import pandas as pd
     texts = self.as_list(texts)
     if not texts: raise ValueError("expected texts, got none")
-    self.check_distances(20, 'drift') # with fewer no text lies beyond the 95th percentile
+    self._check_distances(20, 'drift') # with fewer no text lies beyond the 95th percentile
     scores,new = self.scores_and_novelty(texts, bs)
     known,rows = {*self.kept.words.tolist()},defaultdict(list)
     for i,o in enumerate(self.task.answers(scores, texts)):

@@ -10,8 +10,7 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
-import json, logging, shutil
-import numpy as np, torch
+import json, logging, shutil, torch
 from torch import Tensor
 from torch.nn.functional import normalize
 from fastcore.basics import patch
@@ -21,6 +20,7 @@ from .baseline import TextBaseline
 from .novelty import Kept, cannot_keep # and `drift`
 from .output_layer import output_layer
 from .stage_json import read_keys, read_stage
+from ..text.core import in_keys
 from ..files import Registry, write_json, write_text
 from . import classes # `add_class`
 from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
@@ -31,7 +31,6 @@ from ..models.fast_cpu import bf16_speedup, number_format
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head
 from ..text.encode import HFTokenizer, is_pair, reading_args
-from ..text.core import text_key
 from ..text.tokenizer import load_tokenizer, tok_hash
 
 _log = logging.getLogger(__name__)
@@ -210,9 +209,9 @@ def scores_and_novelty(self:Predictor, texts, bs=64):
     if self.kept is None:
         raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, "
                          "by version 0.2 or by another library; train it again")
-    self.check_distances(1, 'novelty')
+    self._check_distances(1, 'novelty')
     texts = self.as_list(texts)
-    old = np.isin(np.array([text_key(o) for o in texts], np.uint64), self.trained_on).sum()
+    old = in_keys(texts, self.trained_on).sum()
     if old>=10 and old>.1*len(texts):
         _log.warning(f"{old:,} of the {len(texts):,} texts were in training, with a label or without, so they count as usual: "
                      "ask about other texts, or train without these")

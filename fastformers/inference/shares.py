@@ -15,7 +15,7 @@ import logging
 import numpy as np
 from fastcore.foundation import L
 from ..stats import wilson
-from ..text.core import text_key
+from ..text.core import in_keys
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +45,7 @@ def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `
     from fastformers.text.encode import read_column
     check_columns(df, text_col=text_col, label_col=label_col)
     if 'audit' in df: df = df[df.audit.astype(bool)]
-    keys = [text_key(' '.join(L(o))) for o in read_column(df, text_col)]
-    if (old := np.isin(np.array(keys, np.uint64), predictor.trained_on)).any():
+    if (old := in_keys(read_column(df, text_col), predictor.trained_on)).any():
         _log.warning(f"already trained on {old.sum():,} of the {len(df):,} audit rows, with a label or without, which are left out")
         df = df[~old]
     if len(df)<10: raise ValueError(f"expected 10 audit rows or more, got {len(df)}; label more texts that are not in training, drawn at random")

@@ -12,6 +12,7 @@ __all__ = ['read_rows', 'LabelFile']
 import csv, io, logging, os, re
 from pathlib import Path
 import pandas as pd
+from fastcore.basics import patch
 from filelock import FileLock
 from ..files import atomic_file, check_file, write_text
 
@@ -95,23 +96,6 @@ class LabelFile:
         self._put(kept := self._beside('lost'), 'a' if kept.exists() else 'w', lost)
         return f"; {len(lost)} of the old ones {'is' if len(lost)==1 else 'are'} no longer there, and kept in {kept.name}"
 
-    def add(self, *rows):
-        "Append `rows`, dicts, and return when they are on the disk"
-        with self.lock:
-            old = self.read()
-            rows = [{k:str(o.get(k, '')) for k in self.columns} for o in rows]
-            if self.stale or self.state is None: self._write([*old, *rows])
-            else: self._put(self.path, 'a', rows)
-            self.rows,self.state = [*old, *rows],self._state()
-
-    def remove(self, row):
-        "Take `row` out of the file, which is written anew as a whole"
-        with self.lock:
-            rows = [*self.read()]
-            rows.remove(row)
-            self._write(rows)
-            self.rows,self.state = rows,self._state()
-
     def _write(self, rows):
         with atomic_file(self.path) as tmp: self._put(tmp, 'w', rows)
         self.stale = False
@@ -123,3 +107,23 @@ class LabelFile:
             out.writerows(rows)
             f.flush()
             os.fsync(f.fileno())
+
+# %% ../../nbs/label/02_label_file.ipynb #bd52d835
+@patch
+def add(self:LabelFile, *rows):
+    "Append `rows`, dicts, and return when they are on the disk"
+    with self.lock:
+        old = self.read()
+        rows = [{k:str(o.get(k, '')) for k in self.columns} for o in rows]
+        if self.stale or self.state is None: self._write([*old, *rows])
+        else: self._put(self.path, 'a', rows)
+        self.rows,self.state = [*old, *rows],self._state()
+
+@patch
+def remove(self:LabelFile, row):
+    "Take `row` out of the file, which is written anew as a whole"
+    with self.lock:
+        rows = [*self.read()]
+        rows.remove(row)
+        self._write(rows)
+        self.rows,self.state = rows,self._state()

@@ -359,6 +359,7 @@ class Training:
         self._out.seek(0)
         return self.stage if self.process.returncode else self._out.read().decode('utf-8', 'replace').strip()
 
+# %% ../../nbs/label/03_session.ipynb #cc028884
 @patch
 def _unlabelled(self:LabelSession): # [] if they are fewer than 100, too few to help
     done = {o[self.text_col] for o in self.rows()}

@@ -50,10 +50,11 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdi
         faults.append(f"{what} {sign*score:.2f} is {side} that of the {best}, {sign*rivals[best]:.2f}{rows}")
     elif poor and not faults: faults.append(f"{what} {score:.2f} is that of the largest class")
     trained,steps = loss and not res.probe_kept,len(loss)*(1+res.contrasted)
-    if trained and steps<150 and not faults and score<min(rivals.get('frozen probe', -np.inf)+.01, 1):
+    few = trained and steps<150
+    if few and not faults and score<min(rivals.get('frozen probe', -np.inf)+.01, 1):
         faults.append('training brought nothing over the frozen probe')
     if trained and faults and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
-    if trained and faults and steps<150: faults.append(f'{steps} steps are few: try more epochs or minutes')
+    if few and faults: faults.append(f'{steps} steps are few: try more epochs or minutes')
     if len(faults)==1 and less>.01 and learn.model.task.one_class:
         faults.append('read the rows that `label_issues` of fastformers.interpret.slices doubts')
     beside = ', '.join(f'{k} {sign*v:.2f}' for k,v in rivals.items())

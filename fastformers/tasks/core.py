@@ -76,10 +76,6 @@ class Task:
 
     @property
     def n_out(self): "Return the number of outputs of the network"; return len(self.labels)
-    def head(self, **pooling):
-        "Return the default head, a function of `(nf, n_out)`"
-        return TokenHead if self.per_token else partial(PoolingHead, **pooling)
-    def callbacks(self): "Return additional callbacks for the learner"; return []
 
     @classmethod
     def matches(cls, df, label_col): "Check whether the labels of `df` fit this task"; return False
@@ -105,6 +101,14 @@ class Task:
     __hash__ = object.__hash__
 
 # %% ../../nbs/tasks/00_core.ipynb #0c9d52e8
+@patch
+def head(self:Task, **pooling):
+    "Return the default head, a function of `(nf, n_out)`"
+    return TokenHead if self.per_token else partial(PoolingHead, **pooling)
+
+@patch
+def callbacks(self:Task): "Return additional callbacks for the learner"; return []
+
 @patch
 def texts(self:Task, df, text_col):
     "Read the inputs in the columns `text_col` of `df`"

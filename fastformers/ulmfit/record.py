@@ -9,7 +9,7 @@ so that a run that continues reads a finished stage instead of training it again
 __all__ = ['fmt_price', 'begin', 'mean_std', 'stage_table', 'Stage', 'resolved', 'fill_in']
 
 # %% ../../nbs/ulmfit/02_record.ipynb #a2ed9b0a
-import json, re
+import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 import numpy as np, pandas as pd
@@ -114,7 +114,6 @@ def interval(self:Stage, test=False):
     kind,metrics,rows = ('test_score',self.test,'test') if test else ('score',self.metrics,'held-out')
     score = getattr(self, kind)
     (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
-    if re.match('f1_|average_precision|roc_auc|balanced_accuracy', name): ends[0] = max(ends[0], 0.) # of scores from 0 to 1
     says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows} rows)"
     if 'average_precision' in {*metrics}-{name}: says += f", average precision {fmt(metrics['average_precision'])}"
     if test: return says

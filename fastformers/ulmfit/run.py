@@ -178,7 +178,8 @@ def ulmfit(
     for o in (df, *(test.values() if isinstance(test, dict) else [test])):
         if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
-    if unlabelled is not None and r.lm.objective=='none' and not r.general and not (archs[1:] and 'spread' in (r.run.compare or ())):
+    spread = r.run.archs and 'spread' in (r.run.compare or ())
+    if unlabelled is not None and r.lm.objective=='none' and not (r.general or spread):
         _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none; or set `archs`, and spread in `compare`")
     if seeds is not None: r = r.replace(run=dict(seeds=seeds))
     seeds = list(r.run.seeds)

@@ -303,8 +303,7 @@ def fine_tune_classifier(
     valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
-    # What the classes are called: a list in the order of the labels, of all classes, or {label: description}; default: their
-    # own names, if they are words; an empty list: none
+    # Names of all classes, in the order of the labels, or {label: description}; []: none; default: the labels, if they are words
     names=None,
     seed=42, # Seed of the head's weights and of the order
     name='classifier', # Name of the stage in reports
