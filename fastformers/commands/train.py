@@ -170,9 +170,8 @@ def classify(args):
     return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(), classes=classes)
 
 # %% ../../nbs/commands/02_train.ipynb #6af20552
-def run(args):
-    "Run the stages of a recipe and report the gain of each"
-    recipe = read_recipe(args.recipe) if args.recipe else demo_recipe()
+def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen)
+    "Train the stages of `recipe`, and write the recipe to the directory of the run"
     given = {k:v for k,v in dict(output=args.output, seeds=args.seeds).items() if v is not None}
     recipe = recipe.replace(run=given).resolved()
     args.output = recipe.run.output
@@ -189,19 +188,51 @@ def run(args):
     report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
     recipe,why = fill_in(recipe, report.stages)
     write_text(path/'settings.ini', recipe.to_ini(why))
+    return report, recipe
+
+def _told(report):
+    "Print the scores of all classifiers, what each stage gained, and where the report is"
     says = '\n'.join(f'- {o}' for o in report.sentences())
-    print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {path/'report.md'}.")
-    if args.recipe: print(f"Next: fastformers predict {shlex.quote(str(report.best.path))} 'A text of this kind.'")
+    print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {report.path/'report.md'}.")
     return dict(verdict=report.verdict(), report=report.to_dict())
+
+def run(args):
+    "Run the stages of a recipe and report the gain of each"
+    report,_ = _stages(args, read_recipe(args.recipe))
+    res = _told(report)
+    print(f"Next: fastformers predict {shlex.quote(str(report.best.path))} 'A text of this kind.'")
+    return res
+
+def _choose(pool, n, arch, batch=25):
+    "Label `n` texts of `pool` as somebody would who follows `fastformers label`, with the labels that `pool` has"
+    import pandas as pd
+    from fastformers.label.choose_texts import choose_texts
+    from fastformers.label.vectors import TextVectors
+    vectors,rows = TextVectors(arch, pool.text.tolist()),None
+    while rows is None or len(rows)<n:
+        new = choose_texts(pool[['text']], batch, rows, vectors)
+        rows = pd.concat([rows, new.assign(label=pool.label.values[new['index']])], ignore_index=True)
+    return rows[:n]
 
 _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','How many days off do I have left?'
 
 def demo(args):
-    "Run the built-in recipe: 300 utterances, ten domains, wiki-mini and minilm"
-    args.recipe = None
-    res = run(args)
+    "Run the stages on 300 labelled utterances of ten domains, and once more with 300 that were chosen to be labelled"
+    report,recipe = _stages(args, demo_recipe())
     from fastformers.inference.predictor import from_hf
-    answers = answer_table(from_hf(f'{args.output}/classifier_minilm_spread')([*_says])).assign(text=_says)
-    print(f"\nThe classifier from minilm and unlabelled texts on new texts:\n{answers.to_string(index=False)}")
+    from fastformers.text.corpora import intents
+    from fastformers.ulmfit.report import Report
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    (arch,),d = recipe.run.archs,recipe.data
+    print(f"{d.rows} of {d.unlabelled_rows:,} texts are chosen to be labelled, those that teach most")
+    rows = _choose(intents(d.unlabelled_rows), d.rows, arch)
+    chosen = fine_tune_classifier(rows[['text','label']], arch, report.path/'classifier_chosen', test=intents().query("split=='test'"),
+                                  name=f'classifier from {arch} with chosen labels', seed=recipe.run.seeds[0], **vars(recipe.classifier))
+    chosen.score = None # its held-out rows are not those of the others
+    report = Report([*report.stages, chosen], report.path, report.info)
+    report.save()
+    res = _told(report)
+    answers = answer_table(from_hf(chosen.path)([*_says])).assign(text=_says)
+    print(f"\nThe classifier with chosen labels on new texts:\n{answers.to_string(index=False)}")
     print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify yours.csv --output models/yours")
     return res
