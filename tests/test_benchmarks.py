@@ -40,6 +40,9 @@ def test_figures_of_the_readme(mean):
     d = d[(d.what=='names') & (d.part=='development')].groupby(['set','arm']).accuracy.mean()
     said = '; '.join(f"{label} {two(d[k,'names alone'], d[k,'names and texts'])}" for k,label in dict(intents77='77 intents', agnews='AG News', domains='ten domains').items())
     assert said in readme
+    d = page.rows('door')
+    d = d[(d.set=='clinc150') & (d.part=='test')].groupby('arm').accuracy.mean()
+    assert f"`fit_one_cycle(5)` {d['fit_one_cycle(5)']:.2f}, `freeze`, `freeze_to(-2)`, `unfreeze` {d['steps']:.2f}, `fit_plan()` {d['fit_plan()']:.2f}" in readme
     assert f"error {stage2('500 labels, wiki')} %, then {stage2('500 labels, both')}; TF-IDF" in readme
 
 def stage2(name):

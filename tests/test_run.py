@@ -206,6 +206,13 @@ def test_unlabelled_texts_that_nothing_reads_are_said(caplog, monkeypatch):
         with pytest.raises(InterruptedError): ulmfit(tiny_df(), ['a new text'], arch='wiki-mini', recipe=Recipe().replace(**sections))
         assert ('`unlabelled` is not used' in caplog.text)==said
 
+@pytest.mark.parametrize('arch,sections,said', [('minilm',{},True), ('wiki-mini',{},False), ('minilm',dict(lm=dict(objective='none')),False)])
+def test_what_stage_2_can_bring_is_said_before_it_trains(caplog, monkeypatch, arch, sections, said):
+    def stop(self, *args, **kwargs): raise InterruptedError
+    monkeypatch.setattr(run_module._Run, 'train', stop)
+    with pytest.raises(InterruptedError), caplog.at_level('INFO', 'fastformers.ulmfit'): ulmfit(intents(60), ['a new text'], arch=arch, recipe=Recipe().replace(**sections))
+    assert ('have the same label with a kappa of 0.' in caplog.text)==said
+
 @pytest.mark.exact
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)

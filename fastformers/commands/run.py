@@ -40,7 +40,7 @@ def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen)
 def _told(report):
     "Print the scores of all classifiers, what each stage gained, and where the report is"
     says = '\n'.join(f'- {o}' for o in report.sentences())
-    print(f"{report.means().round(3).to_string()}\n\n{says}\n\nThe report with its picture is {report.path/'report.md'}.")
+    print(f"{report.means().round(3).to_string(na_rep='')}\n\n{says}\n\nThe report with its picture is {report.path/'report.md'}.")
     return dict(verdict=report.verdict(), report=report.to_dict())
 
 def run(args):

@@ -17,7 +17,7 @@ from ..data.labels import as_frame, warn_blank
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
 from ..learner.choose import fold_count, right_in_folds
-from ..learner.spread import near_kappa, nearest_rows
+from ..learner.spread import stage2_outlook
 from ..models.core import HFModel
 from ..models.load import load_body
 from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
@@ -31,7 +31,7 @@ def score_encoders(
     archs, # Checkpoints
     folds=5, # Fewer where the second largest class has fewer rows
     max_len=128 # Longest text in tokens
-)->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; CPU seconds of a thousand texts; `near_kappa`)
+)->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; CPU seconds of a thousand texts; `stage2_outlook`)
     "Predict the label of each row by logistic regression on the vectors of the rows in other folds"
     if rows.pair or not rows.task.one_class or rows.task.structured:
         raise ValueError(f"encoders are compared on single texts with one class each, got {rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
@@ -44,7 +44,7 @@ def score_encoders(
         x = predictor.vectors(rows.texts).numpy()
         price = meter.read(1000/len(x))['cpu_seconds']
         x,y = x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9),[*map(str, rows.labels)]
-        res[arch] = right_in_folds(x, y, folds),price,near_kappa(nearest_rows(x), y)
+        res[arch] = right_in_folds(x, y, folds),price,stage2_outlook(x, y)
     return res
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0010

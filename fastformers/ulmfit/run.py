@@ -22,8 +22,11 @@ from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, marked
 from ..data.rows import Rows
 from ..hub import default_arch
 from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_process
+from ..inference.predictor import from_hf
 from ..learner.core import classifier_learner
+from ..learner.spread import stage2_outlook
 from ..models.load import load_config
+from ..models.sentence import is_sentence_encoder
 from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
@@ -86,7 +89,16 @@ def lm_stages(self:_Run, texts, general):
     if g := self.r.general:
         start = self.train(pretrain_lm, 'general', table(general, g.valid_pct), seed=seed, **vars(g))
     if c.objective=='none': return start
+    self.outlook(start)
     return self.train(fine_tune_lm, 'target_lm', table(texts, c.valid_pct), start, seed=seed, **vars(c))
+
+@patch
+def outlook(self:_Run, start):
+    "Log what stage 2 of a sentence encoder can bring to the labelled rows, before it takes minutes"
+    if not self.task.one_class or self.rows.pair or not is_sentence_encoder(start): return
+    texts,labels = (o[:2000] for o in self.rows.part(False))
+    x = from_hf(start).vectors(texts).numpy()
+    _log.info(stage2_outlook(x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9), labels)[1])
 
 # %% ../../nbs/ulmfit/05_run.ipynb #381ffdac
 @patch
