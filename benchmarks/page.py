@@ -93,25 +93,35 @@ def fresh():
 
 # ---- labels that were chosen, the learner's door, classes
 
-def chosen():
-    names = {'domains':'ten domains', 'domains, skewed':'the same, skewed', 'intents':'150 intents', 'intents, skewed':'the same, skewed', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
+chosen_sets = {'domains':'ten domains', 'domains, skewed':'the same, skewed', 'intents':'150 intents', 'intents, skewed':'the same, skewed', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
+
+def sessions(way):
+    "Yield for each set its name, the number of labels and the accuracy by draw and arm"
     d = rows('label')
-    d,lines = d[(d.what=='run') & (d.part=='development')],[]
-    for name,label in names.items():
-        o = d[(d.set==name) & (d.arm=='chosen')]
-        n = int(o.labels.max())
-        cells = [label, n]
-        for way in ('frozen probe','as typed'):
-            p = d[(d.set==name) & (d.way==way) & (d.labels==n)].pivot_table(index='draw', columns='arm', values='accuracy')*100
-            if not {'drawn','chosen'}<={*p}:
-                cells += ['']*(3 if way=='as typed' else 4)
-                continue
-            both = p[['drawn','chosen']].dropna()
-            cells += [f'{both.drawn.mean():.1f}', f'{both.chosen.mean():.1f}']
-            if way=='frozen probe': cells.append(f"{p['chosen, names'].mean():.1f}")
-            cells.append(interval(both.chosen-both.drawn)+(f' ({len(both)})' if len(both) not in (2,3) else ''))
-        lines.append(cells)
-    return table(['', 'labels', 'drawn', 'chosen', 'with names', 'chosen - drawn', 'as typed: drawn', 'chosen', 'chosen - drawn'], lines)
+    d = d[(d.what=='run') & (d.part=='development')]
+    for name,label in chosen_sets.items():
+        n = int(d[(d.set==name) & (d.arm=='chosen')].labels.max())
+        p = d[(d.set==name) & (d.way==way) & (d.labels==n)].pivot_table(index='draw', columns='arm', values='accuracy')*100
+        if len(p): yield label, n, p
+
+def between(p, a, b):
+    "Say the mean difference of two arms over the draws of both"
+    both = (p[a]-p[b]).dropna() if {a,b}<={*p} else []
+    return '' if not len(both) else interval(both)+(f' ({len(both)})' if len(both) not in (2,3) else '')
+
+def chosen():
+    arms = {'drawn':'drawn', 'chosen':'chosen', 'chosen, names':'with names', 'small-text, margins':'small-text, margins', 'small-text, clusters':'small-text, clusters'}
+    lines = [[label, n, *(f'{p[o].mean():.1f}' if o in p else '' for o in arms), between(p, 'chosen', 'drawn')] for label,n,p in sessions('vectors and words')]
+    return table(['', 'labels', *arms.values(), 'chosen - drawn'], lines)
+
+def chosen_typed():
+    pool = {label:p for label,_,p in sessions('with the pool')}
+    def cell(p, arm): return f'{p[arm].mean():.1f}'+(f' ({p[arm].count()})' if p[arm].count()!=3 else '') if arm in p else ''
+    lines = []
+    for label,n,p in sessions('as typed'):
+        q = pool.get(label, {})
+        lines.append([label, n, cell(p, 'drawn'), cell(p, 'chosen'), between(p, 'chosen', 'drawn'), cell(q, 'drawn'), cell(q, 'chosen, names')])
+    return table(['as typed', 'labels', 'drawn', 'chosen', 'chosen - drawn', 'with the pool: drawn', 'chosen, with names'], lines)
 
 def door():
     names = dict(domains='ten domains, 300', trec='TREC-6, 500', sst2='SST-2, 500')
@@ -218,7 +228,7 @@ def pictures():
     fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, chosen=chosen, door=door, unknown=unknown, rare=rare, speed=speed)
+tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"

@@ -212,13 +212,14 @@ def test_a_comparison_answers_the_rarer_class_as_often_as_the_rows_have_it(tmp_p
         df['label'] = df.label.map({'ham':names[0], 'spam':names[1]})
         board = leaderboard(df, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1, path=tmp_path/names[0], log=lambda o: None)
         share = (df.label==names[1]).mean()
-        assert board.rarer==(board.task.labels.index(names[1]), pytest.approx(share)) and 'as often' in board.info['score']
+        assert board.task.often==(names[1], pytest.approx(share)) and 'as often' in board.info['score']
         assert board.rare('largest class')['recall']==0
         scores = board.fits['TF-IDF',1][0], board.fits['TF-IDF',2][0]
-        t = board.threshold if board.rarer[0] else 1-board.threshold
-        assert abs((torch.cat(scores)[:,board.rarer[0]]>t).float().mean()-share)<.02 and board.rare('TF-IDF')['recall']>.9
+        i = board.task.labels.index(names[1])
+        t = board.threshold if i else 1-board.threshold
+        assert abs((torch.cat(scores)[:,i]>t).float().mean()-share)<.02 and board.rare('TF-IDF')['recall']>.9
         again = from_hf(tmp_path/names[0]/'best')
         assert again.task.threshold==board.best.task.threshold==pytest.approx(board.threshold)
         df['label'] = df.label.map({names[0]:'ham', names[1]:'spam'})
     three = pd.concat([found_df(200, 19), pd.DataFrame({'text':['a bill']*3, 'label':['bill']*3})])
-    assert leaderboard(three, entries=['TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None).rarer is None
+    assert leaderboard(three, entries=['TF-IDF'], seeds=(1,2), minutes=1, log=lambda o: None).task.often is None

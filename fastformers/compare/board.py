@@ -9,7 +9,6 @@ This page holds numbers only. `compare.runner` measures them, `compare.page` say
 __all__ = ['Leaderboard']
 
 # %% ../../nbs/compare/01_board.ipynb #90dea1b7
-from operator import ge, gt
 import numpy as np, pandas as pd, torch
 from fastcore.basics import patch
 from fastcore.foundation import first
@@ -17,7 +16,7 @@ from sklearn.metrics import average_precision_score
 from .entries import deciding, largest_class
 from ..learner.evaluate import row_scores
 from ..stats import Verdict, fmt_range, mean_interval, paired_bootstrap, verdict, verdict_on
-from ..tasks.scores import row_values
+from ..tasks.scores import as_often, row_values
 from ..ulmfit.recipe import Recipe, TaskConfig
 from ..ulmfit.record import resolved
 
@@ -42,11 +41,10 @@ class Leaderboard:
         seeds,
         info=None, # Dict of facts about the rows
         groups=None, # Group of each scored row, if they have any
-        known=0, # Number of scored rows whose text is in training too
-        rarer=None # (number, share of the labelled rows) of the rarer of two classes, to answer it that often; None: answer the label with the best score
+        known=0 # Number of scored rows whose text is in training too
     ):
         self.plan,self.task,self.y,self.folds = {o.name:o for o in plan},task,y,folds
-        self.seeds,self.info,self.groups,self.known,self.rarer = [*seeds],dict(info or {}),groups,known,rarer
+        self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
         self.fits,self.notes,self.best = {},{},None # `fits`: (entry, seed) -> (scores, facts)
         self.slices,self.chosen = None,None # the scores of slices by the winner; the `Plan` of its training on all rows
         self._rows,self._gains = {},{}
@@ -94,19 +92,8 @@ class Leaderboard:
 def _joined(board, got)->tuple: # (task, targets, scores)
     "Join the rows of several fits of an entry"
     y = np.concatenate([board.y[board.folds[i][1]] for i,_ in got])
-    task,scores = deciding(board.task, got[0][1][1]['decides']),torch.cat([o for _,(o,_) in got])
-    if board.rarer and task.threshold is None: task.threshold = _as_often(scores, *board.rarer)
-    return task, y, scores
-
-def _as_often(scores, i, share):
-    "Find the threshold at which about `share` of the rows of `scores` get the class `i` of two"
-    s = scores[:,i].sort(descending=True).values.tolist()
-    k = max(1, round(share*len(s)))
-    few,many = (sum(f(o, s[k-1]) for o in s) for f in (gt,ge)) # scores may be equal. Where all are equal, no row gets the class
-    k = many if many<len(s) and many-k<=k-few else few
-    edges = [1., *s, 0.]
-    t = (edges[k]+edges[k+1])/2
-    return t if i else 1-t
+    scores = torch.cat([o for _,(o,_) in got])
+    return as_often(deciding(board.task, got[0][1][1]['decides']), scores), y, scores
 
 # %% ../../nbs/compare/01_board.ipynb #588875e8
 @patch

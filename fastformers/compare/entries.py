@@ -306,6 +306,7 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
     rows.plan.settings |= stage.plan.settings | dict(task=rows.plan.settings['task'])
+    if rows.task.often: stage.learner.model.task.threshold = None # the board answers as often, by the scores of all seeds
     return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'), lm=dict(objective='none'))

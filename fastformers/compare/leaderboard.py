@@ -63,10 +63,6 @@ def _untested(rows, y, parts, test)->str:
     lost = [o for o in labels if o not in both]
     return f"Not tested, since no seed has it in training and among the scored rows: {named(lost)}." if lost else ''
 
-def _rarer(task, labels)->tuple: # (its number, its share), None for more classes
-    "Find the rarer of two classes"
-    if len(task.labels)==2: return min(((i, labels.count(o)/len(labels)) for i,o in enumerate(task.labels)), key=lambda o: o[1])
-
 def _known(rows, scored, parts, held):
     "Count the scored rows with a text that is in training too, and warn of them"
     both = [' '.join(L(o)) for part in (rows.df, scored) for o in rows.task.texts(part, rows.text_col)]
@@ -106,11 +102,11 @@ def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
             'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}'}
 
-def _score_note(why, rarer)->str: # '' if the score was asked for
+def _score_note(why, often)->str: # '' if the score was asked for
     "Say why the score is the macro F1, and how often the rarer of two classes is answered"
     says = ('The score is the macro F1, with average precision, recall and precision of the rarest class beside it: '
             f'{why}.')*bool(why)
-    if rarer: says += f' The rarer class is answered as often as the labelled rows have it, in {rarer[1]:.1%}.'
+    if often: says += f' The rarer class is answered as often as the labelled rows have it, in {often[1]:.1%}.'
     return says
 
 # %% ../../nbs/compare/04_leaderboard.ipynb #97f3d125
@@ -153,13 +149,12 @@ def leaderboard(
     if dropped: log(f"{dropped:,} unlabelled texts are equal to scored texts and were dropped")
     known = _known(rows, scored, parts, 'validation' if test is None else None)
     info = _info(rows, parts, test, seeds, archs, minutes, texts, dropped)
-    rarer = _rarer(task, labels) if why else None
-    if says := _score_note(why, rarer): info['score'] = says
+    if says := _score_note(why, task.often): info['score'] = says
     if lost := _untested(rows, y, parts, test): info['not tested'] = lost
     groups = scored[group_col].astype(str).to_numpy() if group_col in scored else None
     entries = list_entries(entries, archs, text_col, label_col, score=score, class_weights=class_weights,
                            sep_level=sep_level)
-    board = Leaderboard(entries, task, y, parts, seeds, info, groups, known, rarer)
+    board = Leaderboard(entries, task, y, parts, seeds, info, groups, known)
     cols = [*L(text_col), *L(label_col)]
     if path: _continue(path, board, resume, archs, class_weights, rows=df[cols].values, unlabelled=texts,
                        test=None if test is None else test[cols].values)

@@ -53,6 +53,7 @@ class Task:
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     class_weights = None # Weights of the classes in the loss, set by `weigh`
     costs = None # Costs of wrong answers, a list of (true class, answer, cost), set by `Learner.tune_thresholds`
+    often = None # (name of the rarer of two classes, share of the texts that get it), see `tasks.scores`
     from_test = () # Classes that test rows alone have, so that these count as errors. Their names are no training rows
     sep_level = None # What separates two levels in the names of the classes, set by `split_levels`
     classes = True # Does a label consist of class names?

@@ -32,7 +32,7 @@ from ..models.core import HFModel
 from ..models.heads import joins
 from ..models.load import load_body
 from ..tasks.core import task_of
-from ..tasks.scores import set_score
+from ..tasks.scores import rarer, set_score
 from ..text.encode import HFTokenizer, reading_args
 from .recipe import TaskConfig
 
@@ -40,14 +40,15 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/01_read.ipynb #6e216729
 def set_task(rows, score=None, class_weights=None, sep_level=None)->tuple: # (weights of the classes and why, why the score was chosen, '' if it was not)
-    "Give the task of `rows` its levels, the weights of its classes and its score"
+    "Give the task of `rows` its levels, the weights of its classes, its score, and how often the rarer of two classes is answered"
     task = rows.task.weigh(class_weights or rows.task.class_weights).split_levels(sep_level)
     if task.class_weights and task.labels: task.weights(as_targets(task, rows.labels)) # an error for names that are no class
     name,why = choose_score(task, rows.labels if task.one_class else (), score or task.score)
     weights = choose_class_weights(task, name, why)
     task.weigh(weights[0])
-    known = name and set_score(task, name).score
-    return weights, why if known and why!='as asked' else ''
+    why = why if name and set_score(task, name).score and why!='as asked' else ''
+    task.often = rarer(rows.labels) if why else None
+    return weights, why
 
 def hold_out_rows(rows, valid_col, pct, arch)->str:
     "Hold rows out, and return a sentence on the classes that are not tested, or ''"

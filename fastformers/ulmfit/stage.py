@@ -33,7 +33,7 @@ from ..files import check_dir, is_main_process, mark_checkpoints
 from ..learner.evaluate import evaluate, reports
 from ..learner.core import lm_learner
 from ..learner.save import kept_texts
-from ..learner.calibration import check_rows
+from ..learner.calibration import answer_as_often, check_rows
 from ..learner.choose import fine_tuning_lr, named_dls # and `Learner.plan`
 from ..learner.judge import judge, linear_rival, trivial_score
 from ..learner.train import train, train_again, worse
@@ -105,6 +105,10 @@ def _verdict(learn, stage, tfidf):
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
     "Measure the learner of `stage` on `test_dl`, log its verdict, and write it to `path`"
     learn = stage.learner
+    if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
+        name,share = learn.model.task.often
+        stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, as often as the labelled rows have it (threshold {t:.3g})")
+        stage.metrics,stage.score,stage.weight = evaluate(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     if not scored: # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
@@ -272,7 +276,7 @@ def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     except Diverged as e:
         _log.warning(f"{stage.name}: on all rows {e}; the classifier of the training rows is written")
         learn = tried
-    learn.model.task.temperature = tried.model.task.temperature
+    learn.model.task.temperature,learn.model.task.threshold = tried.model.task.temperature,tried.model.task.threshold
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     stage.seconds += now()-start
     if stage.price: stage.price = meter.read()
