@@ -206,6 +206,17 @@ def test_the_command_compares_rare_rows(tmp_path, capsys):
     assert main(['compare', str(tmp_path/'a.csv'), '--entries', 'largest class,TF-IDF', '--seeds', '1,2', '--minutes', '1', '--output', str(tmp_path/'out'), '--class-weights', 'spam: 20', '--score', 'mcc'])==0
     assert 'Use TF-IDF: mcc' in capsys.readouterr().out
 
+@pytest.mark.parametrize('refit', [False,True])
+def test_a_stage_answers_the_rarer_class_as_often_as_the_rows_have_it(tmp_path, refit):
+    df = found_df(300, 19).sample(frac=1, random_state=0)
+    stage = fine_tune_classifier(df, 'wiki-mini', tmp_path/'a', epochs=0, refit=refit)
+    t,share = stage.learner.model.task.threshold,(df.label=='spam').mean()
+    found = stage.learner.get_preds()[0][:,1]>t
+    assert found.sum()==round(share*len(found)) and 'as often as the labelled rows have it' in stage.chosen[-1]
+    assert from_hf(tmp_path/'a').task.threshold==t
+    few = fine_tune_classifier(df[:40], 'wiki-mini', epochs=0).learner.model.task # 8 held-out rows, of which no whole one is spam
+    assert few.often and few.threshold is None
+
 def test_a_comparison_answers_the_rarer_class_as_often_as_the_rows_have_it(tmp_path):
     df = found_df(200, 19).sample(frac=1, random_state=0)
     for names in (('ham','spam'), ('spam','ham')): # the rarer class first or second

@@ -420,7 +420,7 @@ def to_dict(self:Task):
 def again(self:Task, **facts):
     "Return a copy with other `facts`, such as `labels=[]` to fit it again"
     res = self.from_dict(self.to_dict() | facts)
-    res.score,res.score_name,res.from_test = self.score,self.score_name,self.from_test
+    for k in ('score','score_name','often','from_test'): setattr(res, k, getattr(self, k))
     return res
 
 @patch_to(Task, static_method=True)
