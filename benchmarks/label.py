@@ -7,7 +7,7 @@
     python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
-`frozen probe` is a linear model on the encoder's vectors, with 3,000 texts of the pool (the session itself has vectors of words beside them since 29 November, and the rows were chosen before); `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+`frozen probe` is a linear model on the encoder's vectors, with 3,000 texts of the pool (the session itself has vectors of words beside them since 29 November, and the rows were chosen before); `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`), `with the pool` the same with 5,000 texts of the pool as `unlabelled`, as the page of `fastformers label` trains. Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
 import tempfile
 from classify import Rows as Table
 from common import *
@@ -43,12 +43,12 @@ def probe(rows, x, texts, names=None):
     if names: names = dict(zip(names, vectors([*read_names(names).values()])))
     return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names, vectors(texts))(x)
 
-def as_typed(rows, texts, names=None):
+def as_typed(rows, texts, names=None, unlabelled=None):
     from fastformers.ulmfit.stage import fine_tune_classifier
     from fastformers.inference.predictor import from_hf
     cols = ['text','label']+['audit']*('audit' in rows)
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows[cols], 'minilm', f'{tmp}/classifier', refit=True, names=names, keep=0)
+        fine_tune_classifier(rows[cols], 'minilm', f'{tmp}/classifier', refit=True, names=names, unlabelled=unlabelled, keep=0)
         return [o['label'] for o in from_hf(f'{tmp}/classifier')(texts)]
 
 def run(args):
@@ -68,11 +68,12 @@ def run(args):
             for way in args.ways.split(';'):
                 for how in args.arms.split(';'):
                     given = names if 'names' in how else None
-                    for k in [o for o in milestones if o<n]*(way=='frozen probe')+[n]+[2*n]*(how=='drawn' and name=='intents'):
+                    for k in [o for o in milestones if o<n]*(way=='frozen probe')+[n]+[2*n]*(how=='drawn' and name=='intents' and way!='with the pool'):
                         if k<n and args.full_only: continue
                         def make():
                             start,some = time.process_time(),rows(how, k)
-                            found = probe(some, x, pool.text[:3000].tolist(), given) if way=='frozen probe' else as_typed(some, test.text.tolist(), given)
+                            found = probe(some, x, pool.text[:3000].tolist(), given) if way=='frozen probe' else \
+                                as_typed(some, test.text.tolist(), given, pool.text[:5000].tolist() if way=='with the pool' else None)
                             return dict(accuracy=round(float(np.mean([str(a)==str(b) for a,b in zip(found, test.label)])), 4), rows=len(test),
                                         classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
                         table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed)
