@@ -20,7 +20,8 @@ Modules:
 - `fastformers.commands.answer`: Label texts, explain answers, find errors, and change the classes of a directory: `predict`, `explain`, `check`, `slices`, `label-issues`, `shares`, `drift`, `add-class`, `remove-class`, `rename-class`, `merge-classes`
 - `fastformers.commands.choose`: Choose which texts to label, and which way to make a classifier, from the command line: `label`, `compare`
 - `fastformers.commands.flags`: Make the flags of a command from the settings of a recipe: `add_flags`, `changes`
-- `fastformers.commands.train`: Train from the command line: `pretrain`, `adapt`, `classify`, `run`, `demo`
+- `fastformers.commands.run`: Run the stages of a recipe from the command line: `run`, `demo`
+- `fastformers.commands.train`: Train a stage from the command line: `pretrain`, `adapt`, `classify`
 - `fastformers.compare.board`: Hold scores and prices of ways to make a classifier, and choose the best: `Leaderboard`
 - `fastformers.compare.curve`: Scores over the number of labels, and how many labels an entry saves: `label_curve`
 - `fastformers.compare.encoders`: Compare encoders in seconds, by a linear model on their vectors: `compare_encoders`

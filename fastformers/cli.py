@@ -1,7 +1,7 @@
 """The command `fastformers`: `run demo compare label pretrain adapt classify predict explain check slices label-issues shares drift add-class remove-class rename-class merge-classes skill`
 
 The program `fastformers` has a command for each task.
-[`pretrain`, `adapt` and `classify`](commands/02_train.ipynb) train a stage. `run` runs all stages of a recipe, and `demo` those of the built-in recipe. [`label`](commands/03_choose.ipynb) shows texts to label, and `compare` finds the best of several ways to make a classifier. [`predict`](commands/01_answer.ipynb) uses a trained classifier. Most [flags](commands/00_flags.ipynb) are the fields of the dataclasses in `fastformers.ulmfit.recipe`, with the same names, defaults and comments.
+[`pretrain`, `adapt` and `classify`](commands/02_train.ipynb) train a stage. [`run`](commands/04_run.ipynb) runs all stages of a recipe, and `demo` those of the built-in recipe. [`label`](commands/03_choose.ipynb) shows texts to label, and `compare` finds the best of several ways to make a classifier. [`predict`](commands/01_answer.ipynb) uses a trained classifier. Most [flags](commands/00_flags.ipynb) are the fields of the dataclasses in `fastformers.ulmfit.recipe`, with the same names, defaults and comments.
 An error is one line and the exit code 2, and `--debug` shows the traceback. `torchrun --nproc_per_node 2 -m fastformers classify ...` trains in two processes, and `predict --csv` labels in two. Tables go to standard output and progress to standard error. A command that trains or compares ends with a line for scripts on standard error, such as `VERDICT: WIN | score=0.873 | baseline=0.812 | delta=+0.061`. With `--json` the results are one JSON object on standard output. `--resume` continues a stopped training or comparison.
 To add a command, write its function in `commands` and add its flags here."""
 
@@ -20,7 +20,8 @@ from .ulmfit.recipe import DataConfig, section_types, settings
 from .commands.flags import Parser, add_flags, changes, class_names, typed
 from .commands.answer import add_class, check, drift, explain, label_issues, merge_classes, predict, remove_class, rename_class, shares, slices
 from .commands.choose import compare, label
-from .commands.train import adapt, classify, demo, pretrain, run
+from .commands.run import demo, run
+from .commands.train import adapt, classify, pretrain
 
 # %% ../nbs/10_cli.ipynb #43db67ab
 def skill(args):

@@ -60,10 +60,9 @@ def _price_of(board, name):
     says,rival = f"A training takes {_time(board.price(name))}",board.cheaper(name)
     if not rival or board.price(name)<1: return says+'.'
     d,low,_ = board.gain(name, rival)
-    more = (board.price(name)-board.price(rival))/(100*d) if low>0 else 0
-    worth = f"so each hundredth of it costs {_time(more)}" if low>0 else 'no measurable difference on these rows'
+    chance = '' if low>0 else ', no measurable difference on these rows'
     less = f'scores {fmt(d)} less' if split_sign(board.task.score_name)[0]>0 else f'has {fmt(d)} more'
-    return f"{says}; {board.words(rival)} takes {_time(board.price(rival))} and {less}, {worth}."
+    return f"{says}; {board.words(rival)} takes {_time(board.price(rival))} and {less}{chance}."
 
 @patch
 def sentences(self:Leaderboard):

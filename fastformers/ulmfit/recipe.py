@@ -51,9 +51,8 @@ class RunConfig:
     seeds:tuple[int,...] = (42,)
     output:str = 'runs/mine' # Directory of the results
     # Also score, on the same rows: random (the classifier from random weights), general (from the general LM, without
-    # stage 2), tfidf (TF-IDF and logistic regression, seconds), spread (the checkpoints in archs again, with unlabelled
-    # texts that have the labels of near texts); blank: nothing
-    compare:tuple[Literal['random','general','tfidf','spread'],...]|None = ('general','tfidf')
+    # stage 2), tfidf (TF-IDF and logistic regression, seconds); blank: nothing
+    compare:tuple[Literal['random','general','tfidf'],...]|None = ('general','tfidf')
     # Also train the classifier from these checkpoints: hub ids, directories or shipped names, separated by commas
     archs:tuple[str,...]|None = None
 
@@ -383,7 +382,7 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "Return the recipe of `fastformers demo`"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf','spread'), archs=('minilm',)),
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf'), archs=('minilm',)),
         data=dict(source='intents', rows=300, unlabelled='intents', unlabelled_rows=10_000, test='intents'),
         model=dict(arch='wiki-mini'), lm=dict(epochs=4, valid_pct=.1, lr=1e-3, bs=64),
         classifier=dict(max_len=128, valid_pct=.05)) # test rows measure

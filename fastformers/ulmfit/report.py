@@ -77,7 +77,7 @@ def _plot_scores(r, ax):
 _random,_general = 'classifier from random weights','classifier from the general LM'
 _final,_tfidf = 'classifier','TF-IDF'
 _starts = 'from random weights','from the general LM','after stage 2'
-_lms,_more = ('general LM','target LM'),' and unlabelled texts'
+_lms = 'general LM','target LM'
 _parts = ('validation','score'),('test','test_score')
 
 class Report:
@@ -117,7 +117,7 @@ class Report:
         names = _random,_general,_final,*(k for k in self.named if k.startswith('classifier from '))
         words = {k:k.removeprefix('classifier ') for k in names}
         words |= {_final:_starts[1+(_lms[1] in self.named)], _tfidf:'TF-IDF with logistic regression'}
-        return {k:v for k,v in words.items() if self.scores(k, 'score')}
+        return {k:v for k,v in words.items() if any(self.scores(k, attr) for _,attr in _parts)}
 
     def means(self):
         "Tabulate the mean score of each classifier on validation and on test rows"
@@ -142,7 +142,7 @@ def _compare(report):
     lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
     pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
     pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
-    pairs += [(arms[k], k.removesuffix(_more), k) for k in arms if k.endswith(_more)]
+    pairs += [(arms[k], o, k) for k in arms for o in arms if k.startswith(f'{o} with ')]
     by = report.final[0].groups
     for on,attr in _parts:
         for what,a,b in pairs:
@@ -189,10 +189,10 @@ _title = 'Three stages, and what each stage gained'
 
 def _scores_sentence(report):
     means,arms = report.means(),report.arms()
-    def each(valid, *test): return ' '.join([valid, *(f'({o})' for o in test)])
+    def each(valid, test=''): return f'{valid} ({test})'.strip().removesuffix('()').strip()
     where = each(*(f'{len(getattr(report.final[0], attr)):,} {on} rows' for on,attr in _parts if on in means))
     if len(report.final)>1: where += f', means of {len(report.final)} seeds'
-    scores = {k:each(*map(fmt, means.loc[v].dropna())) for k,v in arms.items()}
+    scores = {k:each(*('' if o!=o else fmt(o) for o in means.loc[v])) for k,v in arms.items()}
     tfidf = f'; {arms[_tfidf]}: {scores.pop(_tfidf)}' if _tfidf in arms else ''
     says = ', '.join(f'{v} {arms[k]}' for k,v in scores.items())
     return f"{means.index.name.capitalize()} on {where}: {says}{tfidf}."
