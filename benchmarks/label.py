@@ -7,8 +7,9 @@
     python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
-`frozen probe` is a linear model on the encoder's vectors, with 3,000 texts of the pool (the session itself has vectors of words beside them since 29 November, and the rows were chosen before); `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`). Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+`vectors and words` is the session's own model: linear, on the encoder's vectors and vectors of words counted in the pool, with 3,000 of its texts. The rows of `frozen probe`, without the words, were chosen before 29 November, when the session had none. `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`), `with the pool` the same with 5,000 texts of the pool as `unlabelled`, as the page of `fastformers label` trains. Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
 import tempfile
+from types import SimpleNamespace
 from classify import Rows as Table
 from common import *
 from compare import clinc, sets
@@ -36,19 +37,36 @@ def session(pool, n, batch, seed, names=None):
         rows = pd.concat([rows, new.assign(label=pool.label.values[new['index']])], ignore_index=True)
     return rows
 
-def probe(rows, x, texts, names=None):
+def small_text(pool, n, batch, seed, arm):
+    "Label `n` texts of `pool` as small-text chooses them on the same vectors, the first batch at random"
+    from small_text import BreakingTies, EmbeddingKMeans
+    from fastformers.inference.names import fit_vectors
+    from fastformers.label.vectors import TextVectors
+    x,y = TextVectors('minilm', pool.text.tolist())(pool.text.tolist()).astype(np.float32),pool.label.to_numpy(object)
+    np.random.seed(seed) # small-text draws from numpy's own
+    done = np.random.permutation(len(x))[:batch]
+    while len(done)<n:
+        rest,k = np.setdiff1d(np.arange(len(x)), done),min(batch, n-len(done))
+        if arm=='small-text, clusters': new = EmbeddingKMeans().query(None, x, rest, done, y[done], k, embeddings=x)
+        else:
+            model = fit_vectors(x[done], y[done].tolist())
+            new = BreakingTies().query(SimpleNamespace(predict_proba=model.scores), x, rest, done, y[done], k)
+        done = np.append(done, new)
+    return pool.iloc[done]
+
+def probe(rows, x, texts, names=None, vectors=None):
     from fastformers.inference.names import fit_vectors, read_names
     from fastformers.label.vectors import TextVectors
-    vectors = TextVectors()
+    vectors = vectors or TextVectors()
     if names: names = dict(zip(names, vectors([*read_names(names).values()])))
     return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names, vectors(texts))(x)
 
-def as_typed(rows, texts, names=None):
+def as_typed(rows, texts, names=None, unlabelled=None):
     from fastformers.ulmfit.stage import fine_tune_classifier
     from fastformers.inference.predictor import from_hf
     cols = ['text','label']+['audit']*('audit' in rows)
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows[cols], 'minilm', f'{tmp}/classifier', refit=True, names=names, keep=0)
+        fine_tune_classifier(rows[cols], 'minilm', f'{tmp}/classifier', refit=True, names=names, unlabelled=unlabelled, keep=0)
         return [o['label'] for o in from_hf(f'{tmp}/classifier')(texts)]
 
 def run(args):
@@ -60,19 +78,24 @@ def run(args):
             train,dev,test = read_parts()
             test = test.sample(min(len(test), 2000), random_state=0) if args.final else dev.sample(min(len(dev), 1000), random_state=0)
             pool = pool_of(train, seed, 'skewed' in name)
+            both = TextVectors('minilm', pool.text.tolist())
             names,made,x = sorted(pool.label.unique()),{},TextVectors()(test.text.tolist())
             def rows(how, n):
                 if how=='drawn': return pool.sample(n, random_state=seed)
-                if how not in made: made[how] = session(pool, max(n, data[name][0]), batch, seed, names if 'names' in how else None)
+                if how not in made:
+                    most = max(n, data[name][0])
+                    made[how] = small_text(pool, most, batch, seed, how) if how.startswith('small-text') else session(pool, most, batch, seed, names if 'names' in how else None)
                 return made[how][:n]
             for way in args.ways.split(';'):
                 for how in args.arms.split(';'):
                     given = names if 'names' in how else None
-                    for k in [o for o in milestones if o<n]*(way=='frozen probe')+[n]+[2*n]*(how=='drawn' and name=='intents'):
+                    for k in [o for o in milestones if o<n]*(way!='as typed' and way!='with the pool')+[n]+[2*n]*(how=='drawn' and name=='intents' and way!='with the pool'):
                         if k<n and args.full_only: continue
                         def make():
                             start,some = time.process_time(),rows(how, k)
-                            found = probe(some, x, pool.text[:3000].tolist(), given) if way=='frozen probe' else as_typed(some, test.text.tolist(), given)
+                            if way=='vectors and words': found = probe(some, both(test.text.tolist()), pool.text[:3000].tolist(), given, both)
+                            else: found = probe(some, x, pool.text[:3000].tolist(), given) if way=='frozen probe' else \
+                                as_typed(some, test.text.tolist(), given, pool.text[:5000].tolist() if way=='with the pool' else None)
                             return dict(accuracy=round(float(np.mean([str(a)==str(b) for a,b in zip(found, test.label)])), 4), rows=len(test),
                                         classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
                         table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed)
