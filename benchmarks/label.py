@@ -168,7 +168,7 @@ def picture(rows):
     "Draw accuracy by number of labels, chosen and drawn, with the range of the draws"
     import matplotlib.pyplot as plt
     titles = {'domains':'10 domains', 'domains, skewed':'10 domains, skewed', 'intents':'150 intents', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
-    rows = rows[(rows.what=='run') & (rows.way=='frozen probe')]
+    rows = rows[(rows.what=='run') & (rows.way=='vectors and words')]
     fig,axs = plt.subplots(2, 3, figsize=(10,5.6), layout='constrained')
     for ax,(name,title) in zip(axs.flat, titles.items()):
         mean = {}
