@@ -45,6 +45,17 @@ def test_figures_of_the_readme(mean):
     assert f"`fit_one_cycle(5)` {d['fit_one_cycle(5)']:.2f}, `freeze`, `freeze_to(-2)`, `unfreeze` {d['steps']:.2f}, `fit_plan()` {d['fit_plan()']:.2f}" in readme
     assert f"error {stage2('500 labels, wiki')} %, then {stage2('500 labels, both')}; TF-IDF" in readme
 
+def test_the_comparison_in_the_readme_was_run():
+    o = json.loads((repo/'benchmarks/results/readme_compare.json').read_text())
+    assert 'Use all layers' in o['says'][0] and {'commit','processor','versions'}<={*o}
+    for e in o['entries']:
+        if e['entry'] in ('all layers','frozen probe','TF-IDF'): assert f"{e['score']:.3f} ({e['low']:.3f} to {e['high']:.3f})" in readme
+
+def test_the_figures_of_the_demo_are_those_of_a_run():
+    o = json.loads((repo/'benchmarks/results/demo.json').read_text())['accuracy_on_4500_test_rows']
+    a,b,c,d,e = (f"{o['classifier'+k]:.2f}" for k in (' from random weights',' from the general LM','',' from minilm',' from minilm with chosen labels'))
+    assert f'test: random weights {a}, `wiki-mini` {b}, after stage 2 {c}; `minilm` {d}, with chosen labels {e}' in readme
+
 def stage2(name):
     o = json.loads((repo/'benchmarks/results/stage2_trec.json').read_text())['test']['test error %']
     return f"{next(v['mean'] for k,v in o.items() if k.startswith(name)):.1f}"

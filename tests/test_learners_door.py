@@ -1,7 +1,7 @@
 "A learner made by hand: its first fit begins from the probe by whichever verb it is called, and `fit_plan` trains as a stage does"
 import json
-import pytest, torch
-from fastai.basics import Callback, ColReader, ColSplitter, DataBlock, CategoryBlock, load_learner, nn
+import pandas as pd, pytest, torch
+from fastai.basics import Callback, ColReader, ColSplitter, DataBlock, CategoryBlock, L, RandomSplitter, load_learner, nn, params
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.tracker import EarlyStoppingCallback, SaveModelCallback
 from fastai.torch_core import set_seed
@@ -9,10 +9,11 @@ from transformers import AutoModel
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
 from fastformers.data.block import HFTextBlock, classifier_dls
-from fastformers.learner.choose import Plan
+from fastformers.learner.choose import Plan, choose_names
 from fastformers.learner.core import classifier_learner
 from fastformers.inference.output_layer import output_layer
 from fastformers.learner.probe import ProbeFirst
+from fastformers.text.corpora import intents
 from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_spans, tiny_tags, tiny_tok
 from fastformers.ulmfit.stage import fine_tune_classifier
 
@@ -175,3 +176,25 @@ def test_a_network_without_a_name_cannot_be_made_once_more():
     learn = classifier_learner(dls, AutoModel.from_config(tiny_arch('bert')), precision='fp32')
     for verb in (learn.verdict, learn.fit_plan):
         with pytest.raises(ValueError, match='its network has no directory or name; make it by'): verb()
+
+def test_a_splitter_of_fastai_works_and_one_that_forgets_weights_says_so():
+    dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=8)
+    learn = classifier_learner(dls, tiny_arch('bert'), splitter=lambda m: L(m[0], m[1]).map(params))
+    learn.freeze()
+    assert learn.opt.frozen_idx==1 and len(learn.opt.param_lists)==2
+    with pytest.raises(ValueError, match='`splitter` leaves out .* the first is hf.embeddings'):
+        classifier_learner(dls, tiny_arch('bert'), splitter=lambda m: [params(m.head)])
+
+def test_a_block_with_copies_in_both_parts_is_told(caplog):
+    df = pd.concat([tiny_df(), tiny_df().head(30)], ignore_index=True)
+    block = DataBlock(blocks=(HFTextBlock(tiny_tok('bert')), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=RandomSplitter(.3, seed=1))
+    with caplog.at_level('WARNING', 'fastformers'): classifier_learner(block.dataloaders(df, bs=8), tiny_arch('bert'))
+    assert 'validation texts are also in training' in caplog.text
+
+def test_a_class_that_looks_like_a_larger_one_gets_no_row_of_its_name():
+    df = intents(150)
+    few = df.groupby('label').head(5) # names are rows of such classes
+    df = pd.concat([few, few[few.label=='travel'].head(2).assign(label='Travel')], ignore_index=True)
+    learn = classifier_learner(classifier_dls(df, 'minilm', valid_pct=.1), 'minilm')
+    names,_ = choose_names(learn, 'probe')
+    assert 'travel' in names and 'Travel' not in names

@@ -161,7 +161,7 @@ def label_issues(args):
     shown = table.head(args.rows).reset_index()
     if len(shown): print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
     print(f"\n{len(table)} of {len(df)} labels are doubted, row 0 is the first of the file"
-          +". Where a class is broad, most of them may be right: read the first ones, and correct the file."*bool(len(table)))
+          +". Where a class is broad, most of them may be right: read the first ones, correct the file, and run the command again."*bool(len(table)))
     return dict(label_issues=records(table))
 
 def slices(args):

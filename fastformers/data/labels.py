@@ -9,7 +9,7 @@ By default a fifth of the rows is held out, and a fifth of each class where the 
 __all__ = ['as_frame', 'warn_leak', 'warn_blank', 'checked', 'held_out', 'row_keys', 'split_rows', 'marked_by', 'divide',
            'valid_flags', 'hold_out', 'deal', 'lm_texts', 'cut_longest', 'lm_rows', 'find_task', 'read_labels',
            'say_trained_on', 'trained_on', 'warn_seen', 'trained_keys', 'new_tests', 'named', 'warn_untrained',
-           'check_classes', 'warn_typos', 'warn_conflicts', 'class_weights']
+           'check_classes', 'lookalikes', 'warn_typos', 'warn_conflicts', 'class_weights']
 
 # %% ../../nbs/data/00_labels.ipynb #fb44a05d
 import logging, re, unicodedata
@@ -338,6 +338,12 @@ def _look_of(name): # case, blanks, quotes, composed and invisible characters
     name = unicodedata.normalize('NFKC', name.translate(_look))
     return normal(''.join(c for c in name if unicodedata.category(c)!='Cf'))
 
+def lookalikes(labels)->set: # of text
+    "Find names in `labels` that look like a name with more rows"
+    n = Counter(o for o in labels if isinstance(o, str))
+    first = {_look_of(o):o for o in sorted(n, key=lambda o: (n[o],o))}
+    return {o for o in n if first[_look_of(o)]!=o}
+
 def warn_typos(labels, n_rows=None): # default: a row each
     "Log classes whose names look alike, or are near to one with ten times as many rows, as a warning"
     n = Counter(o for o in labels if isinstance(o, str))
@@ -353,9 +359,9 @@ def warn_typos(labels, n_rows=None): # default: a row each
 def warn_conflicts(texts, labels):
     "Log the number of texts that occur with different labels as a warning"
     found = {}
-    for t,l in zip(map(normal, texts), labels): found.setdefault(t, {l}).add(l)
-    if odd := [t for t,o in found.items() if t and len(o)>1]:
-        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; see `conflicting_duplicates`")
+    for t,l in zip(texts, labels): found.setdefault(normal(t), (t,set()))[1].add(l)
+    if odd := [t for k,(t,o) in found.items() if k and len(o)>1]:
+        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; `conflicting_duplicates` of fastformers.interpret.slices lists them")
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
 def class_weights(dls, weights='balanced'): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`; or None

@@ -20,6 +20,7 @@ from ..callback.schedule import Schedule
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
 from ..data.block import item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
+from ..data.labels import lookalikes
 from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
 from . import probe # `cross_validate_probe`
@@ -155,7 +156,8 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
     names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels) if asked is not None else {})
     texts,labels = _labelled(train, names)
     n = Counter(labels)
-    few = {k:v for k,v in names.items() if n[k]<10 and v}
+    typos = lookalikes(labels)
+    few = {k:v for k,v in names.items() if n[k]<10 and v and k not in typos}
     if not few: return None, 'each class has ten rows'
     if asked is not None: return few, 'as asked'
     rows = np.random.default_rng(0).permutation(len(labels))[:300]

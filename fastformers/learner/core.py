@@ -28,8 +28,8 @@ from ..callback import compute
 from ..callback.distributed import Distributed, n_processes, own_device
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.regularize import Regularizer, check_shapes
-from ..data.block import TokenizedRow, item_keys, item_labels, tokenizer_of
-from ..data.labels import class_weights, say_trained_on
+from ..data.block import TokenizedRow, item_keys, item_labels, item_texts, tokenizer_of
+from ..data.labels import class_weights, say_trained_on, warn_leak
 from ..hub import resolve_arch
 from ..inference.bundle import hf_classifier, read_bundle
 from ..inference.novelty import Kept
@@ -107,6 +107,20 @@ def _check_tok(tok, model, arch):
     _log.warning(f"{says}, unless the embeddings are to be learnt anew")
 
 # %% ../../nbs/learner/07_core.ipynb #8c5bad15
+def _check_groups(model, splitter):
+    "Raise unless the layer groups of `splitter` hold all weights that train"
+    held = {id(p) for group in splitter(model) for p in L(group)}
+    if left := [n for n,p in model.named_parameters() if p.requires_grad and id(p) not in held]:
+        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; together its lists hold all weights, "
+                         "as those of `lambda m: [params(m.body), params(m.head)]` do")
+
+def _warn_block(dls):
+    "Warn of texts of a `DataBlock` as `classifier_dls` does of those of a table"
+    tls = dls.train_ds.tls
+    if len(tls)<2 or any(hasattr(f, 'task') for f in tls[1].tfms.fs): return
+    texts,n = [*item_texts(dls.train_ds), *item_texts(dls.valid_ds)],len(dls.train_ds)
+    if all(isinstance(o, str) for o in texts): warn_leak(texts, (range(n), range(n, len(texts))))
+
 # to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
 @delegates(Learner.__init__, but=['model','train_bn'])
 def _learner(
@@ -141,6 +155,7 @@ def _learner(
         _log.warning(f"{arch} has adapters, which train; `remove_adapters(learn.model)` removes them")
     own_device(dls)
     model.to(dls.device) # fastai does so in a fit; a probe comes before
+    _check_groups(model, splitter)
     every = [Lineage(arch, model.loaded.revision, model.loaded.loaded), *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
@@ -326,6 +341,7 @@ def classifier_learner(
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
+    _warn_block(dls)
     task = copy(task_of(dls)) # each learner has its own scale, temperature and thresholds
     asked = loss_func # for `made`: weights by default depend on the rows
     if class_weights is not None: task.weigh(class_weights)

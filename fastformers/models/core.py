@@ -309,6 +309,7 @@ class TextClassifier(HFModel):
             self.nf = self.selector.nf
         self.head = head if isinstance(head, nn.Module) else head(self.nf)
         self.new_head = self.loaded.loaded>0
+    def __getitem__(self, i): return (self.body,self.head)[i] # as in the splitters of fastai's text models
     @property
     def mix(self):
         "Return the `ScalarMix` that feeds the head, None without one"

@@ -65,7 +65,8 @@ def to_html(self:Stage, classes=None, notes=(), command=''): # `classes`: as `cl
     if self.verdict: page['The verdict'] = [str(self.verdict), _scores(self)]
     if classes is not None: page['Classes'] = [classes.map(lambda o: str(o) if isinstance(o, int) else fmt(o))]
     order = 'the largest' if self.score_name.startswith('-') else 'those of which the classifier was most certain'
-    if self.verdict: page['Errors'] = [f'Up to twenty, {order} first.', worst_rows(self)]
+    wrong = ' Where the answer looks right, the label may be wrong: `fastformers label-issues FILE` lists such rows of the whole file.'*self.learner.model.task.one_class
+    if self.verdict: page['Errors'] = [f'Up to twenty, {order} first.{wrong}', worst_rows(self)]
     page['What was run'] = [self.table().T]
     page['Read with care'] = [[*notes, *_few_rows(classes), *self.sentences(), *_care]]
     if command: page['Make it again'] = [f'```sh\n{command}\n```']
