@@ -104,7 +104,7 @@ def test_the_score_follows_the_labels(caplog):
     with caplog.at_level('INFO'): stage = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), epochs=1, precision='fp32')
     assert stage.score_name=='f1_macro' and 'the score is the macro F1, average precision beside it: 94.5% of the 200 rows are' in caplog.text
     preds,y = stage.learner.get_preds()
-    assert stage.score.mean()==pytest.approx(f1_score(y, preds.argmax(1), average='macro'))==pytest.approx(stage.metrics['f1_macro'])
+    assert stage.score.mean()==pytest.approx(f1_score(y, stage.learner.model.task.decide(preds), average='macro'))==pytest.approx(stage.metrics['f1_macro'])
     assert stage.metrics['average_precision']==pytest.approx(average_precision_score(y, preds[:,1]))
     assert 'f1_macro' in stage.interval() and 'average precision' in stage.interval()
     assert 'largest class 0.48' in caplog.text                                  # what a constant has
