@@ -7,7 +7,7 @@
     python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
-`vectors and words` is the session's own model: linear, on the encoder's vectors and vectors of words counted in the pool, with 3,000 of its texts. The rows of `frozen probe`, without the words, were chosen before 29 November, when the session had none. `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`), `with the pool` the same with 5,000 texts of the pool as `unlabelled`, as the page of `fastformers label` trains. Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+`vectors and words` is the session's own model: linear, on the encoder's vectors and vectors of words counted in the pool, with 3,000 of its texts. Stored rows of `frozen probe`, without the words, are of before 29 November, when the session had none. `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`), `with the pool` the same with 5,000 texts of the pool as `unlabelled`, as the page of `fastformers label` trains. Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
 import tempfile
 from types import SimpleNamespace
 from classify import Rows as Table
@@ -54,10 +54,8 @@ def small_text(pool, n, batch, seed, arm):
         done = np.append(done, new)
     return pool.iloc[done]
 
-def probe(rows, x, texts, names=None, vectors=None):
+def probe(rows, vectors, x, texts, names=None):
     from fastformers.inference.names import fit_vectors, read_names
-    from fastformers.label.vectors import TextVectors
-    vectors = vectors or TextVectors()
     if names: names = dict(zip(names, vectors([*read_names(names).values()])))
     return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names, vectors(texts))(x)
 
@@ -78,8 +76,8 @@ def run(args):
             train,dev,test = read_parts()
             test = test.sample(min(len(test), 2000), random_state=0) if args.final else dev.sample(min(len(dev), 1000), random_state=0)
             pool = pool_of(train, seed, 'skewed' in name)
-            both = TextVectors('minilm', pool.text.tolist())
-            names,made,x = sorted(pool.label.unique()),{},TextVectors()(test.text.tolist())
+            vectors = TextVectors('minilm', pool.text.tolist())
+            names,made,x = sorted(pool.label.unique()),{},vectors(test.text.tolist())
             def rows(how, n):
                 if how=='drawn': return pool.sample(n, random_state=seed)
                 if how not in made:
@@ -89,12 +87,11 @@ def run(args):
             for way in args.ways.split(';'):
                 for how in args.arms.split(';'):
                     given = names if 'names' in how else None
-                    for k in [o for o in milestones if o<n]*(way!='as typed' and way!='with the pool')+[n]+[2*n]*(how=='drawn' and name=='intents' and way!='with the pool'):
+                    for k in [o for o in milestones if o<n]*(way=='vectors and words')+[n]+[2*n]*(how=='drawn' and name=='intents' and way!='with the pool'):
                         if k<n and args.full_only: continue
                         def make():
                             start,some = time.process_time(),rows(how, k)
-                            if way=='vectors and words': found = probe(some, both(test.text.tolist()), pool.text[:3000].tolist(), given, both)
-                            else: found = probe(some, x, pool.text[:3000].tolist(), given) if way=='frozen probe' else \
+                            found = probe(some, vectors, x, pool.text[:3000].tolist(), given) if way=='vectors and words' else \
                                 as_typed(some, test.text.tolist(), given, pool.text[:5000].tolist() if way=='with the pool' else None)
                             return dict(accuracy=round(float(np.mean([str(a)==str(b) for a,b in zip(found, test.label)])), 4), rows=len(test),
                                         classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
@@ -210,7 +207,7 @@ if __name__=='__main__':
     p.add_argument('--draws', default='1')
     p.add_argument('--sets', default='', help='with ; between them')
     p.add_argument('--arms', default='drawn;chosen;chosen, names', help='with ; between them')
-    p.add_argument('--ways', default='frozen probe;as typed', help='with ; between them')
+    p.add_argument('--ways', default='vectors and words;as typed', help='with ; between them')
     p.add_argument('--parts', type=int, default=8, help='of `audit`, 25 sessions a set each')
     p.add_argument('--full-only', action='store_true', help='only the largest number of labels')
     args = p.parse_args()

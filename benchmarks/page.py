@@ -110,9 +110,9 @@ def between(p, a, b):
     return '' if not len(both) else interval(both)+(f' ({len(both)})' if len(both) not in (2,3) else '')
 
 def chosen():
-    arms = {'drawn':'drawn', 'chosen':'chosen', 'chosen, names':'with names', 'small-text, margins':'small-text, margins', 'small-text, clusters':'small-text, clusters'}
+    arms = 'drawn','chosen','chosen, names','small-text, margins','small-text, clusters'
     lines = [[label, n, *(f'{p[o].mean():.1f}' if o in p else '' for o in arms), between(p, 'chosen', 'drawn')] for label,n,p in sessions('vectors and words')]
-    return table(['', 'labels', *arms.values(), 'chosen - drawn'], lines)
+    return table(['', 'labels', *arms, 'chosen - drawn'], lines)
 
 def chosen_typed():
     pool = {label:p for label,_,p in sessions('with the pool')}

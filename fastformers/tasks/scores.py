@@ -105,7 +105,7 @@ def rarer(labels)->tuple: # (its name, its share), None for other than two class
     if len(n)==2: return min(n, key=n.get),min(n.values())/len(labels)
 
 def as_often(task, scores): # a copy with the threshold, or `task`
-    "Answer the rarer of two classes as often as `task.often` says, if that is once or more among the rows of `scores`"
+    "Set the threshold at which the rarer of two classes is answered as often as `task.often` says, if that is once or more in `scores`"
     if not task.often or task.n_out!=2 or task.threshold is not None: return task
     name,share = task.often
     i,scores = task.labels.index(name),torch.as_tensor(scores)
