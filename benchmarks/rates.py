@@ -17,10 +17,13 @@ sets = sets | dict(fakenews_es=((300,), spanish))
 
 def run(args):
     from fastformers.learner.save import as_predictor
+    from fastformers.models.fast_cpu import bf16_speedup, number_format
     from fastformers.ulmfit.stage import fine_tune_classifier
     quiet()
     logging.disable(logging.INFO)
-    table = Table(results/'rates', part='development', **circumstances(args)['versions'])
+    precision = number_format('auto', 'cpu')
+    if precision=='auto': precision = 'bf16' if bf16_speedup()>=1.1 else 'fp32'
+    table = Table(results/'rates', part='development', precision=precision, **circumstances(args)['versions'])
     for seed in map(int, args.draws.split(',')):
         for arch in args.archs.split(','):
             for name in args.sets.split(','):
@@ -39,9 +42,11 @@ def run(args):
 
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'rates'/'rows.jsonl').read_text().splitlines())
-    p = rows.pivot_table(index=['encoder','pool','set','labels'], columns='lr', values='accuracy', aggfunc='mean', sort=False)
+    rows['precision'] = rows.get('precision', pd.Series(dtype=str)).reindex(rows.index).fillna('fp32') # older rows do not say
+    by = ['encoder','precision','pool','set','labels']
+    p = rows.pivot_table(index=by, columns='lr', values='accuracy', aggfunc='mean', sort=False)
     p = p[sorted(p, key=lambda o: -1 if isinstance(o, str) else o)]
-    p['draws'] = rows.groupby(['encoder','pool','set','labels'], sort=False).draw.nunique()
+    p['draws'] = rows.groupby(by, sort=False).draw.nunique()
     print(p.reset_index().to_string(index=False, float_format='{:.3f}'.format, na_rep=''))
 
 if __name__=='__main__':
