@@ -52,7 +52,7 @@ def main():
     trec,imdb = (read(o)[['text','label']].astype({'label':str}).sample(frac=1, random_state=0) for o in data_files('trec/train.csv', 'imdb/train.csv.gz'))
     figures = {'threads':1, 'sets':{}}
     with tempfile.TemporaryDirectory() as tmp:
-        stage = fine_tune_classifier(pd.concat([trec[:400], imdb[:400]]), 'minilm', f'{tmp}/o', head='hf', max_len=256, windows=1, refit=False)
+        stage = fine_tune_classifier(pd.concat([trec[:400], imdb[:400]]), 'minilm', f'{tmp}/o', head='hf', max_len=256, windows=1, epochs=6, refit=False)
         path = str(stage.path)
         trec,imdb = (o.text.tolist()[400:400+args.rows] for o in (trec, imdb))
         mix = trec+imdb
