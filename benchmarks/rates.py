@@ -1,9 +1,11 @@
-"""Which learning rate and which pooling for which encoder: `fine_tune_classifier` with each rate of a grid, beside the frozen probe
+"""Which encoder, which learning rate and which pooling: `fine_tune_classifier` with each rate of a grid, beside the frozen probe
 
     FASTFORMERS_DATA=... python benchmarks/rates.py run --archs minilm,PATH/all-mpnet-base-v2 --draws 1   # development rows
+    FASTFORMERS_DATA=... python benchmarks/rates.py choose --archs minilm,PATH/all-mpnet-base-v2          # `leaderboard(archs=[...])`
     python benchmarks/rates.py table                                                                      # what the rows say
 
 All rates see the same rows and the same number of steps. Finished rows are in results/rates/rows.jsonl, and a second call goes on."""
+import tempfile
 from classify import Rows as Table
 from common import *
 from compare import draw, sets
@@ -15,22 +17,28 @@ def spanish():
 
 sets = sets | dict(fakenews_es=((300,), spanish))
 
-def run(args):
-    from fastformers.learner.save import as_predictor
+def store(args):
     from fastformers.models.fast_cpu import bf16_speedup, number_format
-    from fastformers.ulmfit.stage import fine_tune_classifier
     quiet()
     logging.disable(logging.INFO)
     precision = number_format('auto', 'cpu')
     if precision=='auto': precision = 'bf16' if bf16_speedup()>=1.1 else 'fp32'
-    table = Table(results/'rates', part='development', precision=precision, **circumstances(args)['versions'])
+    return Table(results/'rates', part='development', precision=precision, **circumstances(args)['versions'])
+
+def drawn(args, seed):
+    "Key, labelled rows and 500 development rows of each set"
+    for name in args.sets.split(','):
+        key,_,n = name.partition(':')
+        train,dev,_ = sets[key][1]()
+        yield key,draw(train, int(n or sets[key][0][0]), seed)[['text','label']],dev.sample(min(len(dev), 500), random_state=0)
+
+def run(args):
+    from fastformers.learner.save import as_predictor
+    from fastformers.ulmfit.stage import fine_tune_classifier
+    table = store(args)
     for seed in map(int, args.draws.split(',')):
         for arch in args.archs.split(','):
-            for name in args.sets.split(','):
-                key,_,n = name.partition(':')
-                train,dev,_ = sets[key][1]()
-                dev = dev.sample(min(len(dev), 500), random_state=0)
-                rows = draw(train, int(n or sets[key][0][0]), seed)[['text','label']]
+            for key,rows,dev in drawn(args, seed):
                 for lr,pool in ((lr, pool) for lr in (None, *map(float, filter(None, args.rates.split(',')))) for pool in args.pools.split(',')):
                     def make():
                         start = time.process_time()
@@ -40,8 +48,29 @@ def run(args):
                         return dict(accuracy=round(float(np.mean(np.array(found)==dev.label.to_numpy())), 4), cpu_seconds=round(spent), rows=len(dev), commit=commit, processor=processor())
                     table.get(make, 'accuracy', encoder=Path(arch).name, set=key, labels=len(rows), lr=lr or 'frozen probe', pool=pool, draw=seed)
 
+def choose(args):
+    "Which of the encoders does `leaderboard` choose, and how good is what it hands out?"
+    from fastformers.compare.leaderboard import leaderboard
+    from fastformers.inference.predictor import from_hf
+    table,archs = store(args),args.archs.split(',')
+    for seed in map(int, args.draws.split(',')):
+        for key,rows,dev in drawn(args, seed):
+            def make():
+                start,cpu = time.perf_counter(),time.process_time()
+                with tempfile.TemporaryDirectory() as tmp:
+                    board = leaderboard(rows, archs=archs, minutes=args.minutes, path=tmp, log=lambda o: None)
+                    took,spent = time.perf_counter()-start,time.process_time()-cpu
+                    found = [o['label'] for o in from_hf(f'{tmp}/best')(dev.text.tolist())]
+                return dict(choice=board.winner, entries=[*board.scored], accuracy=round(float(np.mean(np.array(found)==dev.label.to_numpy())), 4),
+                            took=round(took/60, 1), cpu_seconds=round(spent), rows=len(dev), commit=commit, processor=processor())
+            table.get(make, 'accuracy', what='leaderboard', encoder=' '.join(Path(o).name for o in archs), set=key, labels=len(rows), asked=args.minutes, draw=seed)
+
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'rates'/'rows.jsonl').read_text().splitlines())
+    if 'what' in rows: # what `leaderboard` chose, then the others
+        chosen = rows[rows.what=='leaderboard']
+        print(chosen[['precision','set','labels','draw','encoder','choice','accuracy','took']].to_string(index=False), end='\n\n')
+        rows = rows[rows.what.isna()]
     rows['precision'] = rows.get('precision', pd.Series(dtype=str)).reindex(rows.index).fillna('fp32') # older rows do not say
     by = ['encoder','precision','pool','set','labels']
     p = rows.pivot_table(index=by, columns='lr', values='accuracy', aggfunc='mean', sort=False)
@@ -51,11 +80,12 @@ def table(args):
 
 if __name__=='__main__':
     p = parser(__doc__)
-    p.add_argument('do', choices=('run','table'))
+    p.add_argument('do', choices=('run','choose','table'))
     p.add_argument('--draws', default='1')
     p.add_argument('--archs', default='minilm')
     p.add_argument('--sets', default='trec:100,clinc150,sst2', help='each with the number of labels after a colon')
     p.add_argument('--rates', default='2e-5,6e-5,1e-4,2e-4')
     p.add_argument('--pools', default='concat', help='of the head: concat, mean, cls')
+    p.add_argument('--minutes', type=float, default=10, help='of `choose`')
     args = p.parse_args()
-    run(args) if args.do=='run' else table(args)
+    dict(run=run, choose=choose, table=table)[args.do](args)
