@@ -148,6 +148,7 @@ def test_a_label_only_in_validation_is_named(log):
     dls = build(classifier_dls, replaced('label', int(tiny_df().is_valid.argmax()), 'odd'))
     assert 'odd' in dls.vocab and 'training has no row of odd: 1 of 15 validation rows count as errors' in log.text
     refused(classifier_dls, tiny_df().assign(label=lambda d: d.label.where(~d.is_valid, d.label.str.upper())), ValueError, 'training has none of the labels of the validation rows: .*write them alike')
+    refused(classifier_dls, tiny_df().assign(label=lambda d: [f'c{i}' for i in range(len(d))]), ValueError, "each row has a label of its own: is 'label' the column")
 
 def test_a_class_with_a_single_row_is_a_class_in_either_part():
     held = 0

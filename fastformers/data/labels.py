@@ -329,7 +329,9 @@ def check_classes(task, labels, splits):
     asked = set().union(*held)
     if (odd := (seen|asked)-{*task.labels}): raise ValueError(f"labels that `task` does not list: {named(odd)}")
     if len(held)>9 and asked and not seen&asked:
-        raise ValueError(f"training has none of the labels of the validation rows: {named(asked)}; write them alike in both")
+        do = 'write them alike in both'
+        if len(seen)==len(train): do = f"each row has a label of its own: is {task.target!r} the column of the classes?"
+        raise ValueError(f"training has none of the labels of the validation rows: {named(asked)}; {do}")
     warn_untrained(task, seen, held, 'validation')
 
 # %% ../../nbs/data/00_labels.ipynb #f817064d
