@@ -54,7 +54,7 @@ def script_progress():
 
 @contextmanager
 def quiet(name='fastformers'):
-    "Silence the log `name` below errors, and the tables of fits"
+    "Log only errors of `name`, and print no tables of fits"
     log = logging.getLogger(name)
     old = log.level
     log.setLevel(logging.ERROR)

@@ -26,7 +26,7 @@ def _cell(o, trunc_at):
     return html.escape(str(o))
 
 def table_rows(cols, ctxs=None, max_n=9, trunc_at=300): # dicts of label -> HTML
-    "Convert `cols`, a list of (label, values), to `max_n` rows, or add them to the rows `ctxs`"
+    "Convert `cols`, a list of (label, values), to at most `max_n` rows, or add them to those of `ctxs`"
     n = min(max_n, *(len(v) for _,v in cols))
     rows = [{} for _ in range(n)] if ctxs is None else [dict(c) for c in ctxs[:n]]
     for label,vals in cols:

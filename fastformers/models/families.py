@@ -27,8 +27,8 @@ class FamilyMeta:
     before: tuple = () # Prefixes of other parameters that act before or between the blocks but are registered after them
     segments: bool|None = None # Pass segment ids? None: if the config has more than one segment type
     bidirectional: bool|None = None # Is the family an encoder? None: if it has a masked LM
-    padding: bool|None = None # Does padding on the right change no prediction? None: found by a self-test
-    min_len: int = 1 # Minimum number of tokens of the family's own code
+    padding: bool|None = None # Is padding on the right harmless? None: found by a self-test
+    min_len: int = 1 # Fewest tokens that the family's code accepts
     # Names, in a block, of the last modules of attention and feed-forward; (): its last two projections to the hidden size
     sublayers: tuple = ()
     vocab: int|None = None # Size of the vocabulary of a family whose config does not say it

@@ -1,6 +1,6 @@
 """Show what each stage of a run gained, in tables, a figure and sentences, with 95 % intervals: `Report`
 
-Whether a stage helps depends on *your* texts. The score after training alone does not show it: compare with the same classifier without the stage, on the same rows, and check that the
+Whether a stage helps depends on *your* texts. One score does not show it: compare with the same classifier without the stage, on the same rows, and check that the
 difference is larger than chance. A `Report` takes the `Stage` records of a run and shows what each stage gained, with a 95 % interval, or "no measurable difference" if the interval
 contains 0. `ulmfit` returns one."""
 

@@ -1,7 +1,7 @@
 """Train twice, without and with texts that have no label, and keep the better training
 
 `unlabelled=` of `fine_tune_classifier` trains twice. After the first training, the trained classifier, a linear model of words and the frozen encoder guess the labels of the texts, and near texts pass these labels on (`learner.spread`).
-The second training reads these texts and the labelled rows. The training with the higher score on the held-out rows is kept. If scores are equal, the lower loss decides.
+The second training reads these texts and the labelled rows. The training with the higher held-out score is kept (below 30 rows the second, unless it is clearly worse). If scores are equal, the lower loss decides.
 Labels can spread only where near texts have the same label, and where each class has rows. If not, the texts are left out, and a warning says why.
 To change when texts are used, edit `_no_spreading` on this page. To change which training is kept, edit `_better`."""
 
