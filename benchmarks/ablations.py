@@ -2,7 +2,6 @@
 
     FASTFORMERS_DATA=... python benchmarks/ablations.py rates          # a rate for each arm, on draw 0 and development rows
     FASTFORMERS_DATA=... python benchmarks/ablations.py run --final    # three draws, test rows
-    python benchmarks/page.py                                          # the table
 
 Every arm has the same rows, batches and number of steps, and its rate from the same grid. The base trains all layers at once, with one rate, one cycle, concat pooling and a random head, from the pretrained encoder. Rows are in results/ablations/rows.jsonl, and a second call goes on. Stage 2 stands in the rows of `compare.py`."""
 from classify import Rows as Table, trained

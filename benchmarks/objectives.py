@@ -106,25 +106,6 @@ def probe(path, df):
     from fastformers.interpret.probes import layer_probes
     return 100*float(layer_probes(path, df, valid_col='is_valid').accuracy.max())
 
-def plot(table, names):
-    "The scores of each objective: a panel for each set and one for their mean, best mean on top; grey: `counts` and two standard errors of 500 rows"
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(9,.8+.22*len(table)), layout='constrained')
-    table = table.sort_values(('mean','mean'))
-    def standard_error(name):
-        if name=='cola': return 100/500**.5 # of a correlation
-        v = table[name]['mean'].mean()
-        return np.sqrt(v*(100-v)/500)
-    error = {k:standard_error(k) for k in names}
-    error['mean'] = np.sqrt(sum(o**2 for o in error.values()))/len(names)
-    for ax,name in zip(fig.subplots(1, len(names)+1, sharey=True), ['mean', *names]):
-        m,sd = table[name]['mean'],table[name]['std'].fillna(0)
-        if 'counts' in m: ax.axvspan(m['counts']-2*error[name], m['counts']+2*error[name], color='grey', alpha=.25, lw=0)
-        ax.errorbar(m, range(len(m)), xerr=sd, fmt='o', ms=4)
-        ax.set(title=name, xlabel='validation %', yticks=range(len(m)), yticklabels=m.index)
-        ax.grid(axis='y', alpha=.3)
-    return fig
-
 def main():
     p = parser(__doc__.split('\n')[0])
     p.add_argument('--budget', choices=sizes, default='tokens')
@@ -149,7 +130,6 @@ def main():
     table = table.groupby('arm', sort=False).agg(['mean','std']).round(2)
     print(table.sort_values(('mean','mean'), ascending=False).to_string())
     names = [*rows.all[-1]['validation']]
-    plot(table, names).savefig(results/f'objectives_{args.budget}.png', dpi=90)
     save(f'objectives_{args.budget}', args, dict(settings=settings, judges=judges, size=size), {'validation %':{arm:{k:stat([o['validation'][k] for o in rows.all if o['arm']==arm and o['budget']==args.budget and o['size']==size]) for k in names} for arm in table.index}})
 
 if __name__=='__main__': main()

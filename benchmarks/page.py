@@ -18,13 +18,18 @@ def table(head, lines):
     "A Markdown table of lists of cells"
     return '\n'.join('| '+' | '.join(map(str, o))+' |' for o in [head, ['---']*len(head), *lines])
 
-def interval(x, sign=True):
-    "Mean and half of the 95 % interval of values in points, one a draw; of two draws both"
+def stored(name): return json.loads((results/f'{name}.json').read_text())
+
+def half(x):
+    "Half of the 95 % interval of the mean of values, one a draw"
     from scipy.stats import t
+    return t.ppf(.975, len(x)-1)*np.std(x, ddof=1)/len(x)**.5
+
+def interval(x):
+    "Mean and half of the 95 % interval of values in points, one a draw; of two draws both"
     x = np.asarray(x, dtype=float)
-    if len(x)==2: return f'{x.mean():{"+" if sign else ""}.1f} ({min(x):+.1f}, {max(x):+.1f})'
-    half = t.ppf(.975, len(x)-1)*x.std(ddof=1)/len(x)**.5 if len(x)>1 else np.nan
-    return f'{x.mean():{"+" if sign else ""}.1f}'+(f' ± {half:.1f}' if len(x)>1 else '')
+    if len(x)==2: return f'{x.mean():+.1f} ({min(x):+.1f}, {max(x):+.1f})'
+    return f'{x.mean():+.1f}'+(f' ± {half(x):.1f}' if len(x)>1 else '')
 
 # ---- ways to make a classifier
 
@@ -55,19 +60,23 @@ def ways():
         return '' if not len(v) else f'{v.min():.0f}' if round(v.min())==round(v.max()) else f'{v.min():.0f} to {v.max():.0f}'
     return table(['labels', *(arms[a] for a in shown)], [*lines, ['core seconds', *map(price, shown)]])
 
-pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'), ('label spreading','all layers'), ('as typed after masked LM','as typed'), ('leaderboard','all layers')]
+pairs = [('all layers','characters'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'),
+         ('as typed','characters'), ('as typed','frozen probe'), ('as typed','all layers'), ('label spreading','all layers'), ('as typed after masked LM','as typed'), ('leaderboard','all layers')]
+
+def paired(d, a, b, key):
+    "The differences of two arms in points, one a draw that both have"
+    o = d[(d.set==key[0]) & (d.n==key[1])]
+    both = [o[o.arm==k].groupby('seed').points.last() for k in (a,b)]
+    return (both[0]-both[1]).dropna()
 
 def gains():
     d,lines = compared(None),[]
-    short = [k for k in sets if k[0]!='imdb']
     for a,b in pairs:
         def cell(key):
-            o = d[(d.set==key[0]) & (d.n==key[1])]
-            both = [o[o.arm==k].groupby('seed').points.last() for k in (a,b)]
-            x = (both[0]-both[1]).dropna()
+            x = paired(d, a, b, key)
             return interval(x)+(f' ({len(x)})' if len(x)>3 else '') if len(x)>1 else ''
-        lines.append([f'{arms[a]} - {arms[b]}', *map(cell, short)])
-    return table(['points', *(sets[k] for k in short)], lines)
+        lines.append([f'{arms[a]} - {arms[b]}', *map(cell, sets)])
+    return table(['points', *sets.values()], lines)
 
 def labels():
     d,lines = compared(),[]
@@ -91,6 +100,57 @@ def fresh():
             lines.append([way, label, len(p), f'{held.mean():.1f}', f'{p.points.mean():.1f}', interval(held-p.points), inside])
     return table(['', '', 'draws', 'held out', 'test', 'difference, points', 'its interval holds the test figure'], lines)
 
+def held_out():
+    "Held-out minus fresh accuracy, by how rows are held out"
+    rules = dict(quotas='a fifth of each class, the rule of before', chance='a fifth by chance', split='`split_rows`', probe='five folds of the probe', compare='folds of `compare`')
+    parts = list(rows('held_out').groupby('set', sort=False))
+    def gaps(o, rule): return np.concatenate([np.subtract(v['held'], v['fresh']) for v in o[rule]])
+    return table(['held out minus fresh, points', *(k for k,_ in parts)], [[label, *(interval(gaps(o, rule)) for _,o in parts)] for rule,label in rules.items()])
+
+# ---- ideas of the literature
+
+def stages():
+    "Errors from three starts, and what pretraining and stage 2 take from them"
+    errors,lines = stored('stage2_trec')['test']['test error %'],[]
+    for n in (100,500):
+        random,wiki,both,words = (np.array(next(v['each'] for k,v in errors.items() if k.startswith(f'{n} labels, {arm}'))) for arm in ('random','wiki','both','TF-IDF'))
+        lines.append([n, *(f'{o.mean():.1f}' for o in (random,wiki,both,words)), interval(wiki-random), interval(both-wiki)])
+    return table(['TREC-6, labels', 'random weights', '`wiki-mini`', 'stage 2', 'words', '`wiki-mini` - random', 'stage 2 - `wiki-mini`'], lines)
+
+def similarity():
+    "What stage 2 of a sentence encoder gains, on development rows"
+    d,lines = rows('compare'),[]
+    d = d[(d.test==False) & (d.part=='run')].assign(points=lambda o: 100*o.accuracy)
+    for key,label in sets.items():
+        probe,layers = (paired(d, *o, key) for o in (('frozen probe after stage 2','frozen probe'), ('stage 2 + all layers','all layers')))
+        if len(probe): lines.append([label, *(interval(x)+' (1)'*(len(x)==1) for x in (probe, layers))])
+    return table(['stage 2, change in points', 'frozen probe', 'all layers'], lines)
+
+def adapt():
+    errors = stored('trec_adapt')['test']['test error %']
+    base = np.array(errors['fine-tuning, 0.00011']['each'])
+    def line(k, v):
+        x = np.array(v['each'])
+        return [re.sub(r', [\d.e-]+$', '', k), f'{x.mean():.1f}', '' if k.startswith('fine-tuning') else interval(x-base), v.get('reference', '')]
+    return table(['TREC-6, error', 'five seeds', 'minus fine-tuning', "the tutorial's network"], [line(k, v) for k,v in errors.items() if isinstance(v, dict)])
+
+def peers():
+    "Ours and the `Trainer` on other tasks: label, the scores of both by seed, and whose rate ended its grid"
+    labels = dict(agnews='AG News, accuracy', cola="CoLA, Matthews' r", mrpc='MRPC, accuracy', rte='RTE, accuracy', stsb="STS-B, Pearson's r", goemotions='GoEmotions, ranking', sst2='SST-2, accuracy', sick='SICK, accuracy')
+    def pair(o, name=''): return [o[name+k]['each'] for k in ('ours','trainer')]
+    found = []
+    for f in ('glue','glue_sst2_sick'):
+        o = stored(f)
+        found += [(labels[k], *pair(o['test']['test scores %'], f'{k}, '), v['rates'], o['config']['lrs']) for k,v in o['scores %'].items()]
+    for f,label,part,score in (('wnut17','names in tweets, F1, validation','validation','span F1 %'), ('spans','answers, F1','test','f1 %'), ('choice','next sentence of four, accuracy','test','accuracy %')):
+        o = stored(f)
+        found.append((label, *pair(o[part][score]), o['config']['rates'], o['config']['lrs']))
+    return [(label, np.array(a), np.array(b), [k for k in ('ours','trainer') if rates[k] in (min(lrs),max(lrs))]) for label,a,b,rates,lrs in found]
+
+def tasks():
+    names = dict(ours='ours', trainer='`Trainer`')
+    return table(['three seeds', 'ours', '`Trainer`', 'difference, points', 'best rate ended its grid'], [[label, f'{a.mean():.1f}', f'{b.mean():.1f}', interval(a-b), ', '.join(names[k] for k in at)] for label,a,b,at in peers()])
+
 # ---- labels that were chosen, the learner's door, classes
 
 chosen_sets = {'domains':'ten domains', 'domains, skewed':'the same, skewed', 'intents':'150 intents', 'intents, skewed':'the same, skewed', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
@@ -111,8 +171,8 @@ def between(p, a, b):
 
 def chosen():
     arms = 'drawn','chosen','chosen, names','small-text, margins','small-text, clusters'
-    lines = [[label, n, *(f'{p[o].mean():.1f}' if o in p else '' for o in arms), between(p, 'chosen', 'drawn')] for label,n,p in sessions('vectors and words')]
-    return table(['', 'labels', *arms, 'chosen - drawn'], lines)
+    lines = [[label, n, *(f'{p[o].mean():.1f}' if o in p else '' for o in arms), between(p, 'chosen', 'drawn'), between(p, 'chosen', arms[3])] for label,n,p in sessions('vectors and words')]
+    return table(['', 'labels', *arms, 'chosen - drawn', 'chosen - margins'], lines)
 
 def chosen_typed():
     pool = {label:p for label,_,p in sessions('with the pool')}
@@ -137,20 +197,25 @@ def door():
 def unknown():
     names = dict(domains='ten domains, 300', trec='TREC-6 without a class', agnews='AG News without a class')
     d,lines = rows('classes'),[]
-    d = d[(d.what=='unknown') & (d.part=='test')]
+    d = d[(d.what=='unknown') & (d.part=='test')].sort_values('draw', kind='stable')
+    def both(x, digits=0): return ', '.join(f'{o:.{digits}f}' for o in x)
     for name,label in names.items():
         for arm,o in d[d.set==name].groupby('arm', sort=False):
-            lines.append([label, arm, f'{o.auroc.mean():.2f}', f'{100*o.caught.mean():.0f} %', '' if o.false_alarms.isna().any() else f'{100*o.false_alarms.mean():.1f} %, {100*o.caught_at_05.mean():.0f} %'])
-    return table(['texts of no class, test rows, two draws', '', 'AUROC', 'caught at 5 % false alarms', '`unknown=.05`: false alarms, caught'], lines)
+            got = ['', ''] if o.false_alarms.isna().any() else [both(100*o.false_alarms, 1), both(100*o.caught_at_05)]
+            lines.append([label, arm, both(o.auroc, 2), both(100*o.caught), *got])
+    return table(['texts of no class, test rows, both draws', '', 'AUROC', 'caught at 5 % false alarms, %', '`unknown=.05`: false alarms, %', 'caught, %'], lines)
 
 def rare():
     from rare import at_share
+    shown = {'TF-IDF, balanced':'TF-IDF, balanced', 'frozen probe':'frozen probe', 'frozen probe, balanced':'frozen probe, balanced', 'leaderboard':'`leaderboard`'} # test rows
+    layers = {'as typed':'all layers, equal weights', 'as typed, balanced':'all layers, class weights', 'by default':'a stage by default'} # development rows, 1 and 2 %
     d,lines = rows('rare'),[]
-    d = d[d.part=='test']
     d['at_share'] = [at_share(o) for o in d.itertuples()]
-    for (name,share,arm),o in d.sort_values(['set','share'], kind="stable").groupby(['set','share','arm'], sort=False):
-        lines.append([dict(fear='fear', sst2='positive phrases')[name], f'{share:g} %', arm, *(f'{100*o[c].mean():.0f}' for c in ('f1_macro','average_precision','recall','precision'))])
-    return table(['rare class of 1,000 rows, test rows', 'share', '', 'macro F1', 'average precision', 'recall', 'precision'], lines)
+    d = d[(d.part=='test') & d.arm.isin(shown) | (d.part=='development') & d.arm.isin(layers) & (d.share<3)].sort_values(['part','set','share'], ascending=[False,True,True], kind='stable')
+    for (part,name,share,arm),o in d.groupby(['part','set','share','arm'], sort=False):
+        label = (shown | layers)[arm]+(' (1)' if len(o)==1 else '')
+        lines.append([part, dict(fear='fear', sst2='positive phrases')[name], f'{share:g} %', label, *(f'{100*o[c].mean():.0f}' for c in ('at_share','average_precision','recall','precision'))])
+    return table(['rows', 'rare class of 1,000 rows', 'share', '', 'macro F1 at that share', 'average precision', 'recall', 'precision'], lines)
 
 # ---- speed and memory
 
@@ -158,20 +223,22 @@ def fmt(x): return f'{x:.2g}' if abs(x)<.01 else f'{x:,.0f}' if abs(x)>=100 else
 
 def targets(f):
     "Figures of a file of results: what, median, lowest, highest, goal, is it met; where a file has none, made here"
-    o = json.loads((results/f'{f}.json').read_text())
+    o = stored(f)
     if 'targets' in o: return o, o['targets']
     def times(what, each, target=None, least=True): # ratios
         m = float(np.median(each))
         return dict(what=what, median=m, min=min(each), max=max(each), target=target and f"{'>=' if least else '<='} {target}", met=target and (m>=target if least else m<=target))
-    if f=='predict':
-        return o, [times(f'{k}: float32, times the pipeline at its {a}', v[f'times {b}']['each'], g) for k,v in o['sets'].items() for a,b,g in (('default','the default pipeline',None), ('best batch size','its best batch size',1.25 if k=='mix' else None))]
+    if f=='predict': # files of before 30 November hold float32 alone
+        ways = [(k, how, v.get(how, v)) for k,v in o['sets'].items() for how in ('as typed','float32') if how in v or how=='float32']
+        return o, [times(f'{k}: {how}, times the pipeline at its {a}', v[f'times {b}']['each'], 1.25 if (k,how,b)==('mix','float32','its best batch size') else None)
+                   for k,how,v in ways for a,b in (('default','the default pipeline'), ('best batch size','its best batch size'))]
     if f=='export':
         res = [times(f'{k}: {m}, times the pipeline at its best batch size', v[m]['each']) for k,v in o['sets'].items() for m in ('torch','onnx','onnx_int8')]
         return o, res+[times(f'{k}: labels of int8 equal to those of torch, %, rows that chose nothing', [v], 99) for k,v in o['1,000 rows that chose nothing']['int8, labels of torch, %'].items()]
     if f=='cold_start': return o, [times('a new process that opens a directory and answers, times the same with transformers alone', o['ratio']['each'], 1.1, False)]
     raise KeyError(f)
 
-speeds = dict(train_lm_s1='train_lm.py', train_lm_s1_fp32='train_lm.py --precision fp32', train_lm_s2='train_lm.py --part s2', train_lm_s3='train_lm.py --part s3', train_lm_s5='train_lm.py --part s5', two_processes='train_lm.py --part two', store='store.py', corpus_size='corpus_size.py',
+speeds = dict(train_lm_s1='train_lm.py', train_lm_s1_fp32='train_lm.py --precision fp32', train_lm_s2='train_lm.py --part s2', train_lm_s2_fp32='train_lm.py --part s2 --precision fp32', train_lm_s3='train_lm.py --part s3', train_lm_s5='train_lm.py --part s5', two_processes='train_lm.py --part two', store='store.py', corpus_size='corpus_size.py',
               predict_csv='predict_csv.py', frozen='frozen.py', vocabulary='vocabulary.py', predict='predict.py', export='export.py', cold_start='cold_start.py')
 
 def speed():
@@ -179,11 +246,13 @@ def speed():
     for f,script in speeds.items():
         o,got = targets(f)
         for t in got:
-            if not t.get('target') and f not in ('two_processes','export','predict'): continue
             what = re.sub(r'^\s*[SV]\d+\s+', '', t['what']).strip().replace('the one by the other', 'base size: tokens/s times the Trainer, by the ratio of counted operations')
-            if what.startswith('times fastai'): what = f'{before}: {what}'
-            elif ': share' in what: before = what.split(':')[0]
-            if what.startswith('the same by processor') or 'cache' in what: continue # of states that nothing keeps any more
+            if what=='the same by processor time':
+                if fmt(t['median'])==fmt(clock): continue
+                what = f'{before}, processor time'
+            elif what.startswith('times fastai'): what = f"{before.split(':')[0]}: {what}"
+            elif not what.startswith('share of encode'): before,clock = what,t['median']
+            if not t.get('target') and f not in ('two_processes','export','predict') or 'cache' in what: continue # of states that nothing keeps any more
             spread = '' if t['min']==t['max'] else f" ({fmt(t['min'])} to {fmt(t['max'])})"
             goal = (t.get('target') or '').replace('>= ', 'at least ').replace('<= ', 'at most ')
             goal = re.sub(r'[\d.e-]+$', lambda m: f'{float(m[0]):g}', goal)
@@ -228,7 +297,7 @@ def pictures():
     fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, speed=speed)
+tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"

@@ -103,22 +103,6 @@ def classify(arch, c, df, test, n, seed, arm):
     def error(dl): return 100*(1-float(learn.validate(dl=dl)[1]))
     return {'validation':error(learn.dls.valid), **({} if test is None else {'test':error(learn.dls.test_dl(test, with_labels=True))})}
 
-says = {'random':'random weights', 'wiki':'general language model', 'both':'and stage 2', 'both-counts':'and stage 2 with counts', 'target':'stage 2 alone', 'TF-IDF':'TF-IDF + logistic regression'}
-
-def plot(o, part, name):
-    "Error by number of labels: the mean of the seeds, and a band of one standard deviation"
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(6,3.4), layout='constrained')
-    ax,by = fig.subplots(),o.groupby(['n','arm'], sort=False)[part].agg(['mean','std']).unstack()
-    for arm in [k for k in says if k in by['mean']] + [k for k in by['mean'] if k not in says]:
-        m,sd = by['mean'][arm],by['std'][arm].fillna(0)
-        ax.plot(m.index, m, 'o--' if arm=='TF-IDF' else 'o-', label=says.get(arm, arm))
-        ax.fill_between(m.index, m-sd, m+sd, alpha=.15)
-    ax.set(xscale='log', xlabel='labels', ylabel=f'error %, {part}', title=f'What the stages buy: {name}')
-    ax.set_xticks(by.index, map('{:,}'.format, by.index)); ax.minorticks_off()
-    ax.legend(fontsize='small')
-    return fig
-
 def main():
     p = parser(__doc__.split('\n')[0])
     p.add_argument('set', choices=sets)
@@ -148,7 +132,6 @@ def main():
         words = pd.DataFrame([{'arm':'TF-IDF', 'n':n, 'read':0, part:tfidf_error(sample(train, n, s), held)} for n in sizes for s in seeds])
         o = pd.concat([o, words], ignore_index=True)
         figures[part] = {f'{n} labels, {arm}'+(f' ({read:g}M tokens)' if read else ''):stat(g[part]) for (n,arm,read),g in o.groupby(['n','arm','read'], sort=False)}
-        plot(o, part, args.set).savefig(results/f'stage2_{args.set}.png', dpi=90)
         print(f'\nerror %, {part}', *(f"  {k:26} {v['mean']} ± {v['sd']}" for k,v in figures[part].items()), sep='\n')
     save(f'stage2_{args.set}', args, dict(lm=lm, settings=c, seeds=seeds), {'validation error %':figures['validation'], **({'test':{'test error %':figures['test']}} if args.final else {})}, args.final)
 

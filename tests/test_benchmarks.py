@@ -1,7 +1,8 @@
 "Figures and rows: the tables of the benchmarks' page are made from stored rows, and so is each figure of README"
 import json, re, sys
+from functools import cache
 from pathlib import Path
-import pytest
+import numpy as np, pytest
 
 repo = Path(__file__).parent.parent
 sys.path.insert(0, str(repo/'benchmarks'))
@@ -57,13 +58,203 @@ def test_the_figures_of_the_demo_are_those_of_a_run():
     assert f'test: random weights {a}, `wiki-mini` {b}, after stage 2 {c}; `minilm` {d}, with chosen labels {e}' in readme
 
 def stage2(name):
-    o = json.loads((repo/'benchmarks/results/stage2_trec.json').read_text())['test']['test error %']
+    o = page.stored('stage2_trec')['test']['test error %']
     return f"{next(v['mean'] for k,v in o.items() if k.startswith(name)):.1f}"
 
-def test_other_claims_have_a_file():
-    text = (repo/'benchmarks/README.md').read_text()
-    one,few = ([stage2(f'{n} labels, {k}') for k in ('random','wiki','both')] for n in (500,100))
-    assert f"500 labels: random weights {one[0]}, `wiki-mini` {one[1]}, stage 2 {one[2]}; 100 labels: {', '.join(few)}" in text
-    o = json.loads((repo/'benchmarks/results/trec_adapt.json').read_text())['test']
-    found = {f"{v['mean']:.2f} ± {v['sd']:.2f}" for v in o['test error %'].values() if isinstance(v, dict)}
-    assert len(found & {f'{a} ± {b}' for a,b in re.findall(r'(\d\.\d\d) ± (\d\.\d\d)', text)})>=4
+# ---- the sentences of benchmarks/README.md: a claim returns the parts of sentences that its rows give
+
+claims = []
+def claim(f): claims.append(cache(f))
+
+d = page.compared(None)
+development = page.rows('compare').query('test==False').assign(points=lambda o: 100*o.accuracy)
+cpu = d.groupby(['set','n','arm']).cpu.median()
+six = [*page.sets][:6] # all but whole reviews
+
+def gap(a, b, *key, d=d): return page.paired(d, a, b, key)
+def ahead(x): return x.mean()>page.half(x)
+def level(x): return abs(x.mean())<=page.half(x)
+def spread(x, digits=1): return f'{min(x):.{digits}f} to {max(x):.{digits}f}'
+
+@claim
+def protocol():
+    sizes = dict(clinc150=4500, intents77=2310, trec=500, sst2=872, agnews=2000, imdb=1000)
+    for k,n in sizes.items(): assert {len(o)//2 for o in d[d.set==k].hits.dropna()}=={-(-n//8)}
+    cells = [x for a,b in page.pairs for k in page.sets if len(x := page.paired(d, a, b, k))>2]
+    right,rows = d[(d.set=='trec') & (d.n==500) & (d.arm=='all layers')].accuracy.mean(),page.rows('compare')
+    lacks = (rows.processor.isna() | rows.versions.isna()).sum()
+    rates = rows[rows.part=='rates'].groupby('set')
+    assert spread(rates.lr.nunique(), 0)=='4 to 6' # of four to six rates, on AG News the lowest
+    assert rows.lr[rates.accuracy.idxmax().agnews]==rates.lr.min().agnews
+    peers = dict(re.findall(r'^([\w-]+)==([\d.]+)', (repo/'benchmarks/requirements.txt').read_text(), re.M))
+    return ['{:,} utterances, of which {:,} have the 77 intents, and {} questions. SST-2 has {}, AG News {:,} and IMDb {:,}'.format(*sizes.values()),
+            f'standard error of {100*(right*(1-right)/500)**.5:.1f} points. The {len(cells)} intervals', f'{lacks} of {len(rows)} rows', f"SetFit {peers['setfit'][:3]}", f"small-text {peers['small-text']}"]
+
+@claim
+def minutes():
+    m = page.rows('compare').query("part=='lm'").set_index('set')['lm seconds']/60
+    within = d.dropna(subset='within').groupby(d.set=='imdb').within.unique()
+    return [f'{m.clinc150:.0f} core minutes on utterances, {m.trec:.0f} on questions', f'`compare` had {within[False].item():.0f} minutes, for reviews {within[True].item():.0f}']
+
+@claim
+def where_the_gain_comes_from():
+    words = [gap('all layers','characters',*k) for k in six]
+    probe = [x for k in six if len(x := gap('all layers','frozen probe',*k))>2]
+    assert all(map(ahead, words)) and [sum(map(ahead, probe)), len(probe)]==[4, 5]
+    trainer = {k:gap('all layers','Trainer',*k) for k in six}
+    assert [k for k,x in trainer.items() if ahead(x)]==six[:3] and all(level(trainer[k]) for k in six[3:])
+    setfit = [gap('all layers','SetFit',*k) for k in six[:3]]
+    assert [*map(ahead, setfit)]==[True,True,False] and level(setfit[2]) and ahead(gap('label spreading','all layers','clinc150',300))
+    assert {'self-training','label spreading from the probe','label spreading'}<={*d[d.set=='clinc150'].arm} # three versions
+    near = page.rows('compare').query("part=='near'").set_index('set').agree
+    assert not near[['trec','sst2']].any() and near[['clinc150','intents77']].all()
+    for a,b in (('as typed after masked LM','as typed'), ('leaderboard','all layers'), ('as typed','all layers')): assert all(level(x) for k in six if len(x := gap(a, b, *k))>2)
+    three = gap('all layers','Trainer, three times the steps','intents77',5).mean()
+    return [f'by {spread([x.mean() for x in words])} points', f'the lead is {three:.1f} points, not {trainer["intents77",5].mean():.1f}']
+
+@claim
+def with_more_labels():
+    sets = [(k,n) for k in ('trec','clinc150','sst2','agnews','imdb100') for n in (100,500,2000)]
+    each = [gap('as typed',b,*k) for k in sets for b in ('frozen probe','TF-IDF')]
+    minutes = {k:cpu[*k,'as typed']/60 for k in sets}
+    short,long = ([v for k,v in minutes.items() if (k[0]=='imdb100')==o] for o in (False,True))
+    assert level(gap('as typed','frozen probe','sst2',500)) and level(gap('as typed','TF-IDF','imdb100',2000))
+    return [f'in {sum(map(ahead, each))} of {len(each)} comparisons. It took {spread(short, 0)} core minutes, on beginnings of reviews {spread(long, 0)}']
+
+@claim
+def price():
+    new = development[(development.set=='clinc150') & (development.arm=='all layers') & (development.precision=='fp32')].cpu.median()
+    typed = d[(d.arm=='as typed') & (d.precision=='fp32')]
+    assert typed.set.nunique()==4
+    setfit = [cpu[*k,'SetFit']/cpu[*k,'all layers'] for k in six[:3]]
+    reviews = [cpu['imdb',n,'as typed']/60 for n in (100,500)]
+    return [f"took {new:.0f} on ten domains, not {cpu['clinc150',300,'all layers']:.0f}, and as typed {spread(typed.cpu, 0)} on four sets", f'took {spread(reviews, 0)} minutes', f'took {spread(setfit, 0)} times']
+
+@claim
+def printed_figures():
+    from fastformers.stats import wilson
+    typed,chose = d[d.arm=='as typed'].dropna(subset='printed'),d[d.part=='choose']
+    for _,o in chose.groupby(['set','n']): assert len(o)<3 or level(np.array([100*s[w] for s,w in zip(o.scores, o.winner)])-o.points)
+    sst2 = typed[typed.set=='sst2']
+    assert all(100*p[0]>t for p,t in zip(sst2.printed, sst2.points))
+    inside = sum(a<=t/100<=b for (_,a,b),t in zip(typed.printed, typed.points))
+    audit = page.rows('label').query("what=='audit'")
+    n = audit.sessions.sum()
+    return [f'in {inside} of {len(typed)} runs, which fits any share from {100*wilson(inside, len(typed))[0]:.0f} %',
+            f'In {n:.0f} simulated runs of `fastformers label` the interval held the truth in {100*audit.covered.sum()/n:.1f} %, and the forecast was within two points in {100*audit.within.sum()/n:.0f} %']
+
+@claim
+def stages():
+    e = {k:np.array(v['each']) for k,v in page.stored('stage2_trec')['test']['test error %'].items()}
+    def of(n, arm): return next(v for k,v in e.items() if k.startswith(f'{n} labels, {arm}'))
+    assert ahead(of(500, 'random')-of(500, 'wiki')) and level(of(100, 'random')-of(100, 'wiki')) and all(ahead(of(n, 'wiki')-of(n, 'both')) for n in (100,500))
+    assert all((gap('stage 2 + all layers','all layers','trec',n,d=development)<0).all() for n in (100,500))
+    assert all((gap('frozen probe after stage 2','frozen probe',*k,d=development)>0).all() for k in six[:5])
+    imdb = page.rows('stage2_rows/imdb').query("arm=='wiki' and n==100").test.dropna()
+    words = d[(d.set=='trec') & (d.n==500) & (d.arm=='TF-IDF') & (d.seed<4)].points.mean(),d[(d.set=='imdb') & (d.n==100) & (d.arm=='TF-IDF')].points.mean()
+    return [f'Plain words have {100-words[0]:.1f}', f'with 100 reviews has errors of {imdb.min():.1f} and {imdb.max():.1f}, words in other draws {100-words[1]:.1f}']
+
+@claim
+def adaptations():
+    e = page.stored('trec_adapt')['test']['test error %']
+    worse = {k:np.array(v['each'])-np.array(e['fine-tuning, 0.00011']['each']) for k,v in e.items() if isinstance(v, dict)}
+    assert [k for k,x in worse.items() if ahead(x)]==['adapters, 0.002'] and not any(ahead(-x) for x in worse.values())
+    reads = [o for o in map(json.loads, (page.results/'test_reads.jsonl').read_text().splitlines()) if 'trec_adapt' in o['command']]
+    assert len(reads)==5
+    return [f"a reading of {reads[0]['test error %']['fine-tuning, 6.5e-05']['mean']}"]
+
+@claim
+def verbs():
+    o = page.rows('door').query("part=='test'")
+    p = {k:v.pivot_table(index='draw', columns='arm', values='accuracy') for k,v in o.groupby('set')}
+    assert [k for k,v in p.items() if ahead(v['fit_one_cycle(5)']-v.steps)]==['clinc150','trec'] and all(level(v['fit_plan()']-v['fit_one_cycle(5)']) for v in p.values())
+    return []
+
+@claim
+def chosen_labels():
+    linear,typed = ([(label,n,p) for label,n,p in page.sessions(way)] for way in ('vectors and words','as typed'))
+    assert [i for i,(_,_,p) in enumerate(linear) if ahead(p.chosen-p.drawn)]==[0,6] and all(level(p.chosen-p['small-text, margins']) for _,_,p in linear)
+    assert [i for i,(_,_,p) in enumerate(typed) if ahead(p.chosen-p.drawn)]==[0,3,4]
+    skewed = linear[3][2]
+    r = page.rows('label').query("what=='run' and set=='intents' and way=='vectors and words'")
+    few,many = ({k:o.set_index('draw').accuracy*100 for k,o in r[r.labels==n].groupby('arm')} for n in (300,1200))
+    early,more = few['chosen']-few['small-text, margins'],many['drawn']-linear[2][2].chosen
+    pool = next(p for label,_,p in page.sessions('with the pool') if label=='ten domains')
+    pool = pool['chosen, names']-pool.drawn
+    assert ahead(early) and level(pool) and level(more)
+    return [f"by {page.interval(skewed['chosen, names']-skewed['small-text, margins'])[1:]}", f'by {page.interval(early)[1:]}', f'drawn ones: {page.interval(pool)}', f'600 chosen ones: {page.interval(more)}']
+
+@claim
+def foreign_texts():
+    o = page.rows('classes')
+    u = o[(o.what=='unknown') & (o.part=='test')]
+    widest = max(100*(g[c].max()-g[c].min()) for _,g in u.groupby(['set','arm']) for c in ('caught','caught_at_05','false_alarms'))
+    assert (u[u.set=='trec'].sort_values('auroc').groupby('draw').arm.last()=='highest probability').all()
+    few = o[(o.what=='price')].iloc[0]
+    return [f'differ by up to {widest:.0f} points', f'{100*u.false_alarms.min():.1f} to {100*u.false_alarms.max():.1f} % came', f'takes {few.ratio:.2f} times the time of `predict` ({few.low:.2f} to {few.high:.2f}) and {few.megabytes:.1f} MB']
+
+@claim
+def rare_classes():
+    from rare import at_share
+    o = page.rows('rare')
+    o = o.assign(at_share=[at_share(r) for r in o.itertuples()])
+    dev = o[o.part=='development']
+    enriched = 100*dev.groupby('set').rare_rows.mean()/dev.groupby('set').rows.mean()
+    constant = 100*o[(o.arm=='constant') & (o.share<10)].at_share
+    assert constant.between(48, 50).all()
+    by = dev.groupby(['set','share','arm'])[['at_share','recall','average_precision']].mean()
+    for k in [(a,b) for a in ('fear','sst2') for b in (1.,2.)]:
+        new,old = by.loc[*k,'by default'],by.loc[*k,'as typed']
+        assert new.recall>old.recall and new.average_precision<old.average_precision and (new.at_share>old.at_share)==(k!=('fear',2.))
+    assert not len(o[(o.part=='test') & (o.arm=='by default')])
+    return [f'{enriched.fear:.0f} or {enriched.sst2:.0f} % of the development rows', f'A constant has about {constant.max():.0f}']
+
+@claim
+def names_of_classes():
+    o = page.rows('classes').query("what=='names' and part=='development'").groupby(['arm','set']).accuracy.mean()*100
+    a,b = ([o[arm,k] for k in ('intents77','agnews','domains')] for arm in ('names alone','names and texts'))
+    return ['77 intents {:.1f}, AG News {:.1f}, ten domains {:.1f}.'.format(*a), ': {:.1f}, {:.1f}, {:.1f}.'.format(*b), f"say nothing: {o['names alone','trec']:.1f}"]
+
+@claim
+def shares_of_classes():
+    o = page.rows('shares')
+    return [f'{o.corpora[0]} corpora', f'the truth in {spread(100*o.covered/o.classes, 0)} %, at {spread(o.width/o.audit_width, 2)} of the width']
+
+@claim
+def other_tasks():
+    found = page.peers()
+    wins = [(label,at) for label,a,b,at in found if ahead(a-b)]
+    assert [at for _,at in wins]==[['ours','trainer']]*2 and sum(level(a-b) for _,a,b,_ in found)==9
+    return []
+
+@claim
+def damage():
+    o,k = page.stored('fuzz'),page.stored('kills')['phases']
+    parts = [v for v in o.values() if isinstance(v, dict) and 'cases' in v and 'result' in v]
+    assert all(v['result']+v['error']==v['cases'] for v in parts) and all(r['verdict']=='equal' for v in k.values() for r in v['rows'])
+    return [f"{sum(v['cases'] for v in parts):,} damaged inputs", f"{sum(len(v['rows']) for v in k.values())} killed trainings"]
+
+@claim
+def where_others_win():
+    e = {k:v['mean'] for k,v in page.stored('documents')['validation error %'].items()}
+    m = d[d.seed==1].set_index(['set','n','arm']).points
+    s = d.groupby(['set','arm']).points.mean()['sick3']
+    assert level(gap('as typed','frozen probe','sick3',500))
+    return [f"an error of {e['500 labels, trainer512']:.1f}, ours {e['500 labels, 8x256']:.1f} (standard error {100*(.15*.85/1000)**.5:.1f})", f"{m['trec',500,'SetFit']:.1f}, all layers {m['trec',500,'all layers']:.1f}",
+            f"({s['frozen probe']:.1f}, as typed {s['as typed']:.1f})", f"on whole reviews by {page.interval(gap('TF-IDF','frozen probe','imdb',500))[1:]}"]
+
+text = (repo/'benchmarks/README.md').read_text()
+prose = re.sub(r'<!-- (\w+) -->\n.*?<!-- end -->', '', text, flags=re.S)
+
+@pytest.mark.parametrize('claim', claims, ids=lambda o: o.__name__)
+def test_a_sentence_says_what_the_rows_say(claim):
+    for o in claim(): assert o in prose
+
+settings = set('0 2 5 29 40 77 95 100 150 200 300 500 1,200 2,000 5,000 5,452 10,000 15,000 1/r 2019'.split()) # numbers of labels, texts and draws, dates
+
+def test_no_figure_stands_without_a_row():
+    rest = prose
+    for o in sorted([o for f in claims for o in f()], key=len, reverse=True): rest = rest.replace(o, '')
+    rest = re.sub(r'```.*?```|`[^`]*`|F1|SST-2|TREC-6|L6-v2|float32|bfloat16|bf16', '', rest, flags=re.S)
+    assert not {*re.findall(r'\d(?:[\d.,/]*\w)?', rest)}-settings
+    assert len(prose.split())<=1500
