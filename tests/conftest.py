@@ -65,7 +65,7 @@ def root(): return Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope='session')
 def data_dir():
-    "The folder of benchmark data; its layout is in benchmarks/README.md"
+    "The folder of benchmark data; its layout is `origin` in benchmarks/common.py"
     d = os.environ.get('FASTFORMERS_DATA')
     if not d: pytest.skip('FASTFORMERS_DATA is not set')
     return Path(d)
