@@ -115,8 +115,11 @@ Modules:
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.stats`: Compare two classifiers or two stages on the same rows: `paired_bootstrap`, `mean_interval`, `mcnemar`, `wilson`, `verdict`, `Verdict`
 - `fastformers.tasks.choice`: Predict the best of several candidates for a text: the task `choice` and its tokenizer
-- `fastformers.tasks.core`: Define kinds of label (one class, several classes, a number) with loss, metrics, head and decoding: `Task`
+- `fastformers.tasks.class_weights`: Read the weights of classes, and compute balanced ones: `read_weights`, `balanced_weights`, `named_weights`
+- `fastformers.tasks.columns`: Read how labels are written in a column, and find what may be no class: `as_text`, `split_names`, `doubt_classes`
+- `fastformers.tasks.core`: Define kinds of label (one class, several classes) with loss, metrics, head and decoding: `Task`
 - `fastformers.tasks.loss`: Losses with the methods that a fastai learner calls: `RowLoss`, `OwnLoss`, `loss_for`
+- `fastformers.tasks.regression`: Predict one or several numbers for each text: the task `regression`, and its loss `ScaledMSE`
 - `fastformers.tasks.scores`: Score answers as a whole, by the names that scikit-learn gives its scorers or by a function: `set_score`, `row_values`
 - `fastformers.tasks.spans`: Predict the answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.tasks.tags`: Predict a tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words

@@ -34,7 +34,8 @@ from ..hub import resolve_arch
 from ..inference.bundle import hf_classifier, read_bundle
 from ..inference.novelty import Kept
 from ..inference.stage_json import read_keys, read_stage
-from ..tasks.core import as_text, task_of
+from ..tasks.columns import as_text
+from ..tasks.core import task_of
 from ..tasks.loss import loss_for
 from .evaluate import evaluation # and `lr_find`
 from .choose import choose_class_weights, choose_head_init, choose_lr, choose_score, named_dls
