@@ -67,16 +67,19 @@ Modules:
 - `fastformers.label.widget`: Show a labelling session as a widget, with the verbs of the page and the same file: `LabelSession.show`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
-- `fastformers.learner.core`: Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`, `load_encoder`
+- `fastformers.learner.core`: Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.evaluate`: Metrics, a score for each row and scores by class, without callbacks that draw, write, track or stop: `evaluation`, `evaluate`, `class_scores`, `score_rows`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.judge`: Compare a trained classifier with a linear model of its words and with its frozen probe, on the same rows: `Learner.verdict`
+- `fastformers.learner.lineage`: Record the origin of a learner's weights, how it was made, and its fits, so that it can be made again: `Lineage`
+- `fastformers.learner.network`: Build the body of a checkpoint with a head for a task, and keep the head of a directory with the same labels: `build_classifier`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`, and `ProbeFirst`, which does so at the first fit
-- `fastformers.learner.save`: Make a `Predictor` of a trained learner, and write its directory: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`
+- `fastformers.learner.save`: Make a `Predictor` of a trained learner, write its directory, and read the weights of one: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`, `Learner.load_encoder`
 - `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
 - `fastformers.learner.train`: Train a learner by a `Plan`, keep the probe where training is worse, and train again on all rows: `train`, `fit_plan`, `refit`
+- `fastformers.learner.vocab`: Check that the tokenizer of the data is that of the checkpoint, and train the embeddings of tokens that occur: `check_tokenizer`, `train_own_rows`
 - `fastformers.lens.heads`: Follow attention back to the tokens, and remove the least important heads: `rollout`, `head_curve`, `prune_heads`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
 - `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
