@@ -136,7 +136,8 @@ Modules:
 - `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: Train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts: `train_tokenizer`
 - `fastformers.ulmfit.page`: Format score, verdict, classes and errors of a trained classifier as one HTML page: `Stage.to_html`
-- `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `with_reading`, `task_dls`, `task_learner`
+- `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `prepare_rows`, `with_reading`, `task_dls`, `task_learner`
+- `fastformers.ulmfit.read_lm`: Decide what the first two stages train, and build their data and their learner: `small_config`, `lm_objective`, `text_learner`, `set_objective`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: Hold the results of a training stage, and tabulate several stages: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: Show what each stage of a run gained, in tables, a figure and sentences, with 95 % intervals: `Report`
