@@ -74,7 +74,8 @@ def corpus(n):
 
 def pretrain(arm, budget, size, seed, path):
     "Stage 1 of an arm, written to `path`"
-    from fastformers.ulmfit.stage import pretrain_lm, small_config
+    from fastformers.ulmfit.read_lm import small_config
+    from fastformers.ulmfit.stage import pretrain_lm
     name,kwargs,family,own = arms[arm]
     own = dict(own)
     passes,opt,width = own.pop('passes', 1),own.pop('opt', None),own.pop('width', network['width'])

@@ -67,16 +67,19 @@ Modules:
 - `fastformers.label.widget`: Show a labelling session as a widget, with the verbs of the page and the same file: `LabelSession.show`
 - `fastformers.learner.calibration`: Divide the outputs by a temperature, and choose the score from which a label is predicted: `calibrate`, `tune_thresholds`
 - `fastformers.learner.choose`: One function for each setting that is chosen, and `Plan`, the table of what was chosen
-- `fastformers.learner.core`: Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`, `load_encoder`
+- `fastformers.learner.core`: Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.evaluate`: Metrics, a score for each row and scores by class, without callbacks that draw, write, track or stop: `evaluation`, `evaluate`, `class_scores`, `score_rows`
 - `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
 - `fastformers.learner.judge`: Compare a trained classifier with a linear model of its words and with its frozen probe, on the same rows: `Learner.verdict`
+- `fastformers.learner.lineage`: Record the origin of a learner's weights, how it was made, and its fits, so that it can be made again: `Lineage`
+- `fastformers.learner.network`: Build the body of a checkpoint with a head for a task, and keep the head of a directory with the same labels: `build_classifier`
 - `fastformers.learner.optimizer`: A faster Adam, and no weight decay on normalization layers: `FusedAdam`, `NoNormDecay`
 - `fastformers.learner.probe`: Fit the output layer on the frozen network before anything trains: `fit_probe`, and `ProbeFirst`, which does so at the first fit
-- `fastformers.learner.save`: Make a `Predictor` of a trained learner, and write its directory: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`
+- `fastformers.learner.save`: Make a `Predictor` of a trained learner, write its directory, and read the weights of one: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`, `Learner.load_encoder`
 - `fastformers.learner.spread`: Give unlabelled texts the labels of the texts near them: `spread_labels`
 - `fastformers.learner.train`: Train a learner by a `Plan`, keep the probe where training is worse, and train again on all rows: `train`, `fit_plan`, `refit`
+- `fastformers.learner.vocab`: Check that the tokenizer of the data is that of the checkpoint, and train the embeddings of tokens that occur: `check_tokenizer`, `train_own_rows`
 - `fastformers.lens.heads`: Follow attention back to the tokens, and remove the least important heads: `rollout`, `head_curve`, `prune_heads`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
 - `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
@@ -115,8 +118,11 @@ Modules:
 - `fastformers.papers.xlnet`: XLNet: predict tokens from those before them in a random order (`PLM`)
 - `fastformers.stats`: Compare two classifiers or two stages on the same rows: `paired_bootstrap`, `mean_interval`, `mcnemar`, `wilson`, `verdict`, `Verdict`
 - `fastformers.tasks.choice`: Predict the best of several candidates for a text: the task `choice` and its tokenizer
-- `fastformers.tasks.core`: Define kinds of label (one class, several classes, a number) with loss, metrics, head and decoding: `Task`
+- `fastformers.tasks.class_weights`: Read the weights of classes, and compute balanced ones: `read_weights`, `balanced_weights`, `named_weights`
+- `fastformers.tasks.columns`: Read how labels are written in a column, and find what may be no class: `as_text`, `split_names`, `doubt_classes`
+- `fastformers.tasks.core`: Define kinds of label (one class, several classes) with loss, metrics, head and decoding: `Task`
 - `fastformers.tasks.loss`: Losses with the methods that a fastai learner calls: `RowLoss`, `OwnLoss`, `loss_for`
+- `fastformers.tasks.regression`: Predict one or several numbers for each text: the task `regression`, and its loss `ScaledMSE`
 - `fastformers.tasks.scores`: Score answers as a whole, by the names that scikit-learn gives its scorers or by a function: `set_score`, `row_values`
 - `fastformers.tasks.spans`: Predict the answer to a question as a span of a text: the task `spans`, its tokenizer, and the scores of SQuAD
 - `fastformers.tasks.tags`: Predict a tag for each word of a text: the task `tags`, its tokenizer, and spans of tagged words
@@ -130,7 +136,8 @@ Modules:
 - `fastformers.text.tokenizer`: Load any Hugging Face tokenizer, add tokens to it, compare it with another
 - `fastformers.text.train_tokenizer`: Train a Hugging Face tokenizer (unigram, BPE or WordPiece) on your own texts: `train_tokenizer`
 - `fastformers.ulmfit.page`: Format score, verdict, classes and errors of a trained classifier as one HTML page: `Stage.to_html`
-- `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `with_reading`, `task_dls`, `task_learner`
+- `fastformers.ulmfit.read`: Decide what the third stage reads, and build its data and its learner: `set_task`, `prepare_rows`, `with_reading`, `task_dls`, `task_learner`
+- `fastformers.ulmfit.read_lm`: Decide what the first two stages train, and build their data and their learner: `small_config`, `lm_objective`, `text_learner`, `set_objective`
 - `fastformers.ulmfit.recipe`: All settings of a run as dataclasses: sections of an INI file, flags of the commands, arguments of the stage functions
 - `fastformers.ulmfit.record`: Hold the results of a training stage, and tabulate several stages: `Stage`, `stage_table`
 - `fastformers.ulmfit.report`: Show what each stage of a run gained, in tables, a figure and sentences, with 95 % intervals: `Report`

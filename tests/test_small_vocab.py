@@ -3,7 +3,7 @@ import copy, os, pickle, subprocess, sys
 from functools import partial
 from pathlib import Path
 import pytest, torch
-from fastai.basics import Adam, SGD, load_learner
+from fastai.basics import Adam, Callback, SGD, load_learner
 from fastai.torch_core import set_seed
 from safetensors.torch import load_file
 from torch import nn
@@ -16,7 +16,7 @@ from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.inference.predictor import from_hf
 from fastformers.interpret.attribution import integrated_gradients
 from fastformers.interpret.forgetting import forgetting
-from fastformers.learner import core
+from fastformers.learner import core, vocab
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.learner.save import as_predictor
 from fastformers.learner import train # `fit_plan`
@@ -39,7 +39,7 @@ def arch(tmp_path_factory):
     return d
 
 @pytest.fixture
-def few(monkeypatch): monkeypatch.setattr(core, 'train_rows', partial(train_rows, least=0)) # of a tiny network
+def few(monkeypatch): monkeypatch.setattr(vocab, 'train_rows', partial(train_rows, least=0)) # of a tiny network
 
 def make(arch, rows=True, bs=8, **kwargs):
     set_seed(0)
@@ -161,7 +161,7 @@ def test_resume(few, arch, tmp_path):
     "A fit that is stopped and goes on ends as one that was not"
     def run(stop=None, path=tmp_path/'a'):
         learn = make(arch, cbs=Resume(path, every=2, minutes=None))
-        class Stop(core.Callback):
+        class Stop(Callback):
             order = 2000
             def after_batch(self):
                 if self.training and self.train_iter==stop: raise KeyboardInterrupt
@@ -182,7 +182,7 @@ def test_left_whole_where_others_need_all_rows(few, arch, tmp_path):
     plain.append(lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=8, device='cpu'), tiny_arch('bert', vocab_size=3000)))
     for o in plain: assert type(table(o)) is nn.Embedding
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(core, 'train_rows', train_rows)
+        m.setattr(vocab, 'train_rows', train_rows)
         assert type(table(make(arch))) is nn.Embedding
 
 def test_readers_of_weights(few, arch, tmp_path):
@@ -221,10 +221,10 @@ from functools import partial
 import torch, torch.distributed as dist
 from fastai.torch_core import set_seed
 from fastformers.data.block import classifier_dls
-from fastformers.learner import core
+from fastformers.learner import core, vocab
 from fastformers.models.vocab import EmbeddingRows, train_rows
 from fastformers.testing import tiny_df, tiny_tok
-core.train_rows,(root,arch) = partial(train_rows, least=0),sys.argv[1:]
+vocab.train_rows,(root,arch) = partial(train_rows, least=0),sys.argv[1:]
 def child(rank, world):
     if world>1:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))

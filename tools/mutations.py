@@ -58,9 +58,9 @@ mutations = [
     # data and answers
     ('copies are in both parts', 'text/core', 'return int(content_hash([normal(text)]), 16)', 'return int(content_hash([text]), 16)', 'doors data/00_labels'),
     ('training and validation swapped', 'data/labels', 'v = at<valid_pct', 'v = at>=valid_pct', 'doors data/00_labels'),
-    ('class weights upside down', 'tasks/core', 'len(y)/((n>0).sum()*n.clip(1))', '(n>0).sum()*n.clip(1)/len(y)', 'verbs doors tasks/00_core'),
-    ('regression answers in standard deviations', 'models/core', 'return o.float()*std+mean', 'return o.float()', 'doors export tasks/00_core'),
-    ('the loss of a regression has the units of its target', 'tasks/core', 'pred.float().view(y.shape)/std, y.float()/std', 'pred.float().view(y.shape), y.float()', 'doors tasks/00_core'),
+    ('class weights upside down', 'tasks/class_weights', 'len(y)/((n>0).sum()*n.clip(1))', '(n>0).sum()*n.clip(1)/len(y)', 'verbs doors tasks/00_class_weights'),
+    ('regression answers in standard deviations', 'models/core', 'return o.float()*std+mean', 'return o.float()', 'doors export tasks/01_regression'),
+    ('the loss of a regression has the units of its target', 'tasks/regression', 'pred.float().view(y.shape)/std, y.float()/std', 'pred.float().view(y.shape), y.float()', 'doors tasks/01_regression'),
     ('answers name the wrong label', 'tasks/core', "{'label':self.labels[i], 'score':r[i]}", "{'label':self.labels[i-1], 'score':r[i]}", 'export'),
     ('the threshold is not kept', 'tasks/core', "target=self.target, threshold=self.threshold,", "target=self.target,", 'export tasks/00_core'),
     ('the temperature is not applied', 'models/core', 'o = o/self.task.temperature', 'o = o*1', 'export learner/03_calibration'),

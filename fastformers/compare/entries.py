@@ -34,7 +34,7 @@ from ..learner.evaluate import stacked
 from ..learner.save import as_predictor
 from ..models.families import evaluating
 from ..models.load import load_config
-from ..tasks.core import is_list
+from ..tasks.columns import is_list
 from ..text.core import normal, text_key
 from ..text.encode import first_texts
 from ..ulmfit.recipe import Recipe, TaskConfig, settings

@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from fastcore.foundation import L, first
 from ..args import plain
-from ..tasks.core import Task, is_list, listed, task_of, tasks
+from ..tasks.columns import is_list, listed
+from ..tasks.core import Task, task_of, tasks
 from pathlib import Path
 from ..hub import resolve_arch
 from ..inference.stage_json import read_keys

@@ -16,7 +16,8 @@ from fastcore.basics import patch
 from .labels import as_frame, divide, find_task, named, read_labels, row_keys, say_trained_on
 from .labels import trained_keys, warn_leak, warn_typos, warn_untrained
 from ..inference.names import read_names
-from ..tasks.core import Task, listed
+from ..tasks.columns import listed
+from ..tasks.core import Task
 from ..text.readers import check_columns
 
 # %% ../../nbs/data/00_rows.ipynb #75216829

@@ -23,7 +23,8 @@ from .predictor import Predictor
 from ..models.core import TextClassifier
 from ..models.load import load_body
 from ..models.sentence import SentencePool, VectorHead
-from ..tasks.core import SingleLabel, as_text
+from ..tasks.columns import as_text
+from ..tasks.core import SingleLabel
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer
 

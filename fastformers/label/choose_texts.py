@@ -15,7 +15,7 @@ from ..args import check_args
 from ..data.labels import as_frame
 from ..inference.names import fit_vectors, read_names
 from .vectors import TextVectors
-from ..tasks.core import as_text
+from ..tasks.columns import as_text
 from ..text.core import normal, text_key
 from ..text.encode import read_column
 from ..text.readers import check_columns

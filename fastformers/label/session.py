@@ -25,7 +25,7 @@ from .choose_texts import choose_texts, is_audit
 from .file import LabelFile
 from .forecast import standing
 from .vectors import TextVectors
-from ..tasks.core import as_text
+from ..tasks.columns import as_text
 from ..text.readers import check_columns
 
 _log = logging.getLogger(__name__)

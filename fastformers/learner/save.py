@@ -1,4 +1,4 @@
-"""Make a `Predictor` of a trained learner, and write its directory: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`
+"""Make a `Predictor` of a trained learner, write its directory, and read the weights of one: `as_predictor`, `Learner.save_encoder`, `Learner.to_hf`, `Learner.push_to_hub`, `Learner.load_encoder`
 
 A trained learner answers single texts by `predict`, and many texts by the `Predictor` that `as_predictor` makes from it.
 Its directory holds the checkpoint, the tokenizer, `stage.json`, hashes of the labelled texts that its weights were trained on, and for a classifier the vectors of some texts, which `novelty` and `add_class` need. [`learner.core`](07_core.ipynb) makes the learners, and its page shows how a stage is written and the next one begins with it."""
@@ -9,6 +9,8 @@ Its directory holds the checkpoint, the tokenizer, `stage.json`, hashes of the l
 __all__ = ['as_predictor', 'apart', 'kept_texts']
 
 # %% ../../nbs/learner/06_save.ipynb #1f4672c6
+import logging
+from functools import partial
 import numpy as np
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,7 @@ from fastai.basics import Learner, patch
 from fastai.callback.fp16 import MixedPrecision
 from ..callback import compute
 from ..callback.distributed import barrier
+from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
 from ..data.block import item_keys, item_texts, reads_pairs, tokenizer_of
 from ..files import atomic_dir, is_main_process, write_text
@@ -24,8 +27,16 @@ from ..inference.bundle import model_card, save_checkpoint, write_bundle
 from ..inference.novelty import Kept, cannot_keep, none_of
 from ..inference.predictor import Predictor
 from ..inference.stage_json import write_keys, write_stage
-from .evaluate import evaluation
+from .evaluate import evaluation # and `lr_find`
+from .lineage import Lineage
+from .vocab import check_tokenizer
+from ..models.adapters import load_adapters, plain_state
+from ..models.core import HFModel
+from ..models.load import load_body
+from ..objectives.core import objective_of
 from ..text.tokenizer import tok_hash
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/06_save.ipynb #34759e47
 _predict,_to_fp16,_to_bf16 = Learner.predict,Learner.to_fp16,Learner.to_bf16 # fastai's own
@@ -142,3 +153,29 @@ def push_to_hub(self:Learner,
 )->str: # address of the repository
     "Upload what `to_hf` writes to the model hub, where `from_hf(repo_id)` opens it"
     with TemporaryDirectory() as d: return push(self.to_hf(Path(d)/'model'), repo_id, private)
+
+# %% ../../nbs/learner/06_save.ipynb #12d0b160
+@patch
+def load_encoder(self:Learner, path)->Learner:
+    "Load the weights of a stage or checkpoint `path` into the language model or body, with its adapters"
+    mine,obj = self.model,objective_of(self.dls)
+    theirs = obj.build(path) if obj else HFModel(*load_body(path))
+    if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
+        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has {(theirs.adapters or {}).get('method', 'none')}: "
+                         "call `remove_adapters` first")
+    check_tokenizer(tokenizer_of(self.dls).tok, theirs, path)
+    for to,of in zip(mine.saved_models, theirs.saved_models):
+        ours,source = (o.hf if to.is_lm else o.body for o in (to,of))
+        a,b = plain_state(ours),plain_state(source)
+        check_shapes(b, a, path)
+        ours.load_state_dict({k:b[k] for k in b if k in a and k not in of.loaded.new}, strict=False)
+        to.loaded = of.loaded
+    if theirs.loaded.adapters: load_adapters(mine, theirs.loaded.adapters)
+    if obj is None and self.lineage.history:
+        _log.warning(f"the output layer was trained with other weights than those of {path}; train it again")
+    old = self.lineage
+    self.remove_cb(old).add_cb(Lineage(path))
+    self.lineage.made,self.lineage.rate = partial(_loaded, old.make, path),old.rate
+    return self
+
+def _loaded(make, path, dls, **kwargs): return make(dls, **kwargs).load_encoder(path)

@@ -30,7 +30,7 @@ from ..callback.windows import SampleWindow
 from ..data.block import all_rows
 from ..data.labels import named
 from .calibration import best_temperature # and `calibrate`
-from .core import train_own_rows
+from .vocab import train_own_rows
 from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
 from .probe import ProbeFirst # and `fit_probe`

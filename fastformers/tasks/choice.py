@@ -12,7 +12,8 @@ __all__ = ['choice_row', 'ChoiceTokenizer', 'Choice']
 # %% ../../nbs/tasks/03_choice.ipynb #e8842abe
 from itertools import islice
 import numpy as np, torch
-from .core import Task, listed
+from .columns import listed
+from .core import Task
 from .loss import RowLoss
 from ..text.core import TensorTokens, TokenText
 from ..text.encode import HFTokenizer, join_sequences, reading_args

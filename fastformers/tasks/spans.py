@@ -15,7 +15,8 @@ from collections import Counter
 import numpy as np, torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from .core import Task, listed
+from .columns import listed
+from .core import Task
 from .loss import RowLoss
 from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
 from ..text.encode import HFTokenizer, is_pair, reading_args

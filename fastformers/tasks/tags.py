@@ -16,7 +16,8 @@ import numpy as np, torch
 from fastcore.foundation import first, patch
 from fasttransform import Transform
 from ..objectives.core import TokenLoss
-from .core import Task, is_list
+from .columns import is_list
+from .core import Task
 from ..text.core import TensorTokens, TokenText, valid_text
 from ..text.encode import HFTokenizer, reading_args
 

@@ -35,7 +35,8 @@ from .record import Stage, begin
 from .report import Report
 from ..learner.evaluate import linear_scores
 from .read import labelled_dl, set_task, task_dls, task_learner, test_frames, test_rows
-from .stage import fine_tune_classifier, fine_tune_lm, pretrain_lm, small_config
+from .read_lm import small_config
+from .stage import fine_tune_classifier, fine_tune_lm, pretrain_lm
 
 _log = logging.getLogger(__name__)
 
