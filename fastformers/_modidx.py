@@ -1612,6 +1612,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/label/vectors.py')},
             'fastformers.label.widget': { 'fastformers.label.widget.LabelSession.show': ( 'label/widget.html#labelsession.show',
                                                                                           'fastformers/label/widget.py'),
+                                          'fastformers.label.widget._found': ('label/widget.html#_found', 'fastformers/label/widget.py'),
                                           'fastformers.label.widget._html': ('label/widget.html#_html', 'fastformers/label/widget.py')},
             'fastformers.learner.calibration': { 'fastformers.learner.calibration.Learner.calibrate': ( 'learner/calibration.html#learner.calibrate',
                                                                                                         'fastformers/learner/calibration.py'),
