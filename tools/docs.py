@@ -38,7 +38,7 @@ class Doc(MarkdownRenderer):
         made = fields and 'def __init__' not in inspect.getsource(sym)
         if made or inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(lib):
             self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'             # not the arguments of a base that is not ours
-        try: file,(src,self.line) = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)
+        try: file,(src,self.line) = Path(inspect.getsourcefile(inspect.unwrap(self.sym))), inspect.getsourcelines(self.sym) # the latter unwraps
         except (TypeError, OSError): file,src,self.line = None,[],0
         ours = file and file.is_relative_to(get_config().lib_path)
         self.file,self.end = file.relative_to(get_config().lib_path).with_suffix('').as_posix() if ours else None, self.line+len(src)
