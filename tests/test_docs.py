@@ -184,6 +184,15 @@ def test_search_knows_words_of_the_pages(site):
     assert not [o for o in docs if o['location'].startswith('source/')]
     assert (site/'search/search_index.js').exists(), 'search in a folder needs the index as a script'
 
+def test_each_question_is_found_by_its_words(site, pages):
+    index = (site/'search/search_index.json').read_text('utf-8')
+    docs = json.loads(index)['docs']
+    asked = {o['location']:o for o in docs if o['location'].startswith('how_do_i.html#')}
+    assert len(asked)>=50 and {o.partition('#')[2] for o in asked} <= pages['how_do_i.html'].ids
+    for o in ('active learning','out of scope','imbalanced','multi-label','multilingual','deploy','Docker','W&B','new category','early stopping','class weights','my own checkpoint'):
+        assert any(o in d['title'] and d['boost']>1 for d in asked.values()), o
+    assert (site/'search/search_index.js').read_text('utf-8')==f'var __index = {index}', 'the same without a server'
+
 # How cells become pages
 
 @pytest.mark.parametrize('src,want', [
