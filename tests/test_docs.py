@@ -89,6 +89,10 @@ def test_signature_shows_docments(pages):
     page = text(pages['learner/core.html'])
     for o in ('def lm_learner(', 'drop_mult', 'Multiplies every dropout probability'): assert o in page
 
+def test_a_decorated_function_links_to_its_own_source(pages):
+    for page,file in (('learner/core','learner/core'),('data/block','data/block'),('ulmfit/stage','ulmfit/stage')):
+        assert {o.partition('#')[0] for o in pages[f'{page}.html'].links if '__codelineno' in o}=={f'../source/{file}.html'}
+
 def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['callback/schedule.html'].ids
 
 def test_methods_stand_with_their_class(pages):
@@ -179,6 +183,15 @@ def test_search_knows_words_of_the_pages(site):
     assert 'callback/schedule.html' in found('chain_thaw') and 'index.html' in found('ULMFiT') and 'log.html' in {o['location'] for o in docs}
     assert not [o for o in docs if o['location'].startswith('source/')]
     assert (site/'search/search_index.js').exists(), 'search in a folder needs the index as a script'
+
+def test_each_question_is_found_by_its_words(site, pages):
+    index = (site/'search/search_index.json').read_text('utf-8')
+    docs = json.loads(index)['docs']
+    asked = {o['location']:o for o in docs if o['location'].startswith('how_do_i.html#')}
+    assert len(asked)>=50 and {o.partition('#')[2] for o in asked} <= pages['how_do_i.html'].ids
+    for o in ('active learning','out of scope','imbalanced','multi-label','multilingual','deploy','Docker','W&B','new category','early stopping','class weights','my own checkpoint'):
+        assert any(o in d['title'] and d['boost']>1 for d in asked.values()), o
+    assert (site/'search/search_index.js').read_text('utf-8')==f'var __index = {index}', 'the same without a server'
 
 # How cells become pages
 

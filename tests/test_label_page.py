@@ -59,8 +59,12 @@ def test_nine_classes_and_none_have_keys_and_no_search(open_page):
 @pytest.mark.skipif(not shutil.which('node'), reason='needs node')
 def test_an_exact_name_is_found_before_one_that_begins_so():
     rank = re.search('const rank = .*', asset('page.js'))[0]
-    js = f"{rank} console.log(['none of these', 'piano', 'say_no', 'x', 'no'].sort((a, b) => rank(a, 'no') - rank(b, 'no')).join())"
-    assert subprocess.run(['node', '-e', js], capture_output=True, text=True).stdout.strip()=='no,none of these,say_no,piano,x'
+    def found(names, typed):
+        js = f"{rank} console.log({names}.sort((a, b) => rank(a, '{typed}') - rank(b, '{typed}')).join())"
+        return subprocess.run(['node', '-e', js], capture_output=True, text=True).stdout.strip()
+    assert found(['none of these', 'piano', 'say_no', 'x', 'no'], 'no')=='no,none of these,say_no,piano,x'
+    for typed in ('credit limit','credit_limit'):
+        assert found(['x', 'credit_limit_change', 'limit_credit', 'credit_limit'], typed)=='credit_limit,credit_limit_change,limit_credit,x'
 
 @pytest.mark.skipif(not shutil.which('node'), reason='needs node')
 def test_esc_shows_all_classes_and_a_refused_name_leaves_its_field(tmp_path):

@@ -20,6 +20,8 @@ rooms = dict(text='Text and tokens', models='Networks and heads', objectives='Wh
 others = {'fastformers/SKILL.md':'skill.md', 'benchmarks/README.md':'results.md', 'CHANGELOG.md':'changelog.md', 'CONTRIBUTING.md':'contributing.md'} # pages that are no notebooks
 kinds = {'note':'note', 'tip':'tip', 'warning':'warning', 'important':'info', 'caution':'danger'}    # Quarto's callouts, as MkDocs calls them
 
+boosts = dict(how_do_i=3, tutorials=2, log=.5)    # pages and folders whose answers come first, or last, in the search
+
 # Notebook -> cells
 
 def module_of(nb):
@@ -38,7 +40,7 @@ class Doc(MarkdownRenderer):
         made = fields and 'def __init__' not in inspect.getsource(sym)
         if made or inspect.isclass(sym) and not vars(sym).keys()&{'__init__','__new__'} and not str(getattr(sym.__init__, '__module__', '')).startswith(lib):
             self.dm = f'class {self.nm}({", ".join(o.__name__ for o in sym.__bases__)})'             # not the arguments of a base that is not ours
-        try: file,(src,self.line) = Path(inspect.getsourcefile(self.sym)), inspect.getsourcelines(self.sym)
+        try: file,(src,self.line) = Path(inspect.getsourcefile(inspect.unwrap(self.sym))), inspect.getsourcelines(self.sym) # the latter unwraps
         except (TypeError, OSError): file,src,self.line = None,[],0
         ours = file and file.is_relative_to(get_config().lib_path)
         self.file,self.end = file.relative_to(get_config().lib_path).with_suffix('').as_posix() if ours else None, self.line+len(src)
@@ -115,6 +117,8 @@ def one_line(s):
 def box(s): return f'<div class="out">{one_line(s)}</div>'
 def pre(s): return box('<pre><code>' + html.escape(re.sub(r'\x1b\[[0-9;]*m', '', s).strip('\n')) + '</code></pre>')
 
+def slug(s): return re.sub(r'\W+', '-', s.lower()).strip('-')
+
 def lead(s): return s and f'<p class="lead" markdown>{s}</p>'
 
 class Page:
@@ -128,7 +132,8 @@ class Page:
         front = getattr(self.nb, 'frontmatter_', {})
         self.title = self.heading = str(front.get('title') or self.name)
         self.desc = front.get('description') or ''
-        self.parts = [f'---\ntitle: {json.dumps(self.title)}\n---', f'# {self.title}', lead(self.desc)]
+        boost = boosts.get(self.name, boosts.get(self.name.partition('/')[0], 1))
+        self.parts = [f'---\ntitle: {json.dumps(self.title)}\nsearch:\n  boost: {boost}\n---', f'# {self.title}', lead(self.desc)]
         for c in self.nb.cells: getattr(self, c.cell_type)(c)
         self.md = '\n\n'.join(o for o in self.parts if o)+'\n'
 
@@ -136,6 +141,7 @@ class Page:
     def markdown(self, c):
         src = directives(c.source)[1]
         if heads := re.findall(r'^#+ +(.*)', src, re.M): self.heading = heads[-1]
+        if self.name=='how_do_i': src = re.sub(r'^\| (?=(.+?\?) \|)', lambda m: f'| <span id="{slug(m[1])}"></span>', src, flags=re.M)
         self.parts.append(callouts(src))
 
     def code(self, c):
@@ -274,6 +280,19 @@ def write_pages(to):
     shutil.copytree(root/'tools/docs', to/'assets', ignore=shutil.ignore_patterns('*.yml'))
     return nav(pages)
 
+def add_questions(out):
+    """Make each question of `how_do_i` an entry of the search, with a title of its own
+
+    A word of a title counts a thousand times as much as one of the text. In one long section of a table nobody finds "active learning"."""
+    def plain(s): return html.escape(html.unescape(re.sub('<[^>]*>', '', s)), quote=False).replace('&amp;', '&')     # W&B is found as it is typed
+    rows = re.findall(r'<td><span id="([^"]+)"></span>(.*?)</td>\s*<td>(.*?)</td>\s*<td>(.*?)</td>', (out/'how_do_i.html').read_text('utf-8'), re.S)
+    index = json.loads((out/'search/search_index.json').read_text('utf-8'))
+    index['docs'] = [o for o in index['docs'] if not o['location'].startswith('how_do_i.html#')]
+    index['docs'] += [dict(location=f'how_do_i.html#{at}', title=plain(f'How do I {o}'), text=plain(f'{does} ({where})'), boost=boosts['how_do_i']) for at,o,does,where in rows]
+    s = json.dumps(index, ensure_ascii=False, separators=(',',':'))
+    (out/'search/search_index.json').write_text(s, 'utf-8')
+    (out/'search/search_index.js').write_text(f'var __index = {s}', 'utf-8')
+
 def build(out):
     "The site in the folder `out`"
     from mkdocs.commands import build
@@ -284,6 +303,7 @@ def build(out):
         cfg.plugins.on_startup(command='build', dirty=False)
         build.build(cfg)
         cfg.plugins.on_shutdown()
+    add_questions(out)
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description='Build the documentation site from the notebooks')

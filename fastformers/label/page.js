@@ -11,7 +11,9 @@ async function fetched(url, form) {                       // the page in the ans
   return null;
 }
 function show(page, parts) {
+  const note = $('#note')?.value, at = $('[name="index"]')?.value;
   for (const o of parts) $(o).replaceWith($(o, page));
+  if (note && at === $('[name="index"]')?.value) $('#note').value = note;               // a class was added: still the same text
   if (parts.includes('main')) ($('#search') || $('#text') || document.body).focus({ preventScroll: true });
   clearTimeout(waits);
   if ($('[data-poll]')) waits = setTimeout(poll, 700);
@@ -33,13 +35,20 @@ document.addEventListener('submit', async e => {
   say($('#said', page).textContent);
   show(page, ['main', 'aside']);
 });
-const rank = (t, q) => t === q ? 0 : t.startsWith(q) ? 1 : (' ' + t.replaceAll('_', ' ')).includes(' ' + q) ? 2 : t.includes(q) ? 3 : 4;
+const rank = (t, q) => { [t, q] = [t, q].map(o => o.replaceAll('_', ' ')); const w = ' ' + t; return t === q ? 0 : t.startsWith(q) ? 1 : w.includes(' ' + q) ? 2 : t.includes(q) ? 3 : q.split(/ +/).every(o => w.includes(' ' + o)) ? 4 : 5 };
+const boxes = () => [...$('.classes').children], found = () => boxes().filter(b => !b.hidden);
+function choose(one) {                                    // the class that Enter takes
+  for (const b of boxes()) b.classList.toggle('chosen', b === one);
+  one?.scrollIntoView?.({ block: 'nearest' });
+  const q = $('#search').value.trim(), n = found().length;
+  $('#found').textContent = (q && `${n} of ${boxes().length} classes`) + (one ? `${q && '; '}Enter: ${one.value}` : '');
+}
 function filter() {
-  const q = $('#search').value.trim().toLowerCase(), box = $('.classes'), all = [...box.children], of = b => rank(b.value.toLowerCase(), q);
+  const q = $('#search').value.trim().toLowerCase(), all = boxes(), of = b => rank(b.value.toLowerCase(), q);
   all.forEach((b, i) => { b.dataset.at ??= i });
   all.sort((a, b) => (q && of(a) - of(b)) || a.dataset.at - b.dataset.at);
-  all.forEach((b, i) => { b.hidden = of(b) === 4; b.classList.toggle('first', !!q && i === 0 && !b.hidden); box.append(b) });
-  $('#found').textContent = q && `${all.filter(b => !b.hidden).length} of ${all.length} classes`;
+  for (const b of all) { b.hidden = of(b) === 5; $('.classes').append(b) }
+  choose(q ? found()[0] : null);
 }
 document.addEventListener('input', e => { if (e.target.id === 'search') filter() });
 document.addEventListener('keydown', e => {
@@ -51,7 +60,12 @@ document.addEventListener('keydown', e => {
   }
   if (e.key === 'Enter' && (search || at.id === 'note')) {
     e.preventDefault();
-    return search ? $('button.first')?.click() : $('#text').focus();
+    return search ? $('button.chosen')?.click() : $('#text').focus();
+  }
+  if (search && (e.key === 'ArrowDown' || e.key === 'ArrowUp')) {
+    e.preventDefault();
+    const all = found(), one = all[all.indexOf($('button.chosen')) + (e.key === 'ArrowDown' ? 1 : -1)];
+    return one && choose(one);
   }
   if ((at.matches('input') && !(search && !at.value)) || e.altKey || e.repeat || (ctrl && !undo)) return;
   const letters = { u: '#undo', s: '#skip', n: '#name', m: '#note', '/': '#search' };   // in the search field they are typed

@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib import resources
 import uvicorn
 from fasthtml.components import Article, Aside, Body, Button, Dd, Div, Dl, Dt, Footer, Form, H1, H2, Head, Header, Html, Input, Kbd
-from fasthtml.components import Label, Li, Link, Main, Meta, P, Pre, Progress, Script, Section, Title, Ul
+from fasthtml.components import Label, Li, Link, Main, Meta, P, Pre, Progress, Script, Span, Title, Ul, Wbr
 from fastcore.xml import to_xml
 from fasthtml.core import FastHTML
 from starlette.middleware import Middleware
@@ -64,6 +64,11 @@ class Guard:
 # %% ../../nbs/label/04_page.ipynb #3512869f
 def visible(text): return re.sub(r'[\x00-\x08\x0b-\x1f\x7f]', lambda m: chr(0x2400+ord(m[0]) if m[0]<' ' else 0x2421), text)
 
+def _breakable(name):
+    "Let a long name continue on a new line after `_`"
+    first,*rest = visible(name).split('_')
+    return Span(first, *(part for o in rest for part in ('_', Wbr(), o)))
+
 def _post(action, *parts, **kw): return Form(*parts, method='post', action=action, **kw)
 def _field(id, words, **kw): return Label(words, fr=id), Input(id=id, autocomplete='off', **kw)
 def _undo(): return _post('/undo', Button(Kbd('u'), ' Undo', id='undo'))
@@ -74,7 +79,7 @@ def classes(labels, many, ranked=False):
     rows = [*zip([o for o in labels if o!=none], keys+['']*len(labels))]
     rows.insert(0 if many else len(rows), (none, '0'))
     def button(o, key):
-        return Button(*[Kbd(key), ' '][:2*bool(key)], visible(o), name='label', value=o, data_key=key or None)
+        return Button(*[Kbd(key), ' '][:2*bool(key)], _breakable(o), name='label', value=o, data_key=key or None)
     return Div(*(button(*o) for o in rows), cls='classes many' if many else 'classes')
 
 def text_part(o):
@@ -117,11 +122,14 @@ def whole_page(session, said=''):
     name = session.file.path.name
     head = Head(Meta(charset='utf-8'), Meta(name='viewport', content='width=device-width, initial-scale=1'), Title(f'Label · {name}'),
                 Link(rel='icon', href='data:,'), Link(rel='stylesheet', href='/page.css'), Script(src='/page.js', defer=True))
-    keys = Footer(*(part for k,v in _keys.items() for part in (Kbd(k), f' {v}  ')))
+    keys = Footer(*(part for k,v in _keys(len(session.labels)>10).items() for part in (Kbd(k), f' {v}  ')))
     body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
     return Html(head, Body(*body), lang='en')
 
-_keys = {'1–9':'class of this number', '0':none, 'u':'undo', 's':'set aside', 'n':'new class', 'm':'note', '/':'search', 'Esc':'leave a field, clear the search'}
+def _keys(many):
+    letters = {'u':'undo', 's':'set aside', 'n':'new class', 'm':'note'}
+    search = {'↓ ↑':'next class found', 'Enter':'take it', 'Ctrl+Z':'undo', 'Esc':'leave the search, then'} # which takes letters
+    return {'1–9':'class of this number', '0':none, **(search | letters | {'/':'search'} if many else letters | {'Esc':'leave a field'})}
 
 # %% ../../nbs/label/04_page.ipynb #3255ef33
 def asset(name):
