@@ -187,9 +187,10 @@ def test_a_splitter_of_fastai_works_and_one_that_forgets_weights_says_so():
 
 def test_a_block_with_copies_in_both_parts_is_told(caplog):
     df = pd.concat([tiny_df(), tiny_df().head(30)], ignore_index=True)
+    df.loc[df.index[df.label=='positive'][:2],'label'] = 'Positive'
     block = DataBlock(blocks=(HFTextBlock(tiny_tok('bert')), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=RandomSplitter(.3, seed=1))
     with caplog.at_level('WARNING', 'fastformers'): classifier_learner(block.dataloaders(df, bs=8), tiny_arch('bert'))
-    assert 'validation texts are also in training' in caplog.text
+    assert 'validation texts are also in training' in caplog.text and 'Positive' in caplog.text
 
 def test_a_class_that_looks_like_a_larger_one_gets_no_row_of_its_name():
     df = intents(150)

@@ -26,7 +26,7 @@ from ..callback.distributed import Distributed, n_processes, own_device
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.windows import SampleWindow
 from ..data.block import item_keys, item_labels, item_texts, tokenizer_of
-from ..data.labels import class_weights, say_trained_on, warn_leak
+from ..data.labels import class_weights, say_trained_on, warn_leak, warn_typos
 from .choose import choose_class_weights, choose_head_init, choose_lr, choose_score, named_dls
 from .lineage import Lineage # and `fit_schedule`
 from .network import build_classifier, build_with_hf_head
@@ -53,11 +53,12 @@ def _check_groups(model, splitter):
                          "as those of `lambda m: [params(m.body), params(m.head)]` do")
 
 def _warn_block(dls):
-    "Warn of texts of a `DataBlock` as `classifier_dls` does of those of a table"
+    "Warn of texts and labels of a `DataBlock` as `classifier_dls` does of those of a table"
     tls = dls.train_ds.tls
     if len(tls)<2 or any(hasattr(f, 'task') for f in tls[1].tfms.fs): return
     texts,n = [*item_texts(dls.train_ds), *item_texts(dls.valid_ds)],len(dls.train_ds)
     if all(isinstance(o, str) for o in texts): warn_leak(texts, (range(n), range(n, len(texts))))
+    warn_typos(item_labels(dls.train_ds))
 
 # to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
 @delegates(Learner.__init__, but=['model','train_bn'])
