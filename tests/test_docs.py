@@ -220,6 +220,13 @@ def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
               '<div class="out"><table> <tr><td>t</td></tr> </table></div>', '![A page](pictures/a_page_1.png)'): assert o in body, o
     for o in ('secret', 'unseen', 'never', '#|', '\x1b', '<style', '>no<', 'gone'): assert o not in body, o
 
+def test_a_site_of_a_repository_links_to_its_notebooks(docs, root, monkeypatch):
+    path = root/'nbs/tutorials/12_label.ipynb'
+    monkeypatch.delenv('GITHUB_REPOSITORY', raising=False); assert docs.where(path) is None
+    for k,v in dict(GITHUB_SERVER_URL='https://example.org', GITHUB_REPOSITORY='you/fastformers').items(): monkeypatch.setenv(k, v)
+    s = docs.where(path)
+    assert '(https://example.org/you/fastformers/blob/main/nbs/tutorials/12_label.ipynb)' in s and '/github/you/fastformers/blob/main/nbs/tutorials/12_label.ipynb)' in s
+
 @pytest.mark.filterwarnings('ignore::FutureWarning')
 def test_links_of_notebooks_become_links_of_the_site(docs, root, monkeypatch):
     monkeypatch.chdir(root)
