@@ -91,7 +91,7 @@ def test_signature_shows_docments(pages):
 
 def test_a_decorated_function_links_to_its_own_source(pages):
     for page,file in (('learner/core','learner/core'),('data/block','data/block'),('ulmfit/stage','ulmfit/stage')):
-        assert {o.partition('#')[0] for o in pages[f'{page}.html'].links if '__codelineno' in o}=={f'../source/{file}.html'}
+        assert {o.partition('#')[0] for o in pages[f'{page}.html'].links if o.startswith('../source/')}=={f'../source/{file}.html'}
 
 def test_patched_methods_are_documented(pages): assert {'learner.fit_schedule'} <= pages['callback/schedule.html'].ids
 
@@ -219,6 +219,13 @@ def test_cells_follow_their_directives(docs, root, tmp_path, monkeypatch):
     for o in ('one line', '??? code "Source"\n\n    ```python\n    sizes = {', 'shown', '??? code "Code"\n\n    ```python\n    folded()', 'slow()', '&lt;red&gt;&#10;&#10;more',
               '<div class="out"><table> <tr><td>t</td></tr> </table></div>', '![A page](pictures/a_page_1.png)'): assert o in body, o
     for o in ('secret', 'unseen', 'never', '#|', '\x1b', '<style', '>no<', 'gone'): assert o not in body, o
+
+def test_a_site_of_a_repository_links_to_its_notebooks(docs, root, monkeypatch):
+    path = root/'nbs/tutorials/12_label.ipynb'
+    monkeypatch.delenv('GITHUB_REPOSITORY', raising=False); assert docs.where(path) is None
+    for k,v in dict(GITHUB_SERVER_URL='https://example.org', GITHUB_REPOSITORY='you/fastformers').items(): monkeypatch.setenv(k, v)
+    s = docs.where(path)
+    assert '(https://example.org/you/fastformers/blob/main/nbs/tutorials/12_label.ipynb)' in s and '/github/you/fastformers/blob/main/nbs/tutorials/12_label.ipynb)' in s
 
 @pytest.mark.filterwarnings('ignore::FutureWarning')
 def test_links_of_notebooks_become_links_of_the_site(docs, root, monkeypatch):

@@ -121,6 +121,15 @@ def slug(s): return re.sub(r'\W+', '-', s.lower()).strip('-')
 
 def lead(s): return s and f'<p class="lead" markdown>{s}</p>'
 
+def host(): return '{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}'.format(**os.environ) if 'GITHUB_REPOSITORY' in os.environ else None
+
+def where(path):
+    "Links to the notebook at `path` where it is edited and where it runs, if the site is built for a repository that others can reach"
+    if not host(): return
+    at = f'blob/{get_config().branch}/{os.path.relpath(path, root)}'
+    colab = f"[open in Colab](https://colab.research.google.com/github/{os.environ['GITHUB_REPOSITORY']}/{at})"
+    return f"<p class=\"where\" markdown>[edit this notebook]({host()}/{at}) · {colab}, after `!pip install 'fastformers[minilm] @ git+{host()}'`</p>"
+
 class Page:
     "The notebook at `path`, below the folder `nbs`, as Markdown `md`, with its pictures in `files`"
     def __init__(self, path, nbs=None):
@@ -133,7 +142,7 @@ class Page:
         self.title = self.heading = str(front.get('title') or self.name)
         self.desc = front.get('description') or ''
         boost = boosts.get(self.name, boosts.get(self.name.partition('/')[0], 1))
-        self.parts = [f'---\ntitle: {json.dumps(self.title)}\nsearch:\n  boost: {boost}\n---', f'# {self.title}', lead(self.desc)]
+        self.parts = [f'---\ntitle: {json.dumps(self.title)}\nsearch:\n  boost: {boost}\n---', f'# {self.title}', lead(self.desc), where(path)]
         for c in self.nb.cells: getattr(self, c.cell_type)(c)
         self.md = '\n\n'.join(o for o in self.parts if o)+'\n'
 
@@ -297,9 +306,8 @@ def build(out):
     "The site in the folder `out`"
     from mkdocs.commands import build
     from mkdocs.config import load_config
-    repo = '{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}'.format(**os.environ) if 'GITHUB_REPOSITORY' in os.environ else None
     with tempfile.TemporaryDirectory() as tmp:
-        cfg = load_config(str(root/'tools/docs/mkdocs.yml'), nav=write_pages(Path(tmp)/'md'), docs_dir=f'{tmp}/md', site_dir=str(out), repo_url=repo, strict=True)
+        cfg = load_config(str(root/'tools/docs/mkdocs.yml'), nav=write_pages(Path(tmp)/'md'), docs_dir=f'{tmp}/md', site_dir=str(out), repo_url=host(), strict=True)
         cfg.plugins.on_startup(command='build', dirty=False)
         build.build(cfg)
         cfg.plugins.on_shutdown()
