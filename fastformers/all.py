@@ -9,7 +9,8 @@ Import other names from their modules. Scripts and libraries should import from 
 __all__ = []
 
 # %% ../nbs/11_all.ipynb #9d70e8c8
-import fastformers.learner.generation as _generation # `fill_mask`, `generate`, `score`, `choose` of a `Learner`
+# `fill_mask`, `generate`, `score`, `choose` of a `Learner`
+import fastformers.learner.generation as _generation
 import fastformers.data.show as _show # `show_batch`, `show_results`
 from .text.core import TensorTokens
 from .text.train_tokenizer import train_tokenizer

@@ -19,7 +19,8 @@ from .files import did_you_mean
 # %% ../nbs/02_args.ipynb #eed664c2
 def plain(o):
     "Convert numbers and arrays of NumPy, torch or pandas to Python's numbers and lists"
-    if isinstance(o, (list,tuple)) and any(hasattr(type(v), 'tolist') for v in o[:1]): return type(o)(map(plain, o))
+    if isinstance(o, (list,tuple)) and any(hasattr(type(v), 'tolist') for v in o[:1]):
+        return type(o)(map(plain, o))
     if type(o).__name__=='NAType': return # pandas' missing value has no truth
     return o.tolist() if hasattr(type(o), 'tolist') else o # not `o`: a fastai object delegates to its data
 
@@ -62,7 +63,8 @@ def convert(t, v, what=''): # `what`: as in `parse`
     if int in ts and isinstance(v, float) and v.is_integer(): return int(v)
     if bool in ts and type(v) is int and v in (0,1): return bool(v)
     for o in ts:
-        if get_origin(o) is tuple: return tuple(convert(get_args(o)[0], x, what) for x in (v if many else [v]))
+        if get_origin(o) is tuple:
+            return tuple(convert(get_args(o)[0], x, what) for x in (v if many else [v]))
     raise ValueError(f"{what}expected {allowed(t)}, got {v!r:.60}")
 
 # %% ../nbs/02_args.ipynb #b75867d0
@@ -78,12 +80,14 @@ _least = dict(seed=0, seeds=0, bs=1) # one rule for all functions with these
 def check_args(f):
     "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
     params = inspect.signature(f).parameters
-    if of := f.__annotations__.get('self'): f.__qualname__ = f"{of.__name__}.{f.__name__}" # as `patch` names it
+    if of := f.__annotations__.get('self'):
+        f.__qualname__ = f"{of.__name__}.{f.__name__}" # as `patch` names it
     kinds = {k:_kind(p) for k,p in params.items()}
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
     def new(k, v):
         v,t = plain(v),kinds.get(k)
-        given = t is int and k in _least if v is None else t==tuple[int,...] or isinstance(v, (str,int,float)) # None often means: choose
+        # None often means: choose
+        given = t is int and k in _least if v is None else t==tuple[int,...] or isinstance(v, (str,int,float))
         if not t or not given: return v
         v = convert(t, v, f'`{k}`: ')
         if k in _least and v is not None and min(v if isinstance(v, tuple) else [v], default=0)<_least[k]:

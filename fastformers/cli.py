@@ -57,7 +57,9 @@ def _command(commands, f, says=''):
     p = commands.add_parser(name, help=f.__doc__, description=f.__doc__, usage=usage)
     p.set_defaults(command=f, parser=p, json=False)
     p.add_argument('--debug', action='store_true', help='Show where in the code an error arose')
-    if f in _with_json: p.add_argument('--json', action='store_true', help='Print the results as one JSON object, all else on standard error')
+    if f in _with_json:
+        p.add_argument('--json', action='store_true',
+                       help='Print the results as one JSON object, all else on standard error')
     return p
 
 def _output(p, **kw):
@@ -79,7 +81,8 @@ def _stage_flags(p, section, names):
 # %% ../nbs/10_cli.ipynb #cce3d3d1
 def _add_stages(commands):
     p = _command(commands, run, 'settings.ini')
-    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or a run')
+    p.add_argument('recipe', metavar='settings.ini',
+                   help='The recipe; copy settings.ini of the project or a run')
     for p in (p, _command(commands, demo)):
         p.add_argument('--seeds', type=typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
@@ -87,12 +90,16 @@ def _add_stages(commands):
     for f,section in ((pretrain,'general'), (adapt,'lm')):
         p = _command(commands, f, 'TEXTS ... --output DIR')
         p.add_argument('texts', metavar='TEXTS', nargs='+',
-                       help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text a line')
-        if f is adapt: p.add_argument('--labelled', metavar='FILE', help='Labelled rows to compare the encoder before and after')
+                       help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text '
+                            'a line')
+        if f is adapt:
+            p.add_argument('--labelled', metavar='FILE',
+                           help='Labelled rows to compare the encoder before and after')
         _stage_flags(p, section, 'text_col'+' label_col'*(f is adapt))
     p = _command(commands, classify, '(LABELLED | --labels NAMES) --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
-    p.add_argument('--labels', type=class_names, metavar='NAMES', help=f'{_names}: needed for classes without labelled texts, or if LABELLED is left out')
+    p.add_argument('--labels', type=class_names, metavar='NAMES',
+                   help=f'{_names}: needed for classes without labelled texts, or if LABELLED is left out')
     _stage_flags(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
 
 # %% ../nbs/10_cli.ipynb #e3c077ae
@@ -110,14 +117,20 @@ def _add_choices(commands):
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
     add_flags(p, 'classifier', 'task score class_weights sep_level')
     p = _command(commands, label, 'TEXTS --labels NAMES')
-    p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a text a line')
+    p.add_argument('file', metavar='TEXTS',
+                   help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a '
+                        'text a line')
     p.add_argument('--labels', type=class_names, metavar='NAMES', required=True, help=_names)
-    p.add_argument('--output', metavar='FILE', default='labels.csv', help='csv file of the labels, continued if it is there (default: labels.csv)')
-    p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: whose it is')
+    p.add_argument('--output', metavar='FILE', default='labels.csv',
+                   help='csv file of the labels, continued if it is there (default: labels.csv)')
+    p.add_argument('--labelled', metavar='FILE',
+                   help='File of texts that have a label already; column by: whose it is')
     p.add_argument('--by', default='', metavar='NAME', help='Name of the person, if several people label')
     p.add_argument('--target', type=float, help='Say stop at this score, as .9')
-    p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would bring fewer points (default: 0.5)')
-    p.add_argument('--arch', help='Encoder that chooses the texts: hub id, directory or shipped name (default: minilm)')
+    p.add_argument('--worth', type=float, default=.5,
+                   help='Say stop where 100 more labels would bring fewer points (default: 0.5)')
+    p.add_argument('--arch',
+                   help='Encoder that chooses the texts: hub id, directory or shipped name (default: minilm)')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
     add_flags(p, 'data', 'text_col label_col sep encoding')
 
@@ -130,7 +143,8 @@ def _add_questions(commands):
     p.add_argument('--label', help='Label to explain (default: the predicted one)')
     p.add_argument('--word', help='For a tagger: the word whose tag is explained')
     p.add_argument('--method', default='erasure',
-                   help='erasure, or for labels of whole texts integrated_gradients or gradient_x_input (default: erasure)')
+                   help='erasure, or for labels of whole texts integrated_gradients or gradient_x_input '
+                        '(default: erasure)')
     p = _command(commands, check, 'DIR FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
@@ -140,12 +154,16 @@ def _add_questions(commands):
     add_flags(p, 'data', 'text_col sep encoding')
     for f,says in ((slices,'DIR FILE'), (label_issues,'FILE')):
         p = _command(commands, f, says)
-        if f is slices: p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
+        if f is slices:
+            p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
         p.add_argument('file', metavar='FILE', help=_labelled)
-        if f is slices: p.add_argument('--by', type=typed(tuple[str,...]), default=(), metavar='COLUMNS', help='Columns whose values are groups too, separated by commas')
+        if f is slices:
+            p.add_argument('--by', type=typed(tuple[str,...]), default=(), metavar='COLUMNS',
+                           help='Columns whose values are groups too, separated by commas')
         else: p.add_argument('--arch', help='Encoder: hub id, directory or shipped name (default: minilm)')
         p.add_argument('--rows', type=int, default=20, help='Most rows to show (default: 20)')
-        p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
+        p.add_argument('--out', metavar='FILE',
+                       help='csv or tsv file to write (default: to the screen alone)')
         add_flags(p, 'data', 'text_col label_col sep encoding')
     p = _command(commands, shares, 'DIR FILE --audit FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
@@ -177,17 +195,22 @@ def _add_predict(commands):
     p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a line; '
-                   'in two processes: torchrun --nproc_per_node 2 -m fastformers predict DIR --csv FILE --out FILE')
+    p.add_argument('--csv', metavar='FILE',
+                   help='csv, tsv or jsonl file to label, or file with a text a line; '
+                   'in two processes: torchrun --nproc_per_node 2 -m fastformers predict DIR --csv FILE '
+                   '--out FILE')
     p.add_argument('--out', metavar='FILE',
                    help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
-    p.add_argument('--precision', default='auto', choices=('auto','bf16','fp16','fp32'), help='number format; auto: the fastest on this machine')
+    p.add_argument('--precision', default='auto', choices=('auto','bf16','fp16','fp32'),
+                   help='number format; auto: the fastest on this machine')
     for name,kind,says in (('bs', int, 'Largest number of texts in a batch'),
                            ('top-k', int, 'Labels for each text, best first'),
                            ('threshold', float, 'Multi-label: give the labels with a higher score'),
                            ('abstain-below', float, 'One label a text: give none where the score is lower'),
-                           ('unknown', float, 'One label a text: give none to texts of no class, at this share of false alarms, as .05')):
+                           ('unknown', float,
+                            'One label a text: give none to texts of no class, at this share of false '
+                            'alarms, as .05')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
     add_flags(p, 'data', 'text_col sep encoding')
 
@@ -209,7 +232,10 @@ def parse_args(argv=None):
     for o in rest:
         flags = re.findall('--[a-z-]+', args.parser.format_help())
         if 'texts' in args and not o.startswith('--'): args.texts.append(o)
-        elif o in ('--gpu','--cuda','--device'): args.parser.error(f"{o} is not expected here; {'--device cuda' if '--device' in flags else 'training'} uses a GPU if there is one")
+        elif o in ('--gpu','--cuda','--device'):
+            args.parser.error(f"{o} is not expected here; "
+                              f"{'--device cuda' if '--device' in flags else 'training'} uses a GPU if there "
+                              "is one")
         else: args.parser.error(f"{o} is not expected here{did_you_mean(o, flags, 'argument')}")
     return args
 
@@ -266,12 +292,14 @@ def main(
     try:
         given = {k:section_types[k](**v) for k,v in changes(args).items()} # checks ranges
         args.data = given.get('data', DataConfig())
-        with redirect_stdout(sys.stderr) if args.json and is_main_process() else nullcontext(): res = args.command(args)
+        with redirect_stdout(sys.stderr) if args.json and is_main_process() else nullcontext():
+            res = args.command(args)
         sys.stdout.flush()
         if res: _conclude(args, **res)
     except KeyboardInterrupt:
         return _print_error(130, 'interrupted'+'; continue with the same command and --resume'*('resume' in args))
-    except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), 1) # a reader such as `head` closed the pipe
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1) # a reader such as `head` closed the pipe
     except Exception as e:
         if args.debug: raise
         kind = '' if isinstance(e, (ValueError,TypeError,OSError,ImportError)) else f'{type(e).__name__}: '

@@ -35,7 +35,8 @@ def _markdown(o, picture):
     if isinstance(o, pd.DataFrame): return markdown_table(o)
     return o if isinstance(o, str) else markdown_list(o)
 
-def to_markdown(title, page, picture=None): # `picture`: path of the picture, relative to the Markdown file; None: no picture
+def to_markdown(title, page, picture=None
+): # `picture`: path of the picture, relative to the Markdown file; None: no picture
     "Write the `page`, a dict of headings and lists of parts, as Markdown"
     parts = [f'# {title}']
     for heading,content in page.items():
@@ -44,21 +45,25 @@ def to_markdown(title, page, picture=None): # `picture`: path of the picture, re
 
 # %% ../nbs/04_document.ipynb #310a2650
 _style = ('body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em} h1+p{font-weight:bold}'
-          'td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #ccc} table{border-collapse:collapse;font-size:90%}')
+          'td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #ccc} '
+          'table{border-collapse:collapse;font-size:90%}')
 
 def _html(o):
     if isinstance(o, pd.DataFrame):
         with pd.option_context('display.max_colwidth', None): return o.to_html(border=0)
-    if isinstance(o, str) and o.startswith('```'): return f"<pre>{html.escape(o.split(chr(10), 1)[1].removesuffix('```'))}</pre>"
+    if isinstance(o, str) and o.startswith('```'):
+        return f"<pre>{html.escape(o.split(chr(10), 1)[1].removesuffix('```'))}</pre>"
     if isinstance(o, str): return f'<p>{html.escape(o)}</p>'
-    if not isinstance(o, Picture): return f"<ul>{''.join(f'<li>{html.escape(v)}</li>' for v in _facts(o))}</ul>"
+    if not isinstance(o, Picture):
+        return f"<ul>{''.join(f'<li>{html.escape(v)}</li>' for v in _facts(o))}</ul>"
     png = io.BytesIO()
     o.draw().savefig(png, format='png', dpi=110)
     return f'<img alt="{html.escape(o.alt)}" src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">'
 
 def to_html(title, page):
     "Write the `page` of `to_markdown` as one HTML file, with its pictures inside"
-    parts = [f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{_style}</style>',
+    parts = ['<!doctype html><html lang="en"><meta '
+             f'charset="utf-8"><title>{html.escape(title)}</title><style>{_style}</style>',
              f'<h1>{html.escape(title)}</h1>']
     for heading,content in page.items():
         parts += [f'<h2>{html.escape(heading)}</h2>' if heading else '', *map(_html, content)]

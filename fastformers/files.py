@@ -49,9 +49,11 @@ def _try(path, size=0):
     try:
         at = next(o for o in (path, *path.parents) if o.exists())
         with tempfile.NamedTemporaryFile(prefix='.trial-', dir=at) as f: f.write(bytes(1<<16))
-        if shutil.disk_usage(at).free<size: raise OSError(errno.ENOSPC, f"less than {size/1e6:,.0f} MB are free")
+        if shutil.disk_usage(at).free<size:
+            raise OSError(errno.ENOSPC, f"less than {size/1e6:,.0f} MB are free")
     except OSError as e:
-        raise type(e)(f"{path} cannot be written ({e.strerror}); choose another place, free some space, or change the permissions") from None
+        raise type(e)(f"{path} cannot be written ({e.strerror}); choose another place, free some space, or "
+                      "change the permissions") from None
 
 def check_dir(path, mark='stage.json', size=0)->Path: # its absolute path, links resolved; `size` in bytes
     "Raise `OSError` if `atomic_dir` would not replace `path`, or could not write it"
@@ -175,16 +177,21 @@ def write_json(path, o):
     write_text(path, json.dumps(to_json(o), indent=1, ensure_ascii=False)+'\n')
 
 # names in other libraries -> ours
-_other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device_train_batch_size='bs', num_train_epochs='epochs',
-                    max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch', model_name='arch',
+_other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device_train_batch_size='bs',
+                    num_train_epochs='epochs',
+                    max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch',
+                    model_name='arch',
                     model_name_or_path='arch', tokenizer='tok', callbacks='cbs', random_state='seed')
 
 # names of earlier versions and of fastai -> what to write instead
 _instead = {'halvings':'it has gone: a training that diverges stops, try a lower `lr`',
-            'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`, then a training step reads one window of each text',
-            'pool attn':'it has gone: fastformers 0.2.0 opens what was saved with it, choose `concat` or `mean` for a new head',
+            'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`, then a training step '
+                           'reads one window of each text',
+            'pool attn':'it has gone: fastformers 0.2.0 opens what was saved with it, choose `concat` or '
+                        '`mean` for a new head',
             'entries search':'it has gone: the rules for rate and steps are no worse, use `all layers`',
-            'argument start':'it has gone: write `head_init`', '[classifier] start':'it has gone: write `head_init`',
+            'argument start':'it has gone: write `head_init`',
+            '[classifier] start':'it has gone: write `head_init`',
             'argument label_delim':"leave it out: several labels of a text are read from 'a;b' or a list",
             'argument y_block':"pass task='regression' or task='multi'"}
 
@@ -195,7 +202,8 @@ def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no 
     known = {word(o):str(o) for o in names if str(o)!=str(name)}
     near = [known[o] for o in _other_words.get(word(name), '').split() if o in known]
     lower = {o.lower():o for o in known.values()}
-    near = near or [lower[o] for o in get_close_matches(str(name).lower(), lower, 1, cutoff=.65)] # with .6 intent is like text
+    # with .6 intent is like text
+    near = near or [lower[o] for o in get_close_matches(str(name).lower(), lower, 1, cutoff=.65)]
     return f"; did you mean {near[0]}?" if near else ''
 
 lfs_pointer = b'version https://git-lfs' # first bytes of a file that git has not fetched
@@ -241,4 +249,5 @@ class Registry(dict):
             if o.endswith(f'.{camel2snake(str(name))}'): import_module(o)
         if name in self: return self[name]
         if self.rooms: return self.load()[name]
-        raise ValueError(f"`{self.what}` {name!r} is unknown{did_you_mean(name, self, self.what)}; available: {', '.join(self)}")
+        raise ValueError(f"`{self.what}` {name!r} is unknown{did_you_mean(name, self, self.what)}; "
+                         f"available: {', '.join(self)}")

@@ -71,7 +71,8 @@ def fmt(v):
     if abs(v)>=10: return f'{v:,.1f}'
     return f'{v:.3f}' if abs(v)>=.01 or v==0 else f'{v:.2g}'
 
-def fmt_range(low, high, sign=1): # `sign`: -1 for the ends of what is worse or of a score that is the negative of an error
+def fmt_range(low, high, sign=1
+): # `sign`: -1 for the ends of what is worse or of a score that is the negative of an error
     "Format an interval as its two ends, the lower first"
     return ' to '.join(map(fmt, sorted((sign*low, sign*high))))
 
@@ -128,13 +129,17 @@ def verdict_on(
     groups=None # Group of each row, if they have any
 )->Verdict:
     "Compare scores of rows with those of the strongest of `rivals`"
-    if not rivals: return Verdict(measure, np.nanmean(score).item(), reason='nothing else was scored on the same rows')
+    if not rivals:
+        return Verdict(measure, np.nanmean(score).item(), reason='nothing else was scored on the same rows')
     means = {k:np.nanmean(v).item() for k,v in rivals.items()}
     name = max(means, key=means.get)
     a,b = np.broadcast_arrays(*map(np.atleast_2d, (score, rivals[name])))
     both = ~np.isnan(a-b)
     n = both.any(0).sum().item()
-    units,what = (n,'held-out rows') if groups is None else (len({*np.asarray(groups)[both.any(0)]}),'groups of held-out rows')
+    units,what = (n,'held-out rows') if groups is None else (len({*np.asarray(groups)[both.any(0)]}),
+                                                             'groups of held-out rows')
     few = f'{units} {what} are too few, expected 20 or more' if units<20 else ''
-    diff = (round(float(o), 6) for o in paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), both, groups=groups)) # equal scores may differ in the last digit
+    diff = (round(float(o), 6)
+            for o in paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), both,
+                                      groups=groups)) # equal scores may differ in the last digit
     return Verdict(measure, a[both].mean().item(), name, b[both].mean().item(), *diff, n, means, few)

@@ -71,7 +71,8 @@ def tiny_tok(
     types = [] if style in _no_types or kind in _no_types else ['token_type_ids']
     tok = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_file(str(_tiny/f'{style}.tokenizer.json')), model_max_length=512,
-        model_input_names=['input_ids', *types, 'attention_mask'], padding_side=s.get('padding_side', 'right'),
+        model_input_names=['input_ids', *types, 'attention_mask'],
+        padding_side=s.get('padding_side', 'right'),
         clean_up_tokenization_spaces=False, **names)
     tok._pad_token_type_id = s.get('pad_type', 0) # as HF's XLNet tokenizer does; it is not saved
     return tok
@@ -108,7 +109,8 @@ tiny_families = { # family -> arguments of its configuration
 _families_of = dict(
     roberta='roberta mpnet eurobert', xlm_roberta='xlm-roberta camembert', xlnet='xlnet', funnel='funnel',
     gpt2='gpt2 openai-gpt bloom gpt_neox qwen2', llama='llama opt gemma mistral', t5='t5 mt5 umt5')
-tiny_family_styles = dict.fromkeys(tiny_families, 'bert') | {o:s for s,fs in _families_of.items() for o in fs.split()}
+tiny_family_styles = dict.fromkeys(tiny_families, 'bert') | {o:s for s,
+                                                             fs in _families_of.items() for o in fs.split()}
 
 def tiny_arch(
     family:str, # A key of `tiny_families`, which is HF's `model_type`
@@ -130,7 +132,8 @@ def _batch(rows, left=False, more=0):
     "Pad `rows` of tokens to a batch that is `more` wider than the longest, on the right or on the `left`"
     from fastformers.text.core import TensorTokens
     n,pad = max(map(len, rows))+more,int(TensorTokens(0, attention_mask=0))
-    def wide(o): return F.pad(o.as_subclass(torch.Tensor), (n-len(o), 0) if left else (0, n-len(o)), value=pad)
+    def wide(o):
+        return F.pad(o.as_subclass(torch.Tensor), (n-len(o), 0) if left else (0, n-len(o)), value=pad)
     return torch.stack([*map(wide, rows)]).as_subclass(TensorTokens)
 
 def _many(o): return list(o) if isinstance(o, (list,tuple)) else [o]
@@ -279,7 +282,8 @@ def check_family(
     from fastformers.models.heads import PoolingHead
     from fastformers.models.load import load_body
     from fastformers.text.core import TensorTokens
-    def opened(arch): return TextClassifier(*load_body(arch), lambda nf: PoolingHead(nf, 3, pool='mean')).eval()
+    def opened(arch):
+        return TextClassifier(*load_body(arch), lambda nf: PoolingHead(nf, 3, pool='mean')).eval()
     def predicted(model): return torch.cat([model(o[None]) for o in rows])
     torch.manual_seed(0)
     hold,model = partial(_hold, config.model_type),opened(config)

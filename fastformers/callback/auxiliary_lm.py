@@ -24,7 +24,8 @@ from .regularize import Regularizer, check_shapes, plain_params
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/callback/11_auxiliary_lm.ipynb #c9571bfd
-def lm_on(model, auto_cls, arch=None)->LanguageModel: # its body is `model.body`, or a copy where only some embeddings train
+def lm_on(model, auto_cls, arch=None
+)->LanguageModel: # its body is `model.body`, or a copy where only some embeddings train
     "Build a language model from the body of `model` and the LM head of `arch`, by default of the checkpoint that `model` was loaded from"
     body,report,revision = whole_rows(model.body),model.loaded,'main'
     if arch is None: arch,revision = (report.source if report.loaded else body.config),report.revision

@@ -19,7 +19,8 @@ from torch import nn, Tensor
 from fastai.basics import AvgLoss, AvgMetric, Callback, find_bs
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
-from fastai.torch_core import (default_device, get_random_states, num_distrib, rank_distrib, set_random_states,
+from fastai.torch_core import (default_device, get_random_states, num_distrib, rank_distrib,
+                               set_random_states,
                                to_detach)
 from fastcore.foundation import noop, patch
 from ..data.loader import TokensDL
@@ -32,7 +33,8 @@ from .schedule import ScheduleRunner, in_fit
 def _together():
     try: yield
     except RuntimeError as e:
-        raise RuntimeError("another process of this run has ended or does not answer, see its message; start all "
+        raise RuntimeError("another process of this run has ended or does not answer, see its message; start "
+                           "all "
                            "processes again, with `--resume` or `resume=` from the last checkpoint") from e
 
 def n_processes()->int:
@@ -127,7 +129,8 @@ class Distributed(Callback):
         for o in self.learn.cbs:
             if says := _refused.get(type(o).__name__): raise ValueError(says)
             if isinstance(o, ScheduleRunner) and o.minutes: o.broadcast = broadcast # one clock for all
-        if hasattr(self, 'recorder'): self.recorder.smooth_loss.accumulate = partial(_smooth, self.recorder.smooth_loss)
+        if hasattr(self, 'recorder'):
+            self.recorder.smooth_loss.accumulate = partial(_smooth, self.recorder.smooth_loss)
         with _together():
             for o in (*self.model.parameters(), *self.model.buffers()): dist.broadcast(o.data, 0)
 

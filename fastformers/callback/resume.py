@@ -44,7 +44,8 @@ state_attributes = { # class -> attributes that change from batch to batch
 
 def state_of(o):
     "Return the state of the callback or metric `o` as a dict"
-    if hasattr(type(o), 'state_dict'): return o.state_dict() # the class is asked, because a callback delegates to the learner
+    if hasattr(type(o), 'state_dict'):
+        return o.state_dict() # the class is asked, because a callback delegates to the learner
     names = {k for c,ks in state_attributes.items() if isinstance(o, c) for k in ks.split()}
     return {k:v for k,v in vars(o).items() if k in names}
 
@@ -84,7 +85,8 @@ def get_state(learn)->tuple: # (state for JSON, tensors by name)
                  opt=[])
     for k,p in ps.items():
         for n,v in _opt_state(opt).get(p, {}).items():
-            where = 'with' if isinstance(v, Tensor) and v.device==p.device else 'cpu' # as torch's Adam counts steps
+            # as torch's Adam counts steps
+            where = 'with' if isinstance(v, Tensor) and v.device==p.device else 'cpu'
             if isinstance(v, Tensor): tensors[f'opt {where} {k} {n}'] = v
             else: state['opt'].append((k, n, v))
     if vars(learn).get('scaler'): state['scaler'] = learn.scaler.state_dict()
@@ -156,7 +158,8 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     def rows(dl):
         at = range(0, dl.n, -(-dl.n//5000) or 1)
         return f'{dl.n} rows, {content_hash(o[i] for o in dl.dataset.tls for i in at)}'
-    shapes = [_without_addresses(repr(model)), *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
+    shapes = [_without_addresses(repr(model)),
+              *(f'{k} {tuple(p.shape)} {p.dtype}' for k,p in model.named_parameters())]
     weight = getattr(getattr(learn.loss_func, 'func', None), 'weight', None) # of classes
     steps = type(opt.opt).__name__ if isinstance(opt, OptimWrapper) else _without_addresses([*opt.cbs])
     res = {'model':f'{type(model).__name__}, {content_hash(shapes)}',
@@ -168,11 +171,13 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
     for o in learn.cbs:
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
-            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_without_addresses(o.anneal), minutes=o.minutes)
+            res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_without_addresses(o.anneal),
+                       minutes=o.minutes)
         elif isinstance(o, ParamScheduler):
             at = np.linspace(0, 1, 9)
             for k,f in o.scheds.items(): res[k] = str([np.asarray(f(p)).tolist() for p in at])
-        elif acts_in_step(o) and not isinstance(o, Distributed): # of a user's own callbacks only a `Regularizer`
+        # of a user's own callbacks only a `Regularizer`
+        elif acts_in_step(o) and not isinstance(o, Distributed):
             known = type(o).__module__.startswith(('fastai.','fastformers.')) or isinstance(o, Regularizer)
             if known: res[f'callback {o.name}'] = describe(o)
     return res
@@ -190,7 +195,8 @@ class Resume(Callback):
     _fits = WeakKeyDictionary() # learner -> number of finished fits for each path
     def __init__(self,
         path, # directory for the checkpoints of one learner
-        minutes:float=10, # Minutes between checkpoints, the first after one; None: checkpoints by `every` only
+        # Minutes between checkpoints, the first after one; None: checkpoints by `every` only
+        minutes:float=10,
         every:int=None, # batches between checkpoints
         keep:int=2, # number of checkpoints of the running fit to keep
     ):
@@ -241,7 +247,8 @@ def _newest(self:Resume):
         else:
             if diff := differences(state['settings'], self._settings):
                 raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                                 "use the settings of that run, choose another `path`, or delete that directory to train anew")
+                                 "use the settings of that run, choose another `path`, or delete that "
+                                 "directory to train anew")
             return state,tensors
 
 @patch

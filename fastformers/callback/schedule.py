@@ -56,7 +56,8 @@ class Schedule:
         i = min(np.searchsorted(ends, pos+_eps, side='right').item(), len(ends)-1)
         return i, np.clip(1-(ends[i]-pos)/self.epochs[i], 0, 1).item()
 
-    def starts(self, n_iter:int)->np.ndarray: # `(steps+1,)`, counted from 0; the last is the number of batches
+    def starts(self, n_iter:int
+    )->np.ndarray: # `(steps+1,)`, counted from 0; the last is the number of batches
         "Find the batch at which each step begins, in epochs of `n_iter` batches"
         return np.ceil((np.append(0, self.epochs.cumsum())-_eps)*n_iter).clip(0).astype(int)
 
@@ -334,8 +335,10 @@ def fit_schedule(self:Learner,
     cbs=None, # more callbacks for this fit
     reset_opt:bool=False, # start with a new optimizer
     minutes:float=None, # train for this time instead of `epochs`; each step of the schedule keeps its share
-    reserved:float=0., # seconds of `minutes` to leave for work before and after the fit, at most nine tenths of them
-    most:float=None, # seconds of the fit at most: it goes faster through the schedule where `epochs` would take longer
+    # seconds of `minutes` to leave for work before and after the fit, at most nine tenths of them
+    reserved:float=0.,
+    # seconds of the fit at most: it goes faster through the schedule where `epochs` would take longer
+    most:float=None,
 ):
     "Train with `schedule`"
     if self.opt is None or reset_opt: self.create_opt()

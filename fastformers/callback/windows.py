@@ -22,7 +22,8 @@ class SampleWindow(Callback):
         if not self.training: return
         x = as_tokens(self.x)
         seqs,_ = split_sequences(x)
-        count = x.sequence_starts.sum(1)+1                                         # (bs,): windows of each row
+        # (bs,): windows of each row
+        count = x.sequence_starts.sum(1)+1
         drawn = (torch.rand(len(count)).to(count.device)*count).long()
         seqs = seqs[count.cumsum(0)-count+drawn]
         self.learn.xb = (seqs[:,:max(int(seqs.real.sum(1).max()), 1)],)

@@ -82,8 +82,11 @@ def _open(path, **how):
 
 def _check_texts(args, instead):
     "Raise an error if a text of the command line is the name of a file"
-    def is_name(o): return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).is_file()
-    for o in filter(is_name, args.texts): raise ValueError(f"expected a text, got the name of a file, {o}; {instead}")
+    def is_name(o):
+        return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z',
+                         o) or len(o)<256 and Path(o).is_file()
+    for o in filter(is_name, args.texts):
+        raise ValueError(f"expected a text, got the name of a file, {o}; {instead}")
 
 def explain(args):
     "Weigh the words of a text, a pair, a question and its context, or a text and its candidates"
@@ -124,7 +127,8 @@ def shares(args):
     predictor = _open(args.model)
     from fastformers.text.encode import read_column
     texts = (o for df in chunks for o in read_column(df, cols))
-    table = predictor.shares(texts, audit, split_columns(audit, d.text_col), split_columns(audit, d.label_col))
+    table = predictor.shares(texts, audit, split_columns(audit, d.text_col),
+                             split_columns(audit, d.label_col))
     _write_table(table, args.out)
     print(table.round(3).to_string())
     return dict(shares=records(table))
@@ -159,9 +163,11 @@ def label_issues(args):
     table = slices.label_issues(predictor, df, *columns).rename_axis('row')
     _write_table(table, args.out)
     shown = table.head(args.rows).reset_index()
-    if len(shown): print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
+    if len(shown):
+        print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
     print(f"\n{len(table)} of {len(df)} labels are doubted, row 0 is the first of the file"
-          +". Where a class is broad, most of them may be right: read the first ones, correct the file, and run the command again."*bool(len(table)))
+          +". Where a class is broad, most of them may be right: read the first ones, correct the file, and "
+           "run the command again."*bool(len(table)))
     return dict(label_issues=records(table))
 
 def slices(args):
@@ -177,7 +183,9 @@ def slices(args):
 # %% ../../nbs/commands/01_answer.ipynb #d7778381
 def _change(args, change):
     "Open the classifier in a directory, call `change` with it, and write the directory anew"
-    if not Path(args.model).is_dir(): raise FileNotFoundError(f"{args.model} is not a directory; expected a directory on this disk, whose classes are to be changed")
+    if not Path(args.model).is_dir():
+        raise FileNotFoundError(f"{args.model} is not a directory; expected a directory on this disk, whose "
+                                "classes are to be changed")
     check_dir(args.model)
     predictor = _open(args.model)
     gone = [o for o in ('report.html','settings.ini','record.json') if (Path(args.model)/o).exists()]
@@ -209,8 +217,11 @@ def predict(args):
     "Label texts with a classifier: texts of the command line, or rows of a file"
     if bool(args.texts)==bool(args.csv): raise ValueError("expected either texts or --csv FILE")
     _check_texts(args, 'pass it as --csv')
-    if args.out and not args.csv: raise ValueError("--out is written with --csv FILE; answers to texts of the command line go to the screen")
-    if args.csv and args.json: raise ValueError("--json is for texts of the command line; --csv FILE has --out FILE")
+    if args.out and not args.csv:
+        raise ValueError("--out is written with --csv FILE; answers to texts of the command line go to the "
+                         "screen")
+    if args.csv and args.json:
+        raise ValueError("--json is for texts of the command line; --csv FILE has --out FILE")
     _check_out(args.out)
     if args.csv:
         cols,chunks = read_chunks(args.csv, args.data)
@@ -219,7 +230,8 @@ def predict(args):
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below','unknown') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
-        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace', newline='') as f:
+        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace',
+                                                newline='') as f:
             predict_file(answer, chunks, f, _separator(args.out))
     elif args.csv:
         if 'utf' not in (name := sys.stdout.encoding or 'utf-8').lower():

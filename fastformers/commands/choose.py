@@ -21,7 +21,8 @@ from .answer import records
 # %% ../../nbs/commands/03_choose.ipynb #84b6a442
 def label(args):
     "Label texts on a page of this machine, the most useful texts first, and see how good a classifier they make"
-    if find_spec('fasthtml') is None: raise ImportError("the page needs FastHTML; run pip install 'fastformers[label]'")
+    if find_spec('fasthtml') is None:
+        raise ImportError("the page needs FastHTML; run pip install 'fastformers[label]'")
     if args.target is not None and not 0<args.target<=1:
         raise ValueError(f"--target is a share: write .9 for 90 %; got {args.target:g}")
     if Path(args.output).suffix!='.csv': raise ValueError(f"--output is a csv file, got {args.output}")
@@ -31,14 +32,18 @@ def label(args):
     resolve_arch(arch) # an error if it is not found
     d = args.data
     df = read_table(args.file, d, text_col=d.text_col)
-    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col).rename(columns={d.label_col:'label'})
+    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col,
+                                       label_col=d.label_col).rename(columns={d.label_col:'label'})
     from fastformers.label.page import listen, serve
     from fastformers.label.session import LabelSession
     sock = listen(args.port)
-    logging.getLogger('fastformers').info(f"reads {len(df):,} texts with {arch}, then prints the link of the page")
-    session = LabelSession(df, args.labels, args.output, old, args.by, arch, d.text_col, target=args.target, worth=args.worth/100)
+    logging.getLogger('fastformers').info(f"reads {len(df):,} texts with {arch}, then prints the link of the "
+                                          "page")
+    session = LabelSession(df, args.labels, args.output, old, args.by, arch, d.text_col, target=args.target,
+                           worth=args.worth/100)
     serve(session, sock)
-    last = session.training.stage if session.training and session.training.verdict else '' # the last line of `classify`
+    # the last line of `classify`
+    last = session.training.stage if session.training and session.training.verdict else ''
     return dict(verdict=last if last.startswith('VERDICT') else Verdict(reason='no classifier was trained'))
 
 # %% ../../nbs/commands/03_choose.ipynb #769486cc
@@ -55,7 +60,8 @@ def compare(args):
         for o in ('fits','work','best'): shutil.rmtree(path/o, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
-    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume,
+                        args.entries, log,
                         d.text_col, d.label_col, group_col=d.group_col, **changes(args).get('classifier', {}))
     if board.recipe:
         recipe = board.recipe.replace(data=vars(d), run=dict(output=f'{args.output}/run')).resolved()
@@ -63,4 +69,5 @@ def compare(args):
     print(board)
     if board.winner: print(f"\nThe report is {path/'report.html'}.")
     if board.best: print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
-    return dict(verdict=board.verdict(), winner=board.winner, says=board.sentences(), entries=records(board.table))
+    return dict(verdict=board.verdict(), winner=board.winner, says=board.sentences(),
+                entries=records(board.table))

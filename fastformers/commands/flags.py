@@ -54,8 +54,10 @@ def class_names(text):
     "Read the names of classes from a file with a name a line, or from a text with commas"
     is_file = os.path.isfile(path := os.path.expanduser(text))
     try: names = Path(path).read_text('utf-8-sig').splitlines() if is_file else text.split(',')
-    except UnicodeDecodeError: raise argparse.ArgumentTypeError(f"{text} is not UTF-8 text; expected a name a line") from None
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError(f"{text} is not UTF-8 text; expected a name a line") from None
     names = tuple(o.strip() for o in names if o.strip())
     if len(names)>1: return names
-    raise argparse.ArgumentTypeError(f"expected two classes or more, as travel,banking, or a file with a name a line, "
+    raise argparse.ArgumentTypeError("expected two classes or more, as travel,banking, or a file with a "
+                                     "name a line, "
                                      f"got {text}; for a single class write NAME,none of these")

@@ -40,7 +40,8 @@ def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen)
 def _told(report):
     "Print the scores of all classifiers, what each stage gained, and where the report is"
     says = '\n'.join(f'- {o}' for o in report.sentences())
-    print(f"{report.means().round(3).to_string(na_rep='')}\n\n{says}\n\nThe report with its picture is {report.path/'report.md'}.")
+    print(f"{report.means().round(3).to_string(na_rep='')}\n\n{says}\n\nThe report with its picture is "
+          f"{report.path/'report.md'}.")
     return dict(verdict=report.verdict(), report=report.to_dict())
 
 def run(args):
@@ -75,13 +76,16 @@ def demo(args):
     (arch,),d = recipe.run.archs,recipe.data
     print(f"{d.rows} of {d.unlabelled_rows:,} texts are chosen to be labelled, those that teach most")
     rows = _choose(intents(d.unlabelled_rows), d.rows, arch)
-    chosen = fine_tune_classifier(rows[['text','label']], arch, report.path/'classifier_chosen', test=intents().query("split=='test'"),
-                                  name=f'classifier from {arch} with chosen labels', seed=recipe.run.seeds[0], **vars(recipe.classifier))
+    chosen = fine_tune_classifier(rows[['text','label']], arch, report.path/'classifier_chosen',
+                                  test=intents().query("split=='test'"),
+                                  name=f'classifier from {arch} with chosen labels', seed=recipe.run.seeds[0],
+                                  **vars(recipe.classifier))
     chosen.score = None # its held-out rows are not those of the others
     report = Report([*report.stages, chosen], report.path, report.info)
     report.save()
     res = _told(report)
     answers = answer_table(from_hf(chosen.path)([*_says])).assign(text=_says)
     print(f"\nThe classifier with chosen labels on new texts:\n{answers.to_string(index=False)}")
-    print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify yours.csv --output models/yours")
+    print("\nNext, with a file of your own that has the columns text and label:\n  fastformers classify "
+          "yours.csv --output models/yours")
     return res

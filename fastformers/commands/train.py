@@ -66,7 +66,8 @@ def train(args, stage, data, section, **kwargs):
     delete_checkpoints(kept)
     from fastformers.ulmfit.record import fill_in
     own = {k:{o:kwargs[o] for o in settings(section_types[k]) if o in kwargs} for k in ('model',section)}
-    recipe,why = fill_in(Recipe().replace(run=dict(seeds=(args.seed,), output=f'{args.output}/run'), data=vars(args.data), **own).resolved(), [res])
+    recipe,why = fill_in(Recipe().replace(run=dict(seeds=(args.seed,), output=f'{args.output}/run'),
+                                          data=vars(args.data), **own).resolved(), [res])
     if is_main_process(): write_text(path/'settings.ini', recipe.to_ini(why))
     print(res)
     return res
@@ -100,7 +101,8 @@ def _better(rows, arch, before, path)->tuple: # (verdict, the better checkpoint)
     from fastformers.compare.encoders import score_encoders
     from fastformers.stats import verdict_on
     after = score_encoders(rows, [path])[path][0]
-    print(f"\nA linear model on frozen vectors, cross-validated on {len(after):,} labelled rows: accuracy {after.mean():.3f}, before stage 2 {before.mean():.3f}")
+    print(f"\nA linear model on frozen vectors, cross-validated on {len(after):,} labelled rows: accuracy "
+          f"{after.mean():.3f}, before stage 2 {before.mean():.3f}")
     verdict = verdict_on(after, {arch:before}, 'accuracy')
     return verdict, arch if verdict.word=='LOSS' else path
 
@@ -116,8 +118,10 @@ def adapt(args):
         verdict,best = _better(rows, arch, score, args.output)
         if kappa is not None and kappa<=.6 and stage.plan['objective']=='word_similarity' and best!=arch:
             best = arch
-            print(f"The new vectors are for a network that stays frozen (`--epochs 0`); near texts differ in their labels, so a training of all layers should begin from {best}.")
-    print(f"\nNext: fastformers classify {shlex.quote(args.labelled or 'LABELLED')} --arch {shlex.quote(best)} --output DIR")
+            print("The new vectors are for a network that stays frozen (`--epochs 0`); near texts differ in "
+                  f"their labels, so a training of all layers should begin from {best}.")
+    print(f"\nNext: fastformers classify {shlex.quote(args.labelled or 'LABELLED')} --arch "
+          f"{shlex.quote(best)} --output DIR")
     return dict(verdict=verdict, stage=stage.to_dict())
 
 # %% ../../nbs/commands/02_train.ipynb #725e5832
@@ -139,7 +143,8 @@ def _classify_by_names(args):
         _,labels,_,score = score_rows(predictor, test, d.text_col, d.label_col)
         largest = max(labels, key=labels.count)
         verdict = verdict_on(score, {'largest class':[float(o==largest) for o in labels]}, 'accuracy')
-        print('accuracy {:.3f} (95 % interval {:.3f} to {:.3f}'.format(*mean_interval(score)), f'on {len(score):,} test rows)')
+        print('accuracy {:.3f} (95 % interval {:.3f} to {:.3f}'.format(*mean_interval(score)),
+              f'on {len(score):,} test rows)')
     predictor.save(path)
     print(f"\nNext: fastformers predict {shlex.quote(args.output)} 'A text of this kind.'")
     return dict(verdict=verdict, stage=None, classes=None)
@@ -148,11 +153,14 @@ def classify(args):
     "Train a classifier on your labels, or make one from the names of the classes alone"
     d = args.data
     if d.source is None and args.labels: return _classify_by_names(args)
-    if d.source is None: raise ValueError("expected LABELLED, or --labels with the names of classes for a classifier without labelled texts")
+    if d.source is None:
+        raise ValueError("expected LABELLED, or --labels with the names of classes for a classifier without "
+                         "labelled texts")
     df,unlabelled,_,test = read_data(Recipe(data=d))
     text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
-                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled, names=args.labels)
+                  label_col=label_col, valid_col=d.valid_col, group_col=d.group_col, unlabelled=unlabelled,
+                  names=args.labels)
     from fastformers.learner.evaluate import class_scores
     scores = None if stage.score is None else class_scores(stage.learner)
     if scores is not None: print(scores.round(3).to_string(na_rep=''))
@@ -161,12 +169,15 @@ def classify(args):
     if stage.test_score is not None: print(stage.interval(test=True))
     from fastformers.ulmfit import page # `Stage.to_html`
     typed = shlex.join(['fastformers', *map(str, args.typed), *['--force']*(not args.force)])
-    if is_main_process(): write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
+    if is_main_process():
+        write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
     print(f"The report is {args.output}/report.html.")
     if stage.learner.model.task.one_class and len(L(text_col))==1 and stage.score is not None and stage.score.mean()<.95:
-        at = ''.join(f' --{k}-col {shlex.quote(o)}' for k,o in (('text',text_col),('label',label_col)) if o!=k)
+        at = ''.join(f' --{k}-col {shlex.quote(o)}' for k,
+                     o in (('text',text_col),('label',label_col)) if o!=k)
         print(f"Rows whose label may be wrong: fastformers label-issues {shlex.quote(str(d.source))}{at}")
     texts = " 'A text of this kind.'"*len(L(text_col))
     print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")
     classes = None if scores is None else records(scores)
-    return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(), classes=classes)
+    return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(),
+                classes=classes)

@@ -46,7 +46,8 @@ class Leaderboard:
         self.plan,self.task,self.y,self.folds = {o.name:o for o in plan},task,y,folds
         self.seeds,self.info,self.groups,self.known = [*seeds],dict(info or {}),groups,known
         self.fits,self.notes,self.best = {},{},None # `fits`: (entry, seed) -> (scores, facts)
-        self.slices,self.chosen = None,None # the scores of slices by the winner; the `Plan` of its training on all rows
+        # the scores of slices by the winner; the `Plan` of its training on all rows
+        self.slices,self.chosen = None,None
         self._rows,self._gains = {},{}
 
     def members(self, name):
@@ -54,7 +55,9 @@ class Leaderboard:
         return [self.best_of(o) if o in ('network','words') else o for o in self.plan[name].of]
     def best_of(self, kind):
         "Name the best entry that needs a checkpoint ('network') or none ('words'), None if none has finished"
-        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network') and self.done(k) and o.fit is not largest_class]
+        names = [k for k,
+                 o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network')
+                 and self.done(k) and o.fit is not largest_class]
         return max(names, key=self.score, default=None)
 
     def fit(self, name, seed):
@@ -65,7 +68,9 @@ class Leaderboard:
         n = min(o.shape[1] for o,_ in got) # a network may cut a long row of words
         return torch.stack([o[:,:n] for o,_ in got]).mean(0), _sum([o for _,o in got])
 
-    def done(self, name): "Check whether all seeds of an entry have finished"; return None not in [self.fit(name, o) for o in self.seeds]
+    def done(self, name):
+        "Check whether all seeds of an entry have finished"; return None not in [self.fit(name, o)
+                                                                                 for o in self.seeds]
 
     def rows(self, name)->np.ndarray: # `(seeds, rows)`, NaN where a row was not scored
         "Return the score of each row"
@@ -73,7 +78,8 @@ class Leaderboard:
         if self.task.score and (got := self._together(name)):
             key = name,len(got),*self.members(name)
             if key not in self._rows: self._rows[key] = row_values(*_joined(self, got))
-            for i,v in zip((i for i,_ in got), np.split(self._rows[key], np.cumsum([len(self.folds[i][1]) for i,_ in got])[:-1])):
+            for i,v in zip((i for i,_ in got),
+                           np.split(self._rows[key], np.cumsum([len(self.folds[i][1]) for i,_ in got])[:-1])):
                 res[i,self.folds[i][1]] = v
             return res
         for i,(seed,(_,at)) in enumerate(zip(self.seeds, self.folds)):
@@ -123,7 +129,8 @@ def against(self:Leaderboard, a, b): # '' if there is nothing to compare
 
 # %% ../../nbs/compare/01_board.ipynb #3e2c730b
 @patch(as_prop=True)
-def scored(self:Leaderboard): "List the entries with a score"; return [o for o in self.plan if any(self.fit(o, s) for s in self.seeds)]
+def scored(self:Leaderboard):
+    "List the entries with a score"; return [o for o in self.plan if any(self.fit(o, s) for s in self.seeds)]
 
 @patch(as_prop=True)
 def rated(self:Leaderboard)->list:
@@ -133,7 +140,9 @@ def rated(self:Leaderboard)->list:
 @patch(as_prop=True)
 def winner(self:Leaderboard):
     "Name the entry with the best score, None if none has finished"
-    def order(o): return self.score(o), self.rare(o).get('average_precision', 0) # where no entry finds a text of the rarest class, scores are equal
+    def order(o):
+        # where no entry finds a text of the rarest class, scores are equal
+        return self.score(o), self.rare(o).get('average_precision', 0)
     return max(self.rated, key=order, default=None)
 
 @patch(as_prop=True)
@@ -149,7 +158,8 @@ def rare(self:Leaderboard, name)->dict: # empty for other scores and labels
     i = min({*y}, key=[*y].count)
     found,true = task.decide(scores).numpy()==i,y==i
     right = (found & true).sum()
-    return dict(average_precision=average_precision_score(true, scores[:,i]), recall=right/true.sum(), precision=right/max(found.sum(), 1))
+    return dict(average_precision=average_precision_score(true, scores[:,i]), recall=right/true.sum(),
+                precision=right/max(found.sum(), 1))
 
 @patch
 def cheaper(self:Leaderboard, name): # None if there is none
@@ -161,12 +171,14 @@ def cheaper(self:Leaderboard, name): # None if there is none
 def recipe(self:Leaderboard):
     "Return the recipe with which `fastformers run` trains the winner or its network, None if there is none"
     if self.winner is None: return
-    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
+    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner])
+              if 'arch' in self.plan[o].needs)
     if not e or not {'lm','classifier'} & {*e.recipe}: return
     recipe = Recipe().replace(**e.recipe)
     if self.chosen is None: return recipe
     trained = 'contrastive' in self.chosen.settings # a frozen probe chooses only how texts are read
-    own = vars(resolved(self.chosen, TaskConfig)) if trained else {k:self.chosen[k] for k in ('prompt','pairing','pool')}
+    own = vars(resolved(self.chosen, TaskConfig)) if trained else {k:self.chosen[k]
+                                                                   for k in ('prompt','pairing','pool')}
     return recipe.replace(classifier=own)
 
 # %% ../../nbs/compare/01_board.ipynb #7f6e5861
@@ -175,8 +187,10 @@ def verdict(self:Leaderboard)->Verdict:
     "Compare the winner with the stronger of the best cheaper entry and TF-IDF, or else with the largest class"
     if self.winner is None: return Verdict(reason='no entry finished')
     rivals = {self.cheaper(self.winner), 'TF-IDF'} & {*self.rated} - {self.winner}
-    rivals = rivals or {o for o in self.scored if self.plan[o].fit is largest_class} or {*self.rated}-{self.winner}
-    return verdict_on(self.rows(self.winner), {o:self.rows(o) for o in rivals}, self.task.score_name, self.groups)
+    rivals = rivals or {o for o in self.scored
+                        if self.plan[o].fit is largest_class} or {*self.rated}-{self.winner}
+    return verdict_on(self.rows(self.winner), {o:self.rows(o) for o in rivals}, self.task.score_name,
+                      self.groups)
 
 # %% ../../nbs/compare/01_board.ipynb #4a9e3f2b
 # `answers_cpu_seconds` are those of a thousand texts
@@ -187,10 +201,13 @@ def _line(board, name):
     "Return the row of the entry `name` in the table of `board`"
     score,low,high = board.gain(name)
     note = f"of {' and '.join(board.members(name))}" if board.plan[name].of else board.notes.get(name, '')
-    if board.price(name, 'cut'): note = '; '.join(filter(None, [note, 'by the clock, fewer steps than usual']))
+    if board.price(name, 'cut'):
+        note = '; '.join(filter(None, [note, 'by the clock, fewer steps than usual']))
     prices = {k:board.price(name, k) for k in _shown[1:]}
-    return dict(entry=name, score=score, low=low, high=high, **board.rare(name), against_tfidf=board.against(name, 'TF-IDF'),
-                against_cheaper=board.against(name, board.cheaper(name)), minutes=board.price(name)/60, **prices,
+    return dict(entry=name, score=score, low=low, high=high, **board.rare(name),
+                against_tfidf=board.against(name, 'TF-IDF'),
+                against_cheaper=board.against(name, board.cheaper(name)), minutes=board.price(name)/60,
+                **prices,
                 fits=sum(bool(board.fit(name, o)) for o in board.seeds), note=note)
 
 @patch(as_prop=True)

@@ -39,7 +39,8 @@ def nested_order(labels, seed)->np.ndarray: # row numbers; the first n are a sam
 class LabelCurve:
     "Compare entries at few and at many labels on the same held-out rows"
     # `rows`: for each fit `entry`, `labels`, `seed`, `seconds`, and `hits`, the score of each held-out row
-    def __init__(self, rows, measure='accuracy', groups=None): # `groups`: that of each held-out row, if there are any
+    def __init__(self, rows, measure='accuracy', groups=None
+    ): # `groups`: that of each held-out row, if there are any
         self.rows,self.measure,self.groups = pd.DataFrame(rows),measure,groups
         self.table = self.rows.drop(columns='hits').assign(score=self.rows.hits.map(np.mean))
 
@@ -59,7 +60,8 @@ class LabelCurve:
         res = [(n, o, *paired_bootstrap(self._hits(o, n), self._hits(base, n), groups=self.groups))
                for n,o in self.rows[['labels','entry']].drop_duplicates().itertuples(index=False) if o!=base]
         res = pd.DataFrame(res, columns=['labels','entry','gain','low','high']).set_index(['labels','entry'])
-        return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'], 'no measurable difference'))
+        return res.assign(says=np.select([res.low>0, res.high<0], ['better','worse'],
+                                         'no measurable difference'))
 
     def fewer(self, base='TF-IDF'):
         "Tabulate the fewest labels with which an entry scores as high as `base` with the most labels, and the difference"
@@ -74,7 +76,8 @@ class LabelCurve:
 
     def plot(self, ax=None, base='TF-IDF'):
         "Plot mean scores by number of labels, with bands from the lowest to the highest seed, and how many labels an entry saves"
-        o = self.table.groupby(['labels','entry'], sort=False).score.agg(['mean','min','max']).unstack().sort_index()
+        o = self.table.groupby(['labels','entry'],
+                               sort=False).score.agg(['mean','min','max']).unstack().sort_index()
         ax = o['mean'].plot(ax=ax, marker='o', logx=True, ylabel=self.measure)
         for entry in o['mean']: ax.fill_between(o.index, o['min'][entry], o['max'][entry], alpha=.2)
         saved = self.fewer(base) if base in o['mean'] else ()
@@ -82,7 +85,8 @@ class LabelCurve:
             best,n,most = saved.times.idxmax(),saved.labels[saved.times.idxmax()],o.index.max()
             y = o['mean'][base][most]
             ax.annotate('', (n,y), (most,y), arrowprops=dict(arrowstyle='->'))
-            ax.set_title(f"{best}: as good as {base} with {saved.times[best]:.3g} times fewer labels" if n<most else
+            ax.set_title(f"{best}: as good as {base} with {saved.times[best]:.3g} times fewer labels"
+                         if n<most else
                          f"{best}: as good as {base} at {most:,} labels")
         ax.set_xticks(o.index, [f'{n:,}' for n in o.index])
         ax.minorticks_off()
@@ -110,7 +114,8 @@ def label_curve(
     df,text_col,label_col = as_frame(df),split_columns(df, text_col),split_columns(df, label_col)
     table = Rows(df, text_col, label_col, task, group_col).hold_out(valid_col).leave_out_seen(arch)
     task,df = table.task,table.frame
-    if not table.scored: raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
+    if not table.scored:
+        raise ValueError(f"{arch} was trained on all held-out rows; mark others by `valid_col`")
     labels,own = labels_in(table),np.array(table.splits[0])
     warn_leak(table.texts, table.splits)
     task.fit(labels)
@@ -119,10 +124,12 @@ def label_curve(
     if task.classes: check_classes(task, labels, table.splits)
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(own):
-        raise ValueError(f"`sizes` must be between {len({*names})}, one a class, and {len(own):,}, the training rows; "
+        raise ValueError(f"`sizes` must be between {len({*names})}, one a class, and {len(own):,}, the "
+                         "training rows; "
                          f"got {list(sizes)}")
     texts = []
-    ways = list_entries(entries, [arch or default_arch], text_col, label_col, score=score, class_weights=class_weights)
+    ways = list_entries(entries, [arch or default_arch], text_col, label_col, score=score,
+                        class_weights=class_weights)
     if (odd := [o.name for o in ways if o.of]):
         raise ValueError(f"{odd[0]!r} averages other entries: it is for `leaderboard`")
     if unlabelled is not None: texts = lm_texts(df, own.tolist(), unlabelled, None, text_col)[0]
@@ -138,4 +145,5 @@ def label_curve(
                 hits = row_scores(deciding(task, how), scores, y)
             rows.append(dict(entry=e.name, labels=n, seed=seed, hits=hits, seconds=round(now()-start, 1)))
             _log.info(f"{e.name}, {n} labels, seed {seed}: {task.score_name} {hits.mean():.3f}")
-    return LabelCurve(rows, task.score_name, df[group_col].astype(str)[df.is_valid].to_numpy() if group_col else None)
+    return LabelCurve(rows, task.score_name,
+                      df[group_col].astype(str)[df.is_valid].to_numpy() if group_col else None)

@@ -34,13 +34,17 @@ def score_encoders(
 )->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; CPU seconds of a thousand texts; `stage2_outlook`)
     "Predict the label of each row by logistic regression on the vectors of the rows in other folds"
     if rows.pair or not rows.task.one_class or rows.task.structured:
-        raise ValueError(f"encoders are compared on single texts with one class each, got {rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
+        raise ValueError("encoders are compared on single texts with one class each, got "
+                         f"{rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
     folds = fold_count(rows.labels, folds)
-    if folds<2: raise ValueError("expected two classes or more with two rows each to compare encoders; label more rows")
+    if folds<2:
+        raise ValueError("expected two classes or more with two rows each to compare encoders; label more "
+                         "rows")
     warn_blank(rows.texts)
     res = {}
     for arch in archs:
-        predictor,meter = Predictor(HFModel(*load_body(arch)), HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
+        predictor,meter = Predictor(HFModel(*load_body(arch)),
+                                    HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
         x = predictor.vectors(rows.texts).numpy()
         price = meter.read(1000/len(x))['cpu_seconds']
         x,y = x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9),[*map(str, rows.labels)]
@@ -65,7 +69,9 @@ def compare_encoders(
     def line(arch):
         score,price,_ = found[arch]
         d,low,high = paired_bootstrap(score, found[best][0])
-        against = '' if arch==best else verdict(d, low, high) + ('' if low<=0<=high else f' ({fmt_range(low, high, -1)})')
-        return dict(zip(('encoder','accuracy','low','high'), (arch, *mean_interval(score)))) | dict(against_best=against, core_seconds=price)
+        against = '' if arch==best else verdict(d, low, high) + ('' if low<=0<=high
+                                                                 else f' ({fmt_range(low, high, -1)})')
+        return dict(zip(('encoder','accuracy','low','high'),
+                        (arch, *mean_interval(score)))) | dict(against_best=against, core_seconds=price)
     res = pd.DataFrame(map(line, found)).set_index('encoder')
     return res.sort_values('accuracy', ascending=False, kind='stable')

@@ -45,7 +45,8 @@ from ..ulmfit.stage import fine_tune_classifier, fine_tune_lm
 def labels_in(rows:Rows)->list:
     "Return the labels of `rows`, or raise if entries cannot be trained on them"
     if rows.task.label_optional:
-        raise ValueError(f"a comparison is for labels of texts, words and candidates; {rows.task.target!r} holds {rows.task}")
+        raise ValueError(f"a comparison is for labels of texts, words and candidates; {rows.task.target!r} "
+                         f"holds {rows.task}")
     return rows.labels
 
 def folds(rows, seeds, test=None, most=5000)->tuple:
@@ -74,8 +75,10 @@ class Entry:
     # What it requires: 'arch' (a checkpoint), 'unlabelled' (texts), a kind of labels ('one class': one class a text, 'texts': labels of
     # whole texts, 'linear': labels that a linear model can learn), or the name of an entry that must have finished
     needs:tuple = ()
-    recipe:dict = field(default_factory=dict) # Sections of the recipe that repeats this entry. Without `lm` or `classifier` no recipe repeats it
-    prepare:object = None # `prepare(rows)` is called before each fit. It writes its result to `rows.work`, for all fits
+    # Sections of the recipe that repeats this entry. Without `lm` or `classifier` no recipe repeats it
+    recipe:dict = field(default_factory=dict)
+    # `prepare(rows)` is called before each fit. It writes its result to `rows.work`, for all fits
+    prepare:object = None
     # Instead of `fit`, average the scores of entries: 'network', the best that needs 'arch', and 'words', the best of the others
     of:tuple = ()
 
@@ -85,10 +88,12 @@ def _check_needs(e, others):
     "Raise if a name in `e.needs` is neither in `_facts` nor in the entry names `others`"
     for o in e.needs:
         if o not in (*_facts, *others):
-            raise ValueError(f"the entry {e.name} needs {o!r}; expected {', '.join(_facts)}, or the name of an entry"
+            raise ValueError(f"the entry {e.name} needs {o!r}; expected {', '.join(_facts)}, or the name of "
+                             "an entry"
                              f"{did_you_mean(o, [*_facts, *others])}")
 
-def list_entries(names, archs, text_col='text', label_col='label', **asked)->list: # of `Entry`. Their recipes hold checkpoint, columns and the settings `asked` of the classifier
+def list_entries(names, archs, text_col='text', label_col='label', **asked
+)->list: # of `Entry`. Their recipes hold checkpoint, columns and the settings `asked` of the classifier
     "List the entries of `names` (None: all), the cheapest first, one for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
     known = [entries.find(o) for o in L(names)] or [*entries.values()]
@@ -99,8 +104,10 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked)->lis
             model = dict(model=dict(arch=str(a))) if a else {}
             needs = tuple(o+end if o in entries else o for o in e.needs)
             asked = {k:v for k,v in asked.items() if v is not None}
-            own = dict(classifier=e.recipe.get('classifier', {}) | asked) if asked and {'lm','classifier'} & {*e.recipe} else {}
-            res.append(replace(e, name=e.name+end, needs=needs, recipe={**e.recipe, **own, **model, 'data':data}))
+            own = dict(classifier=e.recipe.get('classifier',
+                                               {}) | asked) if asked and {'lm','classifier'} & {*e.recipe} else {}
+            res.append(replace(e, name=e.name+end, needs=needs,
+                               recipe={**e.recipe, **own, **model, 'data':data}))
     if len({o.name for o in res})<len(res):
         raise ValueError(f"entries have different names; got {', '.join(o.name for o in res)}")
     return res
@@ -111,7 +118,8 @@ def entry_rows(e, rows, seed=42, limit=None, at=None)->Rows: # `at`: row numbers
     res = rows.like(rows.df if at is None else rows.df.iloc[at].reset_index(drop=True))
     recipe,asked = Recipe().replace(**e.recipe),e.recipe.get('classifier', {})
     chosen = {k:(v, 'as asked' if k in asked else 'default') for k,v in vars(recipe.classifier).items()}
-    chosen |= dict(lm=(vars(recipe.lm),'default'), n_stopped=(0,'default')) # number of trainings that the limit ended early
+    # number of trainings that the limit ended early
+    chosen |= dict(lm=(vars(recipe.lm),'default'), n_stopped=(0,'default'))
     res.plan = Plan(chosen).replace(arch=recipe.model.arch, seed=seed, limit=limit)
     return res
 
@@ -140,13 +148,15 @@ def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `de
         raise ValueError(f'{n} of {len(texts)} rows have scores that are not numbers')
     if not task.classes or own.labels==task.labels: return scores, decides
     if odd := {*own.labels}-{*task.labels}:
-        raise ValueError(f"its predictor has the labels {', '.join(sorted(map(str, odd))[:9])}, which the rows do not have")
+        raise ValueError(f"its predictor has the labels {', '.join(sorted(map(str, odd))[:9])}, which the "
+                         "rows do not have")
     at = [task.labels.index(o) for o in own.labels]
     res = scores.new_zeros(*scores.shape[:-1], task.n_out) # a class without training rows has no column
     res[...,at] = scores
     if isinstance(t := decides.get('threshold'), list): # one for each label
         decides['threshold'] = [dict(zip(at, t)).get(i, .5) for i in range(task.n_out)]
-    elif t is not None and not task.multi_label and at[-1]==0: decides['threshold'] = 1-t # the predictor has the two classes in the other order
+    elif t is not None and not task.multi_label and at[-1]==0:
+        decides['threshold'] = 1-t # the predictor has the two classes in the other order
     return res, decides
 
 def deciding(task, how):
@@ -170,7 +180,8 @@ def code_hash(e)->str:
         elif (isclass(o) or isfunction(o)) and o not in seen:
             seen.append(o)
             if isclass(o):
-                todo += [getattr(v, 'fget', getattr(v, '__func__', v)) for k,v in vars(o).items() if k!='__firstlineno__']
+                todo += [getattr(v, 'fget', getattr(v, '__func__', v)) for k,
+                         v in vars(o).items() if k!='__firstlineno__']
                 continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
@@ -221,14 +232,16 @@ class OutOfTime(Exception):
 class TimeLimit(Callback):
     "End the trainings of a fit in time: with fewer steps, or with `OutOfTime` if less than a tenth of the steps is possible"
     order = ScheduleRunner.order-1
-    def __init__(self, rows, later=(0,)): # `later`: for each training, the length of those after it, as a multiple of its own
+    def __init__(self, rows, later=(0,)
+    ): # `later`: for each training, the length of those after it, as a multiple of its own
         self.plan,self.later,self.start = rows.plan,[*later],now()
 
     @property
     def on(self): return self.plan['limit'] is not None and in_fit(self)
     def before_fit(self):
         if not self.on: return
-        half = any(isinstance(o, Contrastive) for o in self.learn.cbs) # a training of the same length, with the usual loss, follows
+        # a training of the same length, with the usual loss, follows
+        half = any(isinstance(o, Contrastive) for o in self.learn.cbs)
         self.units = (1+self.later[0])*(1+half)
         if not half: self.later = self.later[1:] or [0]
         if (left := 60*self.plan['limit']-(now()-self.start))<=0: raise OutOfTime(now()-self.start)
@@ -283,7 +296,8 @@ def class_names(rows):
 @entry('class means', ('arch','one class','texts','unlabelled'))
 def class_means(rows):
     "Fit a linear model that begins at the mean of each class: of its texts, its name and the unlabelled texts near them"
-    df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
+    df = pd.DataFrame(dict(text=rows.texts,
+                           label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
     some = df.groupby('label', sort=False).head(200) # from more rows the frozen probe learns as much
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 
@@ -300,16 +314,20 @@ def adapted(rows):
 def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
-    stage = fine_tune_classifier(_frame(rows), rows.plan['arch'] if start is None else start, tok=tok, text_col=rows.text_col,
-                                 label_col=rows.label_col, unlabelled=unlabelled, seed=rows.plan['seed'], cbs=limit,
+    stage = fine_tune_classifier(_frame(rows), rows.plan['arch'] if start is None else start, tok=tok,
+                                 text_col=rows.text_col,
+                                 label_col=rows.label_col, unlabelled=unlabelled, seed=rows.plan['seed'],
+                                 cbs=limit,
                                  **vars(_config(rows)) | dict(task=rows.task))
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
     rows.plan.settings |= stage.plan.settings | dict(task=rows.plan.settings['task'])
-    if rows.task.often: stage.learner.model.task.threshold = None # the board answers as often, by the scores of all seeds
+    if rows.task.often:
+        stage.learner.model.task.threshold = None # the board answers as often, by the scores of all seeds
     return as_predictor(stage.learner)
 
-@entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'), lm=dict(objective='none'))
+@entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'),
+       lm=dict(objective='none'))
 def contrastive(rows):
     "Train all layers, in the first half of the steps with a contrastive loss"
     return all_layers(rows)

@@ -40,9 +40,11 @@ def _check(rows, minutes):
     if len({*names})<2:
         raise ValueError(f"column {task.target!r} has only the class {names[:1]}, expected two or more")
     if task.one_class and len({*names})==2 and names.count(rare := min({*names}, key=names.count))==1:
-        raise ValueError(f"column {task.target!r} has one row of the class {rare!r}, which cannot be trained on and tested; label more of it")
+        raise ValueError(f"column {task.target!r} has one row of the class {rare!r}, which cannot be trained "
+                         "on and tested; label more of it")
     if task.one_class and len({*names})==len(rows):
-        raise ValueError(f"each of the {len(rows)} labels in column {task.target!r} occurs in one row, expected labels that occur in two rows or more; "
+        raise ValueError(f"each of the {len(rows)} labels in column {task.target!r} occurs in one row, "
+                         "expected labels that occur in two rows or more; "
                          "if they are numbers to predict, pass task='regression'")
 
 def _held_out(rows, seeds, test, archs):
@@ -50,7 +52,8 @@ def _held_out(rows, seeds, test, archs):
     scored,parts = folds(rows, seeds, test)
     old = np.flatnonzero(trained_on(scored, archs, rows.text_col))
     parts = [(train, np.setdiff1d(at, old)) for train,at in parts]
-    if not all(len(at) for _,at in parts): raise ValueError("a checkpoint was trained on all rows to be scored; pass others as `test`")
+    if not all(len(at) for _,at in parts):
+        raise ValueError("a checkpoint was trained on all rows to be scored; pass others as `test`")
     for part in parts if rows.task.classes and test is None else ():
         check_classes(rows.task, rows.labels, part)
     return scored,parts
@@ -84,8 +87,11 @@ def _slices(board, rows, scored):
     "Score the winner on the slices of the rows, or return None if rows are too few"
     scores = board.rows(board.winner)
     at = np.flatnonzero(~np.isnan(scores).all(0)) # rows that a seed has scored
-    rated = [[o[i] for i in at] for o in (rows.task.texts(scored, rows.text_col), read_labels(scored, rows.label_col, rows.task))]
-    with suppress(ValueError): return score_slices(np.nanmean(scores[:,at], 0), rows.task, *rated) # too few rows
+    rated = [[o[i] for i in at]
+             for o in (rows.task.texts(scored, rows.text_col),
+                       read_labels(scored, rows.label_col, rows.task))]
+    with suppress(ValueError):
+        return score_slices(np.nanmean(scores[:,at], 0), rows.task, *rated) # too few rows
 
 # %% ../../nbs/compare/04_leaderboard.ipynb #af7b9306
 def _stage2_texts(rows, unlabelled, parts, test)->tuple: # (texts, number of dropped texts)
@@ -98,15 +104,19 @@ def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
     "Say what is compared: rows, seeds, checkpoints, texts and minutes"
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
-    return {'labelled rows':f'{len(rows):,}', 'label':f'{rows.task}', 'scored rows':held, 'seeds':', '.join(map(str, seeds)),
-            'checkpoints':', '.join(Path(o).name for o in archs), 'unlabelled texts':f'{len(texts):,}{without}',
+    return {'labelled rows':f'{len(rows):,}', 'label':f'{rows.task}', 'scored rows':held,
+            'seeds':', '.join(map(str, seeds)),
+            'checkpoints':', '.join(Path(o).name for o in archs),
+            'unlabelled texts':f'{len(texts):,}{without}',
             'minutes':f'{minutes:g}'}
 
 def _score_note(why, often)->str: # '' if the score was asked for
     "Say why the score is the macro F1, and how often the rarer of two classes is answered"
-    says = ('The score is the macro F1, with average precision, recall and precision of the rarest class beside it: '
+    says = ('The score is the macro F1, with average precision, recall and precision of the rarest class '
+            'beside it: '
             f'{why}.')*bool(why)
-    if often: says += f' The rarer class is answered as often as the labelled rows have it, in {often[1]:.1%}.'
+    if often:
+        says += f' The rarer class is answered as often as the labelled rows have it, in {often[1]:.1%}.'
     return says
 
 # %% ../../nbs/compare/04_leaderboard.ipynb #97f3d125
@@ -114,7 +124,8 @@ def _score_note(why, often)->str: # '' if the score was asked for
 def leaderboard(
     df, # Labelled texts, a row each
     unlabelled=None, # More texts of the same kind, for stage 2: a DataFrame or a list
-    test=None, # Labelled rows that are scored; default: those marked by `is_valid` or `audit`, else a part for each seed
+    # Labelled rows that are scored; default: those marked by `is_valid` or `audit`, else a part for each seed
+    test=None,
     archs=None, # Checkpoints: hub ids, directories or shipped names; default: minilm
     minutes:float=10, # Minutes of the whole comparison
     seeds=(1,2,3), # Each trains every entry once

@@ -23,14 +23,16 @@ from ..stats import fmt, fmt_range, fmt_time, mcnemar, split_sign
 def _time(s): return 'less than a second' if s<1 else fmt_time(s)
 def _cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
 
-_units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', memory_mb='memory, MB', size_mb='on disk, MB',
+_units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', memory_mb='memory, MB',
+              size_mb='on disk, MB',
               texts_a_second='texts a second')
 
 @patch
 def shown(self:Leaderboard)->pd.DataFrame: # of strings
     "Format the table as text"
     t = self.table
-    words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),split_sign(self.task.score_name)
+    words,(sign,measure) = t[['against_tfidf','against_cheaper',
+                              'note']].fillna(''),split_sign(self.task.score_name)
     def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
     res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
         '95 % interval':[fmt_range(a, b, sign) if a==a else '' for a,b in t[['low','high']].values],
@@ -52,7 +54,8 @@ def _use_it(board, name):
     n = int((~np.isnan(board.rows(name))).any(0).sum())
     known = f'of which {board.known:,} have a text that it was trained on' if board.known else 'that it was not trained on'
     said = board.against(name, 'TF-IDF')
-    return (f"Use {board.words(name)}: {measure} {fmt(sign*score)} (95 % interval {fmt_range(*ends, sign)}) on {n:,} rows {known}"
+    return (f"Use {board.words(name)}: {measure} {fmt(sign*score)} (95 % interval {fmt_range(*ends, sign)}) "
+            f"on {n:,} rows {known}"
             + (f"; against TF-IDF {said}" if said else '')+'.')
 
 def _price_of(board, name):
@@ -69,18 +72,23 @@ def sentences(self:Leaderboard):
     "Say what to use and why"
     name = self.winner
     if name is None: return ["No entry finished that tells texts apart: give it more minutes."]
-    res = [_use_it(self, name), *(self.info[k] for k in ('score','not tested') if k in self.info), _price_of(self, name)]
+    res = [_use_it(self, name), *(self.info[k] for k in ('score','not tested') if k in self.info),
+           _price_of(self, name)]
     if self.rare(name).get('recall')==0:
         do = ' and '.join(k for k in self.scored if self.rare(k)['recall'])
-        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'))
+        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found '
+                                                                'some.' if do
+                                                                else 'label more of its texts.'))
     both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
     if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
         mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
         res.append(f"It mends {mended} of the rows that TF-IDF gets wrong, and breaks {broken}.")
     for k in self.scored:
         if not self.done(k) and self.gain(k, name)[1]>0:
-            res.append(f"{k} was {self.against(k, name)} on the rows that it scored in time: give it more minutes.")
-    if left := [f'{k} ({v})' for k,v in self.notes.items() if k not in self.scored]: res.append(f"Not scored: {', '.join(left)}.")
+            res.append(f"{k} was {self.against(k, name)} on the rows that it scored in time: give it more "
+                       "minutes.")
+    if left := [f'{k} ({v})' for k,v in self.notes.items() if k not in self.scored]:
+        res.append(f"Not scored: {', '.join(left)}.")
     return res
 
 @patch
@@ -99,7 +107,8 @@ def failures(self:Leaderboard):
     return says if len(bad) else ['Nowhere measurably more often than elsewhere. The lowest scores:', *says]
 
 # %% ../../nbs/compare/02_page.ipynb #ca9af740
-_marks = {1e-3:'1 ms', .01:'10 ms', .1:'0.1 s', 1:'1 s', 10:'10 s', 60:'1 min', 600:'10 min', 3600:'1 h', 36000:'10 h'}
+_marks = {1e-3:'1 ms', .01:'10 ms', .1:'0.1 s', 1:'1 s', 10:'10 s', 60:'1 min', 600:'10 min', 3600:'1 h',
+          36000:'10 h'}
 
 @patch
 def plot(self:Leaderboard, ax=None):
@@ -117,7 +126,8 @@ def plot(self:Leaderboard, ax=None):
     ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
     what = 'error' if measure=='accuracy' else measure if sign<0 else f'1 - {measure}'
     ax.set(xscale='log', xlabel='time of one training', ylabel=what,
-           title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
+           title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is "
+                 "as good)")
     ax.margins(x=.1, y=.1)
     low,high = ax.get_xlim()
     marks = {k:v for k,v in _marks.items() if low<k<high}
@@ -132,14 +142,19 @@ from fastformers.inference.predictor import from_hf
 from_hf('best')(['a new text'])   # label and score; without fastai
 ```"""
 _care = [
-    'The score is of classifiers that were trained without the scored rows. `best` was trained on all rows and is scored by none.',
-    'The winner was chosen by these scores, so its own score is a little too good. Keep some rows aside, and score the winner on '
-    'them once.', 'Minutes are those of the slowest fit of an entry. Intervals cover the choice of the scored rows, not of the training rows.']
+    'The score is of classifiers that were trained without the scored rows. `best` was trained on all rows '
+    'and is scored by none.',
+    'The winner was chosen by these scores, so its own score is a little too good. Keep some rows aside, and '
+    'score the winner on '
+    'them once.',
+    'Minutes are those of the slowest fit of an entry. Intervals cover the choice of the scored rows, not of '
+    'the training rows.']
 
 def _page(board):
     "Return the parts of the page of `board`"
     picture = Picture(lambda: board.plot().figure, 'Error against minutes')
-    return {'':[*board.sentences(), picture, board.shown()], 'What was compared':[board.info], 'Where it fails':[board.failures()],
+    return {'':[*board.sentences(), picture, board.shown()], 'What was compared':[board.info],
+            'Where it fails':[board.failures()],
             'Use the best':[_use], 'Read with care':[_care], 'Versions':[versions()]}
 
 @patch

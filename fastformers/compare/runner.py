@@ -50,7 +50,8 @@ def _size_mb(predictor):
         return sum(o.stat().st_size for o in path.rglob('*') if o.is_file())/1e6
 
 # %% ../../nbs/compare/03_runner.ipynb #8c45cf02
-def _file(path, name, seed): return path/'fits'/f"{re.sub('[^a-zA-Z0-9]+', '-', name)}-{content_hash([name])[:4]}-{seed}.safetensors"
+def _file(path, name, seed):
+    return path/'fits'/f"{re.sub('[^a-zA-Z0-9]+', '-', name)}-{content_hash([name])[:4]}-{seed}.safetensors"
 
 def load_fits(path, board):
     "Read the finished fits in `path` into the `Leaderboard`, but for entries whose code or recipe changed"
@@ -58,10 +59,13 @@ def load_fits(path, board):
     for name in board.plan:
         for seed in board.seeds:
             if not (f := _file(path, name, seed)).is_file(): continue
-            with safe_open(f, 'pt') as o: scores,facts = o.get_tensor('scores'),json.loads(o.metadata()['facts'])
+            with safe_open(f, 'pt') as o:
+                scores,facts = o.get_tensor('scores'),json.loads(o.metadata()['facts'])
             if facts.get('code')==code_hash(board.plan[name]): board.fits[name,seed] = scores,facts
             else: changed.append(name)
-    if changed: _log.warning(f"{', '.join(dict.fromkeys(changed))}: other code or settings than before, so it is trained again")
+    if changed:
+        _log.warning(f"{', '.join(dict.fromkeys(changed))}: other code or settings than before, so it is "
+                     "trained again")
 
 # %% ../../nbs/compare/03_runner.ipynb #188a93b1
 class Runner:
@@ -83,7 +87,8 @@ class Runner:
     @property
     def left(self):
         "Return the seconds that are left before the winner is trained"
-        last = 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0) # all rows take up to half as long again as those of one seed
+        # all rows take up to half as long again as those of one seed
+        last = 1.5*max((o['seconds'] for _,o in self.board.fits.values()), default=0)
         return self.end-now()-last
 
     def lacks(self, e):
@@ -123,7 +128,8 @@ def fit_one(self:Runner, e, seed, i, minutes):
     meter = Meter()
     with quiet(): scores,decides = scores_of(predictor, texts, b.task)
     took = meter.read(1000/max(len(texts), 1))
-    facts |= dict(cut=rows.plan['n_stopped'], decides=decides, code=code_hash(e), answers_cpu_seconds=took['cpu_seconds'],
+    facts |= dict(cut=rows.plan['n_stopped'], decides=decides, code=code_hash(e),
+                  answers_cpu_seconds=took['cpu_seconds'],
                   texts_a_second=1000/max(took['seconds'], 1e-3), size_mb=None if i else _size_mb(predictor))
     b.fits[e.name,seed] = scores.float().contiguous(),facts
     if self.path:
@@ -144,7 +150,8 @@ def entry(self:Runner, e, later):
     for i,seed in enumerate(b.seeds):
         if (e.name,seed) in b.fits: continue
         spent = [b.fits[e.name,s][1]['seconds'] for s in b.seeds[:i] if (e.name,s) in b.fits]
-        least = min(spent, default=0)*(.3 if 'arch' in e.needs else 1) # a network can be trained with fewer steps
+        # a network can be trained with fewer steps
+        least = min(spent, default=0)*(.3 if 'arch' in e.needs else 1)
         left = self.left
         if b.fits and left<=least:
             b.notes[e.name] = f'no time left for {len(b.seeds)-i} of {len(b.seeds)} fits'
@@ -172,7 +179,8 @@ def run(self:Runner):
         else: self.entry(e, sum(map(self.shares, todo[i+1:]))/2+1)
         done,after = self.board.notes.get(e.name, 'finished'),todo[i+1].name if todo[i+1:] else 'the best, on all rows'
         left = fmt_time(max(self.left, 0))
-        self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {left}\n")
+        self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: "
+                 f"{left}\n")
 
 # %% ../../nbs/compare/03_runner.ipynb #5cd77cfd
 @patch
@@ -204,7 +212,8 @@ def best(self:Runner):
             _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
             return
         res = members[0] if len(members)==1 else Ensemble(members)
-        if b.task.often and hasattr(res, 'task') and (t := b.threshold) is not None: res.task.threshold = t if res.task.labels==b.task.labels else 1-t
+        if b.task.often and hasattr(res, 'task') and (t := b.threshold) is not None:
+            res.task.threshold = t if res.task.labels==b.task.labels else 1-t
         plan = b.chosen and b.chosen.to_dict()
         try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")

@@ -62,7 +62,8 @@ def lm_dls(
     device=None # Default: GPU if there is one
 ) -> DataLoaders:
     "Build data for a language model: split documents, tokenize them once, pack them into rows"
-    tok = HFTokenizer(tok.tok if isinstance(tok, HFTokenizer) else tok).without_prompt() # no `max_len`: `seq_len` cuts
+    # no `max_len`: `seq_len` cuts
+    tok = HFTokenizer(tok.tok if isinstance(tok, HFTokenizer) else tok).without_prompt()
     objective = default_objective(tok, seed) if objective is None else objective
     if not isinstance(objective, Objective):
         raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")
@@ -92,7 +93,8 @@ def classifier_dls(
     df, # A DataFrame or a `datasets.Dataset`, one text or pair of texts in each row
     tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
     text_col='text', # Column of the texts, or two: text, text; question, context; or text, candidates
-    label_col='label', # Column of names, `;`-joined names, lists (of names or 0/1) or numbers; or a list of 0/1 columns
+    # Column of names, `;`-joined names, lists (of names or 0/1) or numbers; or a list of 0/1 columns
+    label_col='label',
     valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit' if there is one
     valid_pct=.2, # Share of the rows that is held out, see `split_rows`, without `valid_col`
     group_col=None, # Column of groups, such as customers, that stay in one part; default: equal texts
@@ -128,7 +130,8 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     task = rows.task.again() # its scale and classes are those of these data
     tok,splits = task.tokenizer(tok),rows.splits
     # answers and candidates are read with their tokenizer
-    if task.structured: texts,labels = task.texts(rows.df, rows.text_col),read_labels(rows.df, rows.label_col, task)
+    if task.structured:
+        texts,labels = task.texts(rows.df, rows.text_col),read_labels(rows.df, rows.label_col, task)
     else: texts,labels = rows.texts,rows.labels
     _fit_task(task, labels, splits[0])
     if task.classes: check_classes(task, labels, splits)
@@ -150,7 +153,8 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     return _labelled(items, splits, tok, task, rows.text_col, rows.label_col, device, **how)
 
 # %% ../../nbs/data/04_block.ipynb #c0cb8347
-def encode_long(tok, texts, train, n=128, windows=16)->tuple: # (`tok` or one that reads windows, tokens of each text)
+def encode_long(tok, texts, train, n=128, windows=16
+)->tuple: # (`tok` or one that reads windows, tokens of each text)
     "Encode `texts`, in `windows` of `n` tokens if one of 200 texts, drawn from the row numbers `train`, is longer"
     n = min(n, tok.tok.model_max_length)
     how = dict(max_len=n, windows=windows, overlap=min(tok.overlap, n//2-1))
@@ -259,7 +263,8 @@ def with_rows(dls, texts, labels)->DataLoaders:
     new = [TokenizedRow(ids=i, label=l, key=k, group=k, text=t, at=at+j)
            for j,(i,l,k,t) in enumerate(zip(ids, labels, keys, texts))]
     n = len(old)+len(new)
-    return _with_items(dls, [*old, *new, *held], [[*range(n)],[*range(n, n+len(held))]], train.tls[-1].tfms.fs[0].task)
+    return _with_items(dls, [*old, *new, *held], [[*range(n)],[*range(n, n+len(held))]],
+                       train.tls[-1].tfms.fs[0].task)
 
 def _joined(a, b): return pd.concat([a, b]) if isinstance(a, pd.DataFrame) else L(a)+L(b)
 
@@ -277,7 +282,8 @@ def all_rows(dls)->DataLoaders:
         return _with_items(dls, items, [rest,[held]], task)
     held = [tl._get([0]) for tl in valid.tls]
     rest = [_joined(tl.items, v._get(list(range(1, len(v))))) for tl,v in zip(train.tls, valid.tls)]
-    sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp) for part in (rest,held))
+    sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp)
+            for part in (rest,held))
     return DataLoaders(*(o.new(ds) for o,ds in zip(dls.loaders, sets)), path=dls.path, device=dls.device)
 
 # %% ../../nbs/data/04_block.ipynb #d64d97f3

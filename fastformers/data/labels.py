@@ -40,7 +40,8 @@ def as_frame(data, text_col='text'):
     features,got = getattr(data, 'features', None),type(data).__name__
     if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
     if hasattr(data, 'to_pandas'): data = data.to_pandas()
-    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in data.values()):
+    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
+                                         for o in data.values()):
         data = pd.DataFrame(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
         data = list(data)
@@ -73,7 +74,8 @@ def _class_names(df, features):
     return df
 
 # %% ../../nbs/data/00_labels.ipynb #36e0d684
-def warn_leak(texts, *splits, held='validation')->int: # `held`: what the log calls the rows; None: nothing is logged
+def warn_leak(texts, *splits, held='validation'
+)->int: # `held`: what the log calls the rows; None: nothing is logged
     "Log the number of held-out `texts` that are also in training as a warning, and return it"
     keys,asked,known = [*map(normal, texts)],set(),set()
     for train,valid in splits:
@@ -128,8 +130,10 @@ def split_rows(df,
 def marked_by(df): # None if there is none
     "Name the column that marks held-out rows: 'is_valid', or 'audit', which is true of rows that were drawn at random to be labelled"
     found = [c for c in ('is_valid','audit') if c in df]
-    if len(found)>1: raise ValueError("the table has the columns `is_valid` and `audit`, expected one of them: where rows were chosen to be "
-        "labelled, those of `audit` alone, which were drawn at random, tell how good a classifier is; drop `is_valid`")
+    if len(found)>1: raise ValueError("the table has the columns `is_valid` and `audit`, expected one of "
+                                      "them: where rows were chosen to be "
+        "labelled, those of `audit` alone, which were drawn at random, tell how good a classifier is; drop "
+        "`is_valid`")
     return found[0] if found else None
 
 def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row numbers
@@ -141,7 +145,8 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
         by = f"; the column {valid_col!r} marks them"*(valid_col is not None)+', without it others are held out at random'*(valid_col=='audit')
-        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; see `valid_col` and `valid_pct`{by}")
+        raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; see "
+                         f"`valid_col` and `valid_pct`{by}")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()
 
 _flag = {'true':True, 'false':False, '1':True, '0':False} # as text, such as from a csv read with dtype=str
@@ -162,7 +167,8 @@ def _strata(names)->tuple: # (for each row the classes that are held out in shar
     k = np.array([*sizes.values()])
     if len(k)>4 and k.var(ddof=1)<k.mean()/2: return names, () # about equally many of each were drawn
     least = 5 if k[k>=20].sum()>=.9*k.sum() else np.inf
-    return [{n if sizes[n]>=least else None for n in o} for o in names], {n for n,v in sizes.items() if least<=v<20}
+    return [{n if sizes[n]>=least else None for n in o} for o in names], {n for n,
+                                                                          v in sizes.items() if least<=v<20}
 
 def _draw(at, names, pct, rare=(), keep=1, parts=1):
     "Draw the share `pct` of each of `names` by the hashes `at`, equal ones together, and leave `keep` rows of each and `parts` hashes"
@@ -177,7 +183,8 @@ def _draw(at, names, pct, rare=(), keep=1, parts=1):
     held,v,free = Counter(),np.zeros(len(at), bool),len(units)-parts
     def fits(new): return all(held[n]+k<=sizes[n]-keep for n,k in new.items())
     for rows,new in units:
-        if free>0 and fits(new) and sum(k*(k+2*(held[n]-quota[n])) for n,k in new.items())<0: # nearer to the quotas
+        # nearer to the quotas
+        if free>0 and fits(new) and sum(k*(k+2*(held[n]-quota[n])) for n,k in new.items())<0:
             held += new
             v[rows] = True
             free -= 1
@@ -244,7 +251,8 @@ def lm_rows(data, text_col='text', valid_col=None, valid_pct=.1)->pd.DataFrame:
     i,ends = cut_longest(sizes, valid_pct)
     if i is None:
         parts = split_rows(df, None, valid_pct, text_col) if not sizes.all() else []
-        return df if all(sizes[o].any() for o in parts) else df[sizes>0] # blank texts cannot be one of the parts
+        # blank texts cannot be one of the parts
+        return df if all(sizes[o].any() for o in parts) else df[sizes>0]
     parts = [df[col].iloc[i][a:b] for a,b in zip([0,*ends], ends)]
     rows = pd.DataFrame({col:parts, 'is_valid':[False,True]*(len(parts)//2)}, dtype=object)
     return pd.concat([df[[col]][np.arange(len(df))!=i].assign(is_valid=False), rows], ignore_index=True)
@@ -256,7 +264,8 @@ def find_task(df, label_col='label',
     "Choose the `Task` for the labels of `df`"
     target = ' '.join(map(str, listed(label_col)))
     if (odd := first(o for c in listed(label_col) for o in df[c] if isinstance(o, dict))) is not None:
-        raise ValueError(f"column {target!r} holds {odd}; expected a name, a number or a list; take one entry of each dict")
+        raise ValueError(f"column {target!r} holds {odd}; expected a name, a number or a list; take one "
+                         "entry of each dict")
     if isinstance(task, Task): new = task.again(target=target)
     elif task is not None: new = tasks[task](target=target)
     else:
@@ -276,7 +285,8 @@ def read_labels(df, label_col, task):
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "
-                f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`, to a command the same file once more")
+                f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`, "
+                "to a command the same file once more")
     return task.read(df, label_col)
 
 # %% ../../nbs/data/00_labels.ipynb #b11c89eb
@@ -291,19 +301,23 @@ def trained_on(df, archs, text_col, what='held-out')->np.ndarray: # booleans
     "Find the rows of `df`, all to be scored, that a checkpoint in `archs` was trained on, and log their number"
     check_columns(df, text_col=text_col)
     keys = trained_keys(archs)
-    return say_trained_on(np.isin(row_keys(df, text_col), keys) if len(keys) else np.zeros(len(df), bool), what)
+    return say_trained_on(np.isin(row_keys(df, text_col), keys) if len(keys)
+                          else np.zeros(len(df), bool), what)
 
 def warn_seen(df, text_col, keys, so):
     "Log the number of rows of `df` whose hashes are in `keys`, those that a network was trained on, and what follows, `so`, as a warning"
-    if old := np.isin(row_keys(df, text_col), keys).sum(): _log.warning(f"already trained on {old:,} of the {len(df):,} rows, {so}")
+    if old := np.isin(row_keys(df, text_col), keys).sum():
+        _log.warning(f"already trained on {old:,} of the {len(df):,} rows, {so}")
 
 def trained_keys(archs)->np.ndarray: # uint64
     "Read the hashes of the texts that the checkpoints `archs` were trained on"
-    return np.concatenate([np.zeros(0, np.uint64), *(read_keys(resolve_arch(o)) for o in listed(archs) if isinstance(o, (str,Path)))])
+    return np.concatenate([np.zeros(0, np.uint64),
+                           *(read_keys(resolve_arch(o)) for o in listed(archs) if isinstance(o, (str,Path)))])
 
 def new_tests(test, archs, text_col): # None if there is none
     "Leave rows that a checkpoint in `archs` was trained on out of `test`, a DataFrame or a dict of several"
-    if isinstance(test, dict): return {k:v for k,o in test.items() if (v := new_tests(o, archs, text_col)) is not None} or None
+    if isinstance(test, dict):
+        return {k:v for k,o in test.items() if (v := new_tests(o, archs, text_col)) is not None} or None
     if test is None or (old := trained_on(test, archs, text_col, 'test')).all(): return
     return test[~old]
 
@@ -328,10 +342,12 @@ def check_classes(task, labels, splits):
         raise ValueError(f"column {task.target!r} has only the class {[*seen] or task.labels} in training, "
                          "expected two or more")
     asked = set().union(*held)
-    if (odd := (seen|asked)-{*task.labels}): raise ValueError(f"labels that `task` does not list: {named(odd)}")
+    if (odd := (seen|asked)-{*task.labels}):
+        raise ValueError(f"labels that `task` does not list: {named(odd)}")
     if len(held)>9 and asked and not seen&asked:
         do = 'write them alike in both'
-        if len(seen)==len(train): do = f"each row has a label of its own: is {task.target!r} the column of the classes?"
+        if len(seen)==len(train):
+            do = f"each row has a label of its own: is {task.target!r} the column of the classes?"
         raise ValueError(f"training has none of the labels of the validation rows: {named(asked)}; {do}")
     warn_untrained(task, seen, held, 'validation')
 
@@ -357,17 +373,21 @@ def warn_typos(labels, n_rows=None): # default: a row each
         if not re.search(r'\d', o): near = get_close_matches(plain[o], large, 1, cutoff=.85)
         for p in near:
             show = repr if p!=plain[o] or normal(o)==normal(large[p]) else ascii # shows invisible characters
-            _log.warning(f"label {show(o)} has {k} of {n_rows or len(labels)} rows, {show(large[p])} {n[large[p]]}; is it a typo?")
+            _log.warning(f"label {show(o)} has {k} of {n_rows or len(labels)} rows, {show(large[p])} "
+                         f"{n[large[p]]}; is it a typo?")
 
 def warn_conflicts(texts, labels):
     "Log the number of texts that occur with different labels as a warning"
     found = {}
     for t,l in zip(texts, labels): found.setdefault(normal(t), (t,set()))[1].add(l)
     if odd := [t for k,(t,o) in found.items() if k and len(o)>1]:
-        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; `conflicting_duplicates` of fastformers.interpret.slices lists them")
+        _log.warning(f"texts with different labels: {len(odd)}, the first is {odd[0]!r:.60}; "
+                     "`conflicting_duplicates` of fastformers.interpret.slices lists them")
 
 # %% ../../nbs/data/00_labels.ipynb #2d441271
-def class_weights(dls, weights='balanced'): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`; or None
+def class_weights(dls, weights='balanced'
+): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`; or None
     "Compute the weight of each class in the training rows, by `weights` as in `Task.weigh`"
-    w = weights and copy(task_of(dls)).weigh(weights).weights(np.array([o.numpy() for o in dls.train_ds.tls[-1]]))
+    w = weights and copy(task_of(dls)).weigh(weights).weights(np.array([o.numpy()
+                                                                        for o in dls.train_ds.tls[-1]]))
     return w if w is None else torch.tensor(w, dtype=torch.float, device=dls.device)

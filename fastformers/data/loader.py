@@ -54,7 +54,8 @@ class TokensDL(TfmdDL):
         in_order=False, # Keep the order of the rows when iterated? `get_preds` restores the order anyway
         **kwargs
     ):
-        super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last, **kwargs)
+        super().__init__(dataset, bs=bs, shuffle=shuffle, num_workers=num_workers, drop_last=drop_last,
+                         **kwargs)
         self.max_tokens,self.seed,self.passes = max_tokens,seed,passes
         self.in_order,self._lengths = in_order,lengths
         self._plan = None                # (pass, its order)
@@ -176,7 +177,8 @@ def _widen(self:TokensDL, b):
     pad = first(f for f in self.before_batch.fs if isinstance(f, PadTokens))
     if self._widest is None: self._widest = int(self.lengths.max()) if len(self)>1 else 0 # `len` sorts
     def widen(o):
-        if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width: return o
+        if not isinstance(o, Tensor) or o.dtype!=torch.int64 or o.dim()!=2 or o.shape[1]!=self._width:
+            return o
         value = pad.value if isinstance(o, TensorTokens) else -100
         return pad.widen(o, self._widest, value).as_subclass(type(o))
     return tuple(map(widen, b)) if pad is not None and self._widest and isinstance(b, tuple) else b

@@ -38,11 +38,13 @@ class Rows:
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
         self.task = find_task(self.df, label_col, task)
         self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?
-        self.unlabelled,self.work,self.plan = [],None,None # for an entry of `compare`: texts, a directory, a `Plan`
+        # for an entry of `compare`: texts, a directory, a `Plan`
+        self.unlabelled,self.work,self.plan = [],None,None
 
     def __len__(self): return len(self.df)
     @cached_property
-    def texts(self): "Read the inputs, such as texts or pairs of texts"; return self.task.texts(self.df, self.text_col)
+    def texts(self):
+        "Read the inputs, such as texts or pairs of texts"; return self.task.texts(self.df, self.text_col)
     @cached_property
     def labels(self):
         "Read the labels, or raise if one is missing"
@@ -81,7 +83,9 @@ def splits(self:Rows):
     return [np.flatnonzero(self.is_valid==o).tolist() for o in (False,True)]
 
 @patch(as_prop=True)
-def frame(self:Rows): "Return the table with a column `is_valid`"; return self.df.drop(columns='audit', errors='ignore').assign(is_valid=self.is_valid)
+def frame(self:Rows):
+    "Return the table with a column `is_valid`"; return self.df.drop(columns='audit',
+                                                                     errors='ignore').assign(is_valid=self.is_valid)
 
 @patch
 def part(self:Rows, valid):
@@ -92,7 +96,8 @@ def part(self:Rows, valid):
 @patch(as_prop=True)
 def untested(self:Rows):
     "List the classes without a held-out row"
-    return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]}, key=str)
+    return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]},
+                  key=str)
 
 @patch
 def leave_out_seen(self:Rows, archs):
@@ -108,7 +113,8 @@ def name_classes(self:Rows, names): # {label: text}, or what was given where not
     "Read what classes are called, and add those of `names` that these rows lack"
     if names is None or not len(names): return names
     task = self.task
-    if not task.one_class or task.structured: raise ValueError(f"`names` are for one class a text, not for {task}")
+    if not task.one_class or task.structured:
+        raise ValueError(f"`names` are for one class a text, not for {task}")
     known = task.labels or sorted({n for o in self.names for n in o}, key=_order)
     names = read_names(names, known)
     if new := {*names}-{*known}: task.labels = sorted({*known}|new, key=_order)
@@ -131,7 +137,8 @@ def add_test(self:Rows, df):
     odd = found-known
     if odd and not task.per_token: warn_typos([n for o in here+asked for n in o], len(here+asked))
     if found and not known&found:
-        raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them alike in both")
+        raise ValueError(f"training has none of the labels of the test rows: {named(found)}; write them "
+                         "alike in both")
     warn_untrained(task, known, asked, 'test')
     if not odd<={*task.labels}: task.labels,task.from_test = sorted(known|odd, key=_order),tuple(odd)
     return self

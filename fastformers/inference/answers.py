@@ -29,11 +29,13 @@ def as_texts(texts):
     "Convert one or several texts to a list"
     if isinstance(texts, str): return [texts]
     if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
-        raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as df['text'], "
+        raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as "
+                        "df['text'], "
             f"got a {type(texts).__name__}")
     texts = list(texts)
     if (i := first(i for i,o in enumerate(texts) if not hasattr(o, '__len__'))) is not None:
-        raise TypeError(f"expected texts, got {texts[i]!r} at position {i}; drop missing texts, or fill them: df['text'].fillna('')")
+        raise TypeError(f"expected texts, got {texts[i]!r} at position {i}; drop missing texts, or fill "
+                        "them: df['text'].fillna('')")
     return texts
 
 def answer_rows(answers)->list: # a dict for each text
@@ -50,7 +52,8 @@ class BasePredictor:
     chunk = 4096 # number of texts that are sorted and held in memory at a time
     trained_on = () # hashes of the labelled texts that the predictor was trained on, see `write_keys`
     kept = None # vectors of its texts, see `inference.novelty`
-    changes,stage = (),None # changes of its classes after training, and the `stage.json` of the directory it came from
+    # changes of its classes after training, and the `stage.json` of the directory it came from
+    changes,stage = (),None
     card = '' # the README.md of its directory, if there is one
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
@@ -68,9 +71,11 @@ class BasePredictor:
         "Predict labels and scores of `texts`, in their order"
         parts = self.parts(texts)
         if abstain_below is not None and not (self.task.one_class and top_k==1):
-            raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
+            raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
+                             f"top_k={top_k}")
         if unknown is not None: self._check_unknown(unknown, top_k)
-        if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
+        if threshold is not None and not (self.task.multi_label or self.task.one_class
+                                          and self.task.n_out==2):
             raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
         blank = 0
         def answers(part):
@@ -78,7 +83,9 @@ class BasePredictor:
             blank += sum(not ''.join(map(str, [o] if isinstance(o, str) else o)).strip() for o in part)
             if unknown is None: return self.task.answers(self.scores(part, bs), part, top_k, threshold)
             scores,new = self.scores_and_novelty(part, bs)
-            def known(o, v): return o | {'label':o['label'] if v<1-unknown else None, 'nearest':o['label'], 'novelty':float(v)}
+            def known(o, v):
+                return o | {'label':o['label'] if v<1-unknown else None, 'nearest':o['label'],
+                            'novelty':float(v)}
             return [*map(known, self.task.answers(scores, part, threshold=threshold), new)]
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
@@ -97,7 +104,8 @@ class BasePredictor:
     def as_list(self, texts):
         "Convert `texts` to a list of inputs of the task"
         fields = self.task.fields
-        parts = (self.pairs or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
+        parts = (self.pairs
+                 or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
         texts = as_texts([texts] if parts else texts)
         texts = (tuple(map(o.get, fields)) if fields and isinstance(o, Mapping) else o for o in texts)
         return [self.task.check_input(o, self.pairs) for o in texts]
@@ -115,13 +123,15 @@ def _check_unknown(self:BasePredictor, unknown, top_k):
 def _check_distances(self:BasePredictor, least, what, instead=''):
     "Raise unless the classifier keeps the distances of `least` texts that were new to its network"
     if self.kept is None or (n := len(self.kept.distances))>=least: return
-    raise ValueError(f"{what} needs {least} or more texts that were new to the network, this classifier has {n}: "
+    raise ValueError(f"{what} needs {least} or more texts that were new to the network, this classifier has "
+                     f"{n}: "
                      f"train it with more held-out rows or with unlabelled texts{instead}")
 
 @patch
 def scores_and_novelty(self:BasePredictor, texts, bs=64)->tuple: # scores `(n, n_out)`, novelty `(n,)`
     "Compute `scores` and `novelty` of `texts` in one pass"
-    raise ValueError(f"novelty is for a network that puts single texts into classes; this is a {type(self).__name__}")
+    raise ValueError("novelty is for a network that puts single texts into classes; this is a "
+                     f"{type(self).__name__}")
 
 @patch
 def novelty(self:BasePredictor,

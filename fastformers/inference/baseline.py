@@ -26,7 +26,8 @@ from ..tasks.core import tasks
 # %% ../../nbs/inference/02_baseline.ipynb #c9e09538
 def _logistic(x, y, C, weight):
     from sklearn.linear_model import LogisticRegression
-    model = LogisticRegression(C=C, max_iter=1000).fit(x, y, None if weight is None else weight[y.astype(int)])
+    model = LogisticRegression(C=C, max_iter=1000).fit(x, y, None if weight is None
+                                                       else weight[y.astype(int)])
     return model.coef_, model.intercept_
 
 def _fit_classes(x, y, n, C, weights):
@@ -43,7 +44,8 @@ def _fit_labels(x, y, C, weights):
     weight,bias = np.zeros((y.shape[1], x.shape[1])),np.log(share/(1-share))
     for i,o in enumerate((y>.5).T):
         if 0<o.sum()<len(o):
-            (weight[i],),(bias[i],) = _logistic(x, o, C, None if weights is None else np.array([1., weights[i]]))
+            (weight[i],),(bias[i],) = _logistic(x, o, C,
+                                                None if weights is None else np.array([1., weights[i]]))
     return weight, bias
 
 def _fit_numbers(x, y):
@@ -82,7 +84,8 @@ def _prior(task, y):
     return np.log(share/(1-share) if task.multi_label else share)
 
 # %% ../../nbs/inference/02_baseline.ipynb #7c1e20a3
-_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5))) # and names of files
+# and names of files
+_kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5)))
 
 def _vectorizer(kind, **kwargs):
     "Make a TF-IDF vectorizer of words and pairs of words, or of parts of words"
@@ -124,13 +127,15 @@ class TextBaseline(BasePredictor):
     def __init__(self,
         task, # A `Task` with labels
         terms, # Words and pairs of words
-        tensors, # Dict of arrays: `idf` `(n,)`, `weight` `(n_out, n)` and `bias` `(n_out,)` for n terms and parts
+        # Dict of arrays: `idf` `(n,)`, `weight` `(n_out, n)` and `bias` `(n_out,)` for n terms and parts
+        tensors,
         pairs=None, # True: trained on pairs of texts; None: not known
         char_ngrams=() # Parts of words of two to five characters
     ):
         self.task,self.terms,self.tensors,self.pairs,self.char_ngrams = task,list(terms),tensors,pairs,list(char_ngrams)
         if not self.terms: return
-        self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
+        self.counts = [_vectorizer(k, vocabulary=o) for k,
+                       o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
         for o,idf in zip(self.counts, np.split(tensors['idf'], [len(self.terms)])): o.idf_ = idf
 
     def __repr__(self):
@@ -138,7 +143,8 @@ class TextBaseline(BasePredictor):
         parts = f", {len(self.char_ngrams):,} parts of words"*bool(self.char_ngrams)
         return f"TextBaseline({self.task}: {labels}; {len(self.terms):,} words and pairs of words{parts})"
 
-    def scores(self, texts, bs=64)->torch.Tensor: # float32 `(n, n_out)`, or a list of `(words, n_out)` for tags
+    def scores(self, texts, bs=64
+    )->torch.Tensor: # float32 `(n, n_out)`, or a list of `(words, n_out)` for tags
         "Compute probabilities, or values of a regression, for each of the `texts`"
         (texts,sizes),bias = _joined(self.task, self.as_list(texts)),self.tensors['bias']
         if not texts or not self.terms: logits = np.tile(bias, (len(texts),1))

@@ -34,7 +34,8 @@ def name_labels(config, task):
 class _Labelled:
     "Load the Auto class of `task` with its labels in the config"
     def __init__(self, task): self.task,self.auto = task,getattr(transformers, task.hf_class)
-    def from_config(self, config, **kwargs): return self.auto.from_config(name_labels(config, self.task), **kwargs)
+    def from_config(self, config, **kwargs):
+        return self.auto.from_config(name_labels(config, self.task), **kwargs)
     def from_pretrained(self, arch, config, **kwargs):
         config = name_labels(config, self.task)
         return self.auto.from_pretrained(arch, config=config, ignore_mismatched_sizes=True, **kwargs)
@@ -115,11 +116,13 @@ def save_checkpoint(path, model, tok):
     if tok.max_len: res.model_max_length = tok.max_len
     res.save_pretrained(path)
     if (path/'modules.json').is_file():
-        write_json(path/'sentence_bert_config.json', dict(max_seq_length=max_length(model.body, tok.max_len), do_lower_case=False))
+        write_json(path/'sentence_bert_config.json',
+                   dict(max_seq_length=max_length(model.body, tok.max_len), do_lower_case=False))
     prompts,prompt = (tok.tok.init_kwargs.get(k) for k in ('prompts','prompt'))
     if prompts or prompt:
         name = prompt_name(tok.tok, prompt) if prompt else None
-        write_json(path/PROMPTS, dict(prompts=(prompts or {}) | ({name:prompt} if name else {}), default_prompt_name=name))
+        write_json(path/PROMPTS,
+                   dict(prompts=(prompts or {}) | ({name:prompt} if name else {}), default_prompt_name=name))
 
 def write_bundle(path, model,
     tok, # The `HFTokenizer` of the training data
@@ -131,13 +134,16 @@ def write_bundle(path, model,
     own = head['class']!='hf'
     if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # defaults are not written
     pad = tok.tok.eos_token_id if tok.tok.pad_token_id is None else tok.tok.pad_token_id
-    if not own and pad is not None: model.hf.config.pad_token_id = pad # transformers finds the last token by it
+    if not own and pad is not None:
+        model.hf.config.pad_token_id = pad # transformers finds the last token by it
     save_checkpoint(path, model, tok)
     adapters = None
     if (path/ADAPTERS).is_file():
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reading_args(tok), **facts)
-    if bundle.whole and tok.prompt: _log.warning(f"`pipeline` reads texts without the prompt {tok.prompt!r}; `from_hf` puts it before each")
+    if bundle.whole and tok.prompt:
+        _log.warning(f"`pipeline` reads texts without the prompt {tok.prompt!r}; `from_hf` puts it before "
+                     "each")
     write_json(path/'classifier.json', bundle.to_dict())
     return bundle
 
@@ -146,7 +152,8 @@ def _opened_by(bundle):
     if bundle is None: return "transformers' Auto classes open it whole"
     name = bundle.task.hf_class
     if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')+(
-        f", and do not divide its logits by the temperature {bundle.task.temperature:.3g}" if bundle.task.temperature else '')
+        f", and do not divide its logits by the temperature {bundle.task.temperature:.3g}"
+        if bundle.task.temperature else '')
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'
     return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"
@@ -168,7 +175,8 @@ def model_card(
         rows |= {'Predicts':f"{bundle.task}: {labels}", 'Rows':_shown(bundle.rows),
             'On validation rows':_shown(bundle.scores),
             'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
-        example = '{'+', '.join(f"'{o}':..." for o in bundle.task.fields)+'}' if bundle.task.fields else "'a text'"
+        example = '{'+', '.join(f"'{o}':..."
+                                for o in bundle.task.fields)+'}' if bundle.task.fields else "'a text'"
         load = f"from fastformers.inference.predictor import from_hf\nfrom_hf('.')([{example}])"
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)
     yaml = 'license: # fill in\ntags: [fastformers]'

@@ -47,28 +47,34 @@ def _mean(model, x): # (input `(1, n_in)`, (weight, bias))
 def _answers(model, x, more=()):
     "Answer inputs `x` with the output layer and `more` rows"
     layer = output_layer(model)
-    logits = [x@layer.weight.detach().cpu().numpy().T+layer.bias.detach().cpu().numpy(), *((x@w+b)[:,None] for w,b in more)]
+    logits = [x@layer.weight.detach().cpu().numpy().T+layer.bias.detach().cpu().numpy(),
+              *((x@w+b)[:,None] for w,b in more)]
     return np.concatenate(logits, 1).argmax(1)
 
 def _check(predictor):
     "Raise unless the classes of `predictor` can change"
-    if why := cannot_keep(predictor): raise ValueError(f"classes come and go in a network that puts single texts into classes; {why}")
-    if not predictor.task.one_class: raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}")
+    if why := cannot_keep(predictor):
+        raise ValueError(f"classes come and go in a network that puts single texts into classes; {why}")
+    if not predictor.task.one_class:
+        raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}")
     _check_network(predictor)
     if predictor.kept is None or not len(predictor.kept.inputs):
-        raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, by version 0.2 or by another "
+        raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, by "
+                         "version 0.2 or by another "
                          "library); train again with the rows of all classes")
 
 def _check_network(predictor):
     "Raise unless `predictor` has a network that can change"
-    if not hasattr(predictor, 'model'): raise ValueError(f"classes change in a network, got a {type(predictor).__name__}")
+    if not hasattr(predictor, 'model'):
+        raise ValueError(f"classes change in a network, got a {type(predictor).__name__}")
     if predictor.opened and predictor.opened[-1]!='torch':
         raise ValueError(f"a graph cannot change; open the directory with backend='torch', and write the graph again with `to_onnx`")
 
 def _at(predictor, name):
     "Find the number of the class `name`"
     names = [*map(str, predictor.labels)]
-    if str(name) not in names: raise ValueError(f"{name!r} is no class{did_you_mean(str(name), names)}; there are {', '.join(names)}")
+    if str(name) not in names:
+        raise ValueError(f"{name!r} is no class{did_you_mean(str(name), names)}; there are {', '.join(names)}")
     return names.index(str(name))
 
 def _changed(predictor, what):
@@ -95,7 +101,8 @@ def add_class(self:BasePredictor,
     logits,x,v = self.layers(texts)
     odd = [o['label'] for o in self.task.answers(self.task.scores(logits)) if o['score']>.9]
     if len(odd)>len(texts)/2:
-        _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that is there, most often "
+        _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that "
+                     "is there, most often "
                      f"{max(odd, key=odd.count)!r}: are they new?")
     n,by_means = self.task.n_out,_by_means(self)
     x,row = _mean(self.model, x.numpy()) if by_means else (x.numpy(),None)
@@ -105,11 +112,15 @@ def add_class(self:BasePredictor,
         row = fit_row(self.model, x[train], y[train]==n)
         before,after = (_answers(self.model, x[~train], o)==y[~train] for o in ([], [row]))
         new = y[~train]==n
-        _log.info(f"{name!r} from {len(texts)} texts: of {(~new).sum()} kept texts of other classes {before[~new].mean():.1%} were right and "
-                  f"{after[~new].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}" if new.any() else ''))
-    _place(self.model, [*self.labels, name], slice(None), [row if by_means else fit_row(self.model, x, y==n, row)])
+        _log.info(f"{name!r} from {len(texts)} texts: of {(~new).sum()} kept texts of other classes "
+                  f"{before[~new].mean():.1%} were right and "
+                  f"{after[~new].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}"
+                                                   if new.any() else ''))
+    _place(self.model, [*self.labels, name], slice(None),
+           [row if by_means else fit_row(self.model, x, y==n, row)])
     kept.inputs,kept.classes = x,y
-    kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words, word_hashes(texts))
+    kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words,
+                                                                                   word_hashes(texts))
     return _changed(self, f'added {name}')
 
 # %% ../../nbs/inference/04_classes.ipynb #c8e84fb1
@@ -134,7 +145,8 @@ def rename_class(self:BasePredictor, old, new): # the predictor itself
     _free(self, new)
     self.model.task = copy(self.task)
     self.model.task.labels = [new if i==at else o for i,o in enumerate(self.labels)]
-    if self.task.costs: self.model.task.costs = [[new if k==self.labels[at] else k for k in o] for o in self.task.costs]
+    if self.task.costs:
+        self.model.task.costs = [[new if k==self.labels[at] else k for k in o] for o in self.task.costs]
     return _changed(self, f'renamed {old} to {new}')
 
 @patch
@@ -153,6 +165,8 @@ def merge_classes(self:BasePredictor,
     x,row = _mean(self.model, kept.inputs[merged]) if _by_means(self) else (None,None)
     _place(self.model, labels, rest)
     _place(self.model, [*labels, into], slice(None), [row or fit_row(self.model, kept.inputs, merged)])
-    if row: kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged], ats[0])
+    if row:
+        kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged],
+                                                                                       ats[0])
     kept.classes = np.array([rest.index(i) if i in rest else len(rest) for i in kept.classes.tolist()])
     return _changed(self, f"merged {', '.join(map(str, names))} into {into}")

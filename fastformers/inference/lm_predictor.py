@@ -35,7 +35,8 @@ class LMPredictor:
         "Raise unless the model is `causal`, or masked, as `verb` needs"
         kind = 'causal (`CLM`)' if causal else 'masked (`MLM`)'
         if self.tok.backwards:
-            raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; `score` and `choose` do both")
+            raise TypeError(f"`{verb}` reads forwards, this model was trained backwards; `score` and "
+                            "`choose` do both")
         if self.causal!=causal:
             raise TypeError(f"`{verb}` needs a {kind} language model, got a {self.model.config.model_type}")
 
@@ -72,7 +73,8 @@ class LMPredictor:
             pairs = enumerate(zip(ids, ps))
             rows = [(i, self.tok.tok.decode(t), float(o)) for i,(x,p) in pairs for t,o in zip(x, p)]
             return pd.DataFrame(rows, columns=['text','token','logprob'])
-        res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'], index=_index(texts))
+        res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'],
+                           index=_index(texts))
         plain = [valid_text(' '.join(L(o))) for o in ts]
         n_bytes,n_words = np.array([(len(o.encode()), len(o.split())) for o in plain], float).reshape(-1, 2).T
         return res.assign(mean=res.total/res.tokens, bits_per_byte=-res.total/n_bytes/math.log(2),
@@ -88,7 +90,8 @@ def lm_from_hf(
     auto = AutoModelForCausalLM if is_causal(load_config(path, revision)) else AutoModelForMaskedLM
     hf,report = load_hf(auto, path, revision=revision)
     if report.new:
-        raise ValueError(f"{path} holds no whole language model: {len(report.new)} tensors are missing, the first is "
+        raise ValueError(f"{path} holds no whole language model: {len(report.new)} tensors are missing, the "
+                         "first is "
             f"{report.new[0]}; train one with `lm_learner` or `fine_tune_lm`")
     model = LanguageModel(hf, report).to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     return LMPredictor(model, HFTokenizer(load_tokenizer(path, revision)).without_prompt())
@@ -126,7 +129,8 @@ def generate(self:LMPredictor,
     self.check('generate', causal=True)
     xs,eos,device = self.tok.encode_batch(as_texts(text)),self.tok.tok.eos_token_id,self.model.hf.device
     end = self.tok('a').ids[-1].item()
-    ends = {eos, end}-{*self.ordinary.tolist(), None} # end tokens of the template are removed, or the text would end here
+    # end tokens of the template are removed, or the text would end here
+    ends = {eos, end}-{*self.ordinary.tolist(), None}
     for i,x in enumerate(xs):
         while len(x)>1 and x.ids[-1].item() in ends: x = xs[i] = x[:-1]
     if end in ends: kwargs.setdefault('eos_token_id', [*ends])

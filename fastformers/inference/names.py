@@ -39,16 +39,21 @@ def read_names(
     labels=() # The classes that are known
 )->dict: # {label: text}
     "Read what classes are called, or raise an error that names what is wrong"
-    if isinstance(names, str) or not hasattr(names, '__iter__'): raise TypeError(f"`names` is a list or a dict, got {names!r:.60}")
+    if isinstance(names, str) or not hasattr(names, '__iter__'):
+        raise TypeError(f"`names` is a list or a dict, got {names!r:.60}")
     known = {as_text(o):o for o in labels}
     if not isinstance(names, dict):
         names = [*map(as_text, names)]
-        if twice := [o for o,n in Counter(names).items() if n>1]: raise ValueError(f"the name {twice[0]!r} stands twice in `names`")
+        if twice := [o for o,n in Counter(names).items() if n>1]:
+            raise ValueError(f"the name {twice[0]!r} stands twice in `names`")
         if {*known}<={*names}: names = {o:name_text(o) for o in names}
         elif len(names)==len(known): names = dict(zip(labels, names))
-        else: raise ValueError(f"expected a name for each of the {len(known)} labels in their order, or a dict {{label: name}}; got {len(names)}")
+        else:
+            raise ValueError(f"expected a name for each of the {len(known)} labels in their order, or a dict "
+                             f"{{label: name}}; got {len(names)}")
     res = {known.get(as_text(k), k):' '.join(str(v).split()) for k,v in names.items()}
-    if blank := [k for k,v in res.items() if not v]: raise ValueError(f"the name of {blank[0]!r} is blank; expected words")
+    if blank := [k for k,v in res.items() if not v]:
+        raise ValueError(f"the name of {blank[0]!r} is blank; expected words")
     return res
 
 # %% ../../nbs/inference/05_names.ipynb #687272af
@@ -59,7 +64,8 @@ def agreement(found, labels)->tuple: # (kappa, is it clear that names say someth
     chance = sum(a[k]*n for k,n in b.items())/len(labels)**2
     right = sum(map(eq, found, labels))
     kappa = (right/len(labels)-chance)/(1-chance) if chance<1 else 0.
-    return kappa, kappa>.2 and binomtest(right, len(labels), chance, 'greater').pvalue<.3 # not strict: wrong names cost nothing where rows are few
+    # not strict: wrong names cost nothing where rows are few
+    return kappa, kappa>.2 and binomtest(right, len(labels), chance, 'greater').pvalue<.3
 
 def repeated(names, labels, n_classes)->list: # of names, in their order
     "Repeat each of `names` the more often, the fewer rows its class has in `labels` beside the others"
@@ -134,7 +140,9 @@ def fit_vectors(
     x = x.reshape(len(y), -1 if y else len([*names.values()][0]))
     at = np.array([classes.index(o) for o in y], int)
     called = np.stack([names.get(o, np.zeros(x.shape[1])) for o in classes]).astype(np.float32)
-    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called, np.asarray(texts[:3000], np.float32))))
+    return VectorClassifier(classes,
+                            *fit_near(x, at, class_means(x, at, called,
+                                                         np.asarray(texts[:3000], np.float32))))
 
 # %% ../../nbs/inference/05_names.ipynb #d53458f5
 def from_names(
@@ -147,7 +155,8 @@ def from_names(
     names = read_names(names)
     if len(names)<2: raise ValueError(f"expected the names of two classes or more, got {[*names]}")
     body,report = load_body(arch)
-    if not report.loaded: raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
+    if not report.loaded:
+        raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
     own = SentencePool(report.where, revision=report.revision)
     model = TextClassifier(body, report, lambda nf: VectorHead(nf, len(names), **own.spec))
     model.head.pool.load_state_dict(own.net.state_dict())
@@ -160,7 +169,9 @@ def from_names(
     x,of,new = kept.inputs,[*names],()
     known,y = x[:0],np.zeros(0, int)
     if examples:
-        if strange := {*examples}-{*of}: raise ValueError(f"`examples` has {min(strange, key=str)!r}, expected some of {', '.join(map(str, of))}")
+        if strange := {*examples}-{*of}:
+            raise ValueError(f"`examples` has {min(strange, key=str)!r}, expected some of "
+                             f"{', '.join(map(str, of))}")
         mine,y = zip(*((t,k) for k,v in examples.items() for t in res.as_list(v)))
         known,y = res.layers([*mine])[1].numpy(),np.array([of.index(k) for k in y])
         said = names_say(known, y.tolist(), dict(enumerate(x)))
@@ -168,7 +179,8 @@ def from_names(
     if texts:
         _,new,vectors = (o.numpy() for o in res.layers(texts))
         n = min(len(texts)//5, 1000) # the first n are held out for `distances`
-        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words, word_hashes(texts[n:]))
+        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words,
+                                                                                                word_hashes(texts[n:]))
         kept.distances = np.sort(kept.distance(vectors[:n]))
     kept.inputs = class_means(known, y, x, new)
     set_output_layer(model, *fit_near(known, y, kept.inputs))

@@ -46,11 +46,13 @@ class Kept:
     words:np.ndarray # uint32, sorted hashes of the words
     foreign:np.ndarray|None = None # as `vectors`, of texts labelled as none of the classes
 
-    def distance(self, x)->np.ndarray: # float32 `(n,)`: 1 minus the cosine, less a quarter of that to the nearest of `foreign`
+    def distance(self, x
+    )->np.ndarray: # float32 `(n,)`: 1 minus the cosine, less a quarter of that to the nearest of `foreign`
         "Compute the distance of vectors `x` `(n, nf)` to the nearest of `vectors`, or to the fifth nearest of a thousand or more"
         own,k = torch.from_numpy(self.vectors),_nearest(len(self.vectors))
         parts = torch.as_tensor(x).split(1024)
-        res = np.concatenate([1-(o@own.T).topk(k, dim=1).values[:,-1].numpy() for o in parts] or [np.zeros(0, np.float32)])
+        res = np.concatenate([1-(o@own.T).topk(k, dim=1).values[:,-1].numpy() for o in parts]
+                             or [np.zeros(0, np.float32)])
         if self.foreign is None or not len(res): return res
         return res-(1-torch.as_tensor(x)@torch.from_numpy(self.foreign).T).min(1).values.numpy()/4
 
@@ -97,7 +99,8 @@ def cannot_keep(predictor): # None if it can
     task = predictor.task
     if task.structured or not task.classes: return f'it predicts {task}'
     if predictor.pairs: return 'it reads pairs of texts'
-    if not isinstance(getattr(getattr(predictor, 'model', None), 'head', None), PoolingHead): return 'it has no pooling head of this library'
+    if not isinstance(getattr(getattr(predictor, 'model', None), 'head', None), PoolingHead):
+        return 'it has no pooling head of this library'
 
 @patch(cls_method=True)
 def of(cls:Kept,
@@ -119,7 +122,8 @@ def of(cls:Kept,
     odd = np.isin(y if len(y) else np.full(len(own), -1), none_of(predictor.labels))
     foreign,vectors = vectors[odd].numpy() if odd.any() else None,vectors[~odd]
     if more: vectors = torch.cat([predictor.layers(more)[2], vectors])
-    res = cls(vectors[:most].numpy(), np.zeros(0, np.float32), inputs[:len(y)].numpy(), y, word_hashes(first_texts([*more, *texts], 5*chars)), foreign)
+    res = cls(vectors[:most].numpy(), np.zeros(0, np.float32), inputs[:len(y)].numpy(), y,
+              word_hashes(first_texts([*more, *texts], 5*chars)), foreign)
     new = first_texts([*new][:1000], chars//4)
     if distances is None: distances = np.sort(res.distance(predictor.layers(new)[2]))
     res.distances = distances.astype(np.float32)
@@ -148,6 +152,8 @@ def drift(self:BasePredictor,
     def row(at):
         n,k = len(at),int((new[at]>.95).sum())
         top = sorted(at, key=lambda i: -new[i])[:10]
-        return [n, k/n, *wilson(k, n), [texts[i] for i in top if new[i]>.95], _new_words([texts[i] for i in at], known)]
+        return [n, k/n, *wilson(k, n), [texts[i] for i in top if new[i]>.95],
+                _new_words([texts[i] for i in at], known)]
     names = [o for o in ('all texts', *self.labels) if o in rows]
-    return pd.DataFrame([row(rows[o]) for o in names], names, ['texts','novel','from','to','most novel','new words'])
+    return pd.DataFrame([row(rows[o]) for o in names], names,
+                        ['texts','novel','from','to','most novel','new words'])

@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 def _runtime():
     "Import onnxruntime"
     try: import onnxruntime, onnxscript
-    except ImportError: raise ImportError("ONNX graphs need more packages; run pip install 'fastformers[onnx]'") from None
+    except ImportError:
+        raise ImportError("ONNX graphs need more packages; run pip install 'fastformers[onnx]'") from None
     return onnxruntime
 
 # %% ../../nbs/inference/06_onnx.ipynb #d54f4ae8

@@ -31,7 +31,8 @@ def fit_output_layer(
     y # Targets, as in `fit_linear`
 )->tuple: # (weight `(n_out, nf)`, bias `(n_out,)`)
     "Fit a linear model to the inputs of the output layer of `model`"
-    if not np.isfinite(x).all(): raise ValueError("the network's states are not finite, so no probe can be fitted; try a lower `lr`")
+    if not np.isfinite(x).all():
+        raise ValueError("the network's states are not finite, so no probe can be fitted; try a lower `lr`")
     from sklearn.preprocessing import StandardScaler # loads pandas
     unit = isinstance(getattr(model, 'head', None), LinearHead) # vectors of length 1
     scaler,C = (None,30) if unit else (StandardScaler().fit(x),.01) # C of logistic regression
@@ -67,7 +68,8 @@ def fit_near(
         error = np.exp(s-total[:,None])-target
         value = total.sum()-(s*target).sum()+(w*w).sum()/(2*_C)+b@b/(2*_C_bias)
         return value, np.append(error.T.astype(np.float32)@x+w/_C, error.sum(0)+b/_C_bias)
-    p = minimize(loss, np.zeros(means.size+len(means)), jac=True, method='L-BFGS-B', options=dict(maxiter=100, ftol=1e-5)).x # a smaller ftol changes no answer
+    p = minimize(loss, np.zeros(means.size+len(means)), jac=True, method='L-BFGS-B',
+                 options=dict(maxiter=100, ftol=1e-5)).x # a smaller ftol changes no answer
     return start+p[:-len(means)].reshape(means.shape), p[-len(means):]
 
 # %% ../../nbs/inference/02_output_layer.ipynb #a69f4891

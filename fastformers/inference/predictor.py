@@ -69,8 +69,10 @@ class Predictor(BasePredictor):
         "Return the task, or raise if the network has no labels"
         if self._task: return self._task
         path = self.model.loaded.source
-        raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face classifier; "
-            f"train one on labelled texts with `classifier_learner(dls, {path!r})` and write it with `learn.to_hf`")
+        raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face "
+                         "classifier; "
+            f"train one on labelled texts with `classifier_learner(dls, {path!r})` and write it with "
+            "`learn.to_hf`")
 
     @torch.no_grad()
     def _each(self, f, rows, bs):
@@ -115,12 +117,14 @@ def _model(path, bundle, head):
         model = TextClassifier(*load_body(path), new_head, bundle.head.get('hidden_states', -1))
         model.load_head(path)
     if (new := model.loaded.new):
-        raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first is {new[0]}")
+        raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first "
+                         f"is {new[0]}")
     model.task = bundle.task
     with evaluating(model): model.body(input_ids=torch.zeros(1, 4).long()) # does it run?
     return model
 
-backends = Registry('backend', 'fastformers.inference', torch=lambda model,path: model) # (model, directory) -> model
+# (model, directory) -> model
+backends = Registry('backend', 'fastformers.inference', torch=lambda model,path: model)
 
 def from_hf(
     path, # Directory of `to_hf` or of a classifier's `save_encoder`, hub id, or any Hugging Face model
@@ -142,11 +146,13 @@ def _open(path, device, head, revision, precision, backend):
     own = read_bundle(path)
     bundle = own or _plain_bundle(path)
     if bundle.head['class']=='tfidf': return TextBaseline.load(path, bundle.task, bundle.pairs)
-    if bundle.head['class']=='ensemble': return Ensemble([from_hf(o, device, precision=precision) for o in sorted(path.glob('member_*'))])
+    if bundle.head['class']=='ensemble':
+        return Ensemble([from_hf(o, device, precision=precision) for o in sorted(path.glob('member_*'))])
     model = backends.find(backend)(_model(path, bundle, head), path)
     limit = max_length(model.body, bundle.max_len)
     tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
-    predictor = Predictor(model, tok, bundle.task, bundle.pairs, device, precision if backend=='torch' else 'fp32')
+    predictor = Predictor(model, tok, bundle.task, bundle.pairs, device,
+                          precision if backend=='torch' else 'fp32')
     predictor.opened,predictor.trained_on = (path,device,head,revision,precision,backend),read_keys(path)
     predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
     if own: predictor.facts = {k:getattr(own, k) for k in ('base','rows','scores')}
@@ -169,7 +175,8 @@ def _card_of_now(predictor):
     "Return the README of the directory that was opened, with the labels of now and what changed since"
     card,changes = predictor.card,predictor.changes
     if not changes: return card
-    old,new = (', '.join(f'`{o}`' for o in names[:20]) for names in (predictor.stage['labels'], predictor.labels))
+    old,new = (', '.join(f'`{o}`' for o in names[:20])
+               for names in (predictor.stage['labels'], predictor.labels))
     return f"{card.replace(old, new, 1)}\nAfter training: {', '.join(changes)}. Scores above are of before.\n"
 
 # %% ../../nbs/inference/04_predictor.ipynb #6200a63b
@@ -183,7 +190,8 @@ def vectors(self:Predictor,
     if any(map(is_pair, texts)):
         raise TypeError("`vectors` reads single texts; of pairs pass the one column, then the other")
     rows = self.tok.encode_batch(texts)
-    def pooled(x): return normalize(self.model.sentence(self.model.states(x).float(), self.model.sentence.mask(x)))
+    def pooled(x):
+        return normalize(self.model.sentence(self.model.states(x).float(), self.model.sentence.mask(x)))
     return torch.stack(self._each(pooled, rows, bs)) if rows else self.vectors('')[:0]
 
 # %% ../../nbs/inference/04_predictor.ipynb #af275b8a
@@ -209,13 +217,15 @@ def scores_and_novelty(self:Predictor, texts, bs=64):
     if why := cannot_keep(self):
         raise ValueError(f"novelty is for a network that puts single texts into classes; {why}")
     if self.kept is None:
-        raise ValueError("this classifier keeps no texts to compare with: its directory was written with keep=0, "
+        raise ValueError("this classifier keeps no texts to compare with: its directory was written with "
+                         "keep=0, "
                          "by version 0.2 or by another library; train it again")
     self._check_distances(1, 'novelty')
     texts = self.as_list(texts)
     old = in_keys(texts, self.trained_on).sum()
     if old>=10 and old>.1*len(texts):
-        _log.warning(f"{old:,} of the {len(texts):,} texts were in training, with a label or without, so they count as usual: "
+        _log.warning(f"{old:,} of the {len(texts):,} texts were in training, with a label or without, so "
+                     "they count as usual: "
                      "ask about other texts, or train without these")
     logits,_,vectors = self.layers(texts, bs)
     return self.task.scores(logits), self.kept.novelty(vectors)

@@ -46,18 +46,26 @@ def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `
     check_columns(df, text_col=text_col, label_col=label_col)
     if 'audit' in df: df = df[df.audit.astype(bool)]
     if (old := in_keys(read_column(df, text_col), predictor.trained_on)).any():
-        _log.warning(f"already trained on {old.sum():,} of the {len(df):,} audit rows, with a label or without, which are left out")
+        _log.warning(f"already trained on {old.sum():,} of the {len(df):,} audit rows, with a label or "
+                     "without, which are left out")
         df = df[~old]
-    if len(df)<10: raise ValueError(f"expected 10 audit rows or more, got {len(df)}; label more texts that are not in training, drawn at random")
+    if len(df)<10:
+        raise ValueError(f"expected 10 audit rows or more, got {len(df)}; label more texts that are not in "
+                         "training, drawn at random")
     if no := int(df[[*L(label_col)]].isna().any(axis=1).sum()):
-        raise ValueError(f"{no} of {len(df)} audit rows have no label; label them too: without the hard ones the others are not random")
+        raise ValueError(f"{no} of {len(df)} audit rows have no label; label them too: without the hard ones "
+                         "the others are not random")
     names = [*map(predictor.task.names, predictor.task.read(df, label_col))]
     if odd := [n for o in names for n in o if n not in predictor.labels]:
-        raise ValueError(f"`audit`: {odd[0]!r} is no class; classes are {', '.join(map(str, predictor.labels))}; "
-                         "for texts of none of them add a class first, such as add_class('none of these', texts)")
-    return predictor.as_list(read_column(df, text_col)), np.array([[float(n in o) for n in predictor.labels] for o in names])
+        raise ValueError(f"`audit`: {odd[0]!r} is no class; classes are "
+                         f"{', '.join(map(str, predictor.labels))}; "
+                         "for texts of none of them add a class first, such as add_class('none of these', "
+                         "texts)")
+    return predictor.as_list(read_column(df, text_col)), np.array([[float(n in o) for n in predictor.labels]
+                                                                   for o in names])
 
-def _sums(predictor, texts, bs)->tuple: # (number of texts; sums of answers, scores and squares, each `(n_out,)`)
+def _sums(predictor, texts, bs
+)->tuple: # (number of texts; sums of answers, scores and squares, each `(n_out,)`)
     "Sum what `shares` needs of all `texts`"
     n,sums = 0,0.
     for part in predictor.parts(texts):

@@ -36,12 +36,14 @@ def read_stage(path):
     if not f.is_file(): return None
     try: res = json.loads(f.read_text(encoding='utf-8'))
     except ValueError as e: raise ValueError(f"{f} is damaged: {e}") from e
-    if res.get('format')!=1: raise ValueError(f"{f} has format {res.get('format')!r}; this version reads format 1")
+    if res.get('format')!=1:
+        raise ValueError(f"{f} has format {res.get('format')!r}; this version reads format 1")
     return res
 
 def write_keys(path, keys):
     "Write `keys`, hashes of the labelled texts that a network was trained on (`text_key`), beside `stage.json`"
-    if len(keys): Path(path, 'trained_on.safetensors').write_bytes(save({'keys':np.unique(np.asarray(keys, np.uint64))}))
+    if len(keys):
+        Path(path, 'trained_on.safetensors').write_bytes(save({'keys':np.unique(np.asarray(keys, np.uint64))}))
 
 def read_keys(path)->np.ndarray: # uint64, empty if not known
     "Read the hashes of the labelled texts that the network in the directory `path` was trained on"

@@ -27,7 +27,8 @@ _alone = r'[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]' # characters of Thai, Japa
 word_pattern = re.compile(rf"{_alone}|(?:(?!{_alone})[^\W_])+(?:['’][^\W_]+)*|\S")
 _whole = re.compile('.+', re.S) # of a list of words each is one
 
-def word_spans(text, pattern=word_pattern)->pd.DataFrame: # columns part (number of the text), start, end, word
+def word_spans(text, pattern=word_pattern
+)->pd.DataFrame: # columns part (number of the text), start, end, word
     "Find the words of a text or of several texts, such as a pair"
     parts = [text] if isinstance(text, str) else text
     rows = [(i, *m.span(), m[0]) for i,o in enumerate(parts) for m in pattern.finditer(o)]
@@ -75,7 +76,8 @@ def integrated_gradients(predictor, text, at, words, steps=64):
     need_rust(predictor.tok.tok, 'attributions by gradients')
     e = predictor.tok.rust.encode(*(text if is_pair(text) else [text]))
     x,places = predictor.tok.encode_marked(e, [i for i,o in enumerate(e.sequence_ids) if o is not None])
-    if bool(x.sequence_starts.any()): raise ValueError("gradients are for texts of one window; use method='erasure'")
+    if bool(x.sequence_starts.any()):
+        raise ValueError("gradients are for texts of one window; use method='erasure'")
     real = x.predicted.bool()
     x = predictor.tok.batch([x.replace(predicted=torch.zeros_like(x.predicted))]*steps).to(predictor.device)
     blank,seen = predictor.tok.tok.mask_token_id,[]
@@ -83,7 +85,8 @@ def integrated_gradients(predictor, text, at, words, steps=64):
     def between(module, args, out):
         turned = not bool((args[0]==args[0][:1]).all()) # rows are alike, but XLNet computes (sl, bs)
         if turned: out = out.transpose(0, 1)
-        here = torch.nn.functional.pad(real, (0, out.shape[1]-len(real))).to(out.device) # Funnel reads a few more
+        # Funnel reads a few more
+        here = torch.nn.functional.pad(real, (0, out.shape[1]-len(real))).to(out.device)
         blanks = module.weight[int(predictor.tok.pad.ids) if blank is None else blank].to(out.dtype)
         start = torch.where(here[:,None], blanks, out).detach()
         seen.extend([(start+share*(out.detach()-start)).requires_grad_(), out.detach()-start])
@@ -113,7 +116,8 @@ def gradient_x_input(predictor, text, at, words):
     return integrated_gradients(predictor, text, at, words, steps=1)
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0013
-by_gradient = {integrated_gradients, gradient_x_input} # methods that need gradients of a network; add your own if it does too
+# methods that need gradients of a network; add your own if it does too
+by_gradient = {integrated_gradients, gradient_x_input}
 
 @dataclass
 class Explanation:
@@ -152,7 +156,8 @@ def explain(self:BasePredictor,
 )->Explanation:
     "Weigh each word of `text` for its label: what speaks for it has a weight above 0"
     f,task,text = attributions.find(method),self.task,self.as_list([text])[0]
-    if word is not None and not task.per_token: raise TypeError(f"`word` is for the tag of a word; this is {task}")
+    if word is not None and not task.per_token:
+        raise TypeError(f"`word` is for the tag of a word; this is {task}")
     if f in by_gradient and task.structured: raise TypeError(f"{task} is explained by method='erasure' only")
     body = getattr(getattr(self, 'model', None), 'body', None)
     if f in by_gradient and not hasattr(body, 'get_input_embeddings'): # TF-IDF, several networks, a graph
@@ -187,7 +192,8 @@ def top_words(
     found = (predictor.explain(o, method=method) for o in texts)
     rows = pd.concat([e.words.assign(label=e.label, text=i) for i,e in enumerate(found)])
     rows['word'] = rows.word.str.lower()
-    by = rows.groupby(['label','word'], as_index=False).agg(weight=('weight','mean'), texts=('text','nunique'))
+    by = rows.groupby(['label','word'], as_index=False).agg(weight=('weight','mean'),
+                                                            texts=('text','nunique'))
     by = by[by.texts>=least].sort_values(['label','weight'], ascending=[True,False])
     return by.groupby('label').head(n).reset_index(drop=True)
 
@@ -209,12 +215,15 @@ def faithfulness(
     at = torch.as_tensor(predictor.scores(texts)).argmax(1).tolist()
     for m in methods: # what speaks for the label comes first
         words = [predictor.explain(o, predictor.labels[i], m).words for o,i in zip(texts, at)]
-        rows[m] = [drops(o, i, w, (-w.weight).argsort(kind='stable').to_numpy()) for o,i,w in zip(texts, at, words)]
-    rows['random words'] = [drops(o, i, w, rng.permutation(len(w))) for o,i in zip(texts, at) for w in [word_spans(o)]]
+        rows[m] = [drops(o, i, w, (-w.weight).argsort(kind='stable').to_numpy()) for o,i,
+                   w in zip(texts, at, words)]
+    rows['random words'] = [drops(o, i, w, rng.permutation(len(w))) for o,
+                            i in zip(texts, at) for w in [word_spans(o)]]
     res,base = {},np.array(rows['random words'])
     for k,o in rows.items():
         o = np.array(o)
         _,low,high = paired_bootstrap(o[:,0], base[:,0])
-        res[k] = dict(comprehensiveness=o[:,0].mean(), more_than_random=(o[:,0]-base[:,0]).mean(), low=low, high=high,
+        res[k] = dict(comprehensiveness=o[:,0].mean(), more_than_random=(o[:,0]-base[:,0]).mean(), low=low,
+                      high=high,
                       sufficiency=o[:,1].mean())
     return pd.DataFrame(res).T

@@ -28,7 +28,8 @@ from ..text.readers import check_columns
 class Check:
     "Describe a change of texts, and how a good classifier should answer the changed text"
     name:str
-    change:object # `change(text)` returns a changed text or a list; an empty list or the same text: does not apply
+    # `change(text)` returns a changed text or a list; an empty list or the same text: does not apply
+    change:object
     # 'same': the answer stays; 'lower': if the answer is one of `labels`, its score falls;
     # 'higher': the score of each of `labels` that is not the answer rises
     expect:str='same'
@@ -65,9 +66,12 @@ def other_numbers(text):
     return re.sub(r'\d', lambda m: rng.choice('123456789'.replace(m[0], '')), text)
 
 # group -> first names; those of the first four are from Bertrand and Mullainathan (2004)
-names = {'white women': 'Allison Anne Carrie Emily Laurie Sarah', 'white men': 'Brad Brendan Geoffrey Greg Matthew Todd',
-         'black women': 'Keisha Lakisha Latonya Latoya Tamika Tanisha', 'black men': 'Darnell Jamal Jermaine Kareem Rasheed Tyrone',
-         'Spanish': 'Maria Carmen Lucia Jose Juan Carlos', 'Arabic': 'Fatima Layla Mariam Mohammed Ahmed Omar',
+names = {'white women': 'Allison Anne Carrie Emily Laurie Sarah',
+         'white men': 'Brad Brendan Geoffrey Greg Matthew Todd',
+         'black women': 'Keisha Lakisha Latonya Latoya Tamika Tanisha',
+         'black men': 'Darnell Jamal Jermaine Kareem Rasheed Tyrone',
+         'Spanish': 'Maria Carmen Lucia Jose Juan Carlos',
+         'Arabic': 'Fatima Layla Mariam Mohammed Ahmed Omar',
          'Indian': 'Priya Anita Lakshmi Raj Sanjay Vikram', 'Chinese': 'Mei Xiu Yan Wei Jun Hao',
          'other': 'John Mary David Michael James Robert Lisa Laura Kate Peter Paul Tom Bob Dave Susan Linda'}
 
@@ -80,7 +84,8 @@ def other_first_name(text):
     return [re.sub(rf'\b{found[0]}\b', o if found[0][0].isupper() else o.lower(), text) for o in new]
 
 # short -> long
-contractions = dict(o.split('=') for o in """i'm=i am,i've=i have,i'll=i will,i'd=i would,you're=you are,you've=you have,it's=it is,\
+contractions = dict(o.split('=')
+                    for o in """i'm=i am,i've=i have,i'll=i will,i'd=i would,you're=you are,you've=you have,it's=it is,\
 that's=that is,there's=there is,what's=what is,where's=where is,who's=who is,how's=how is,he's=he is,she's=she is,we're=we are,\
 they're=they are,isn't=is not,aren't=are not,wasn't=was not,don't=do not,doesn't=does not,didn't=did not,can't=cannot,\
 won't=will not,wouldn't=would not,couldn't=could not,shouldn't=should not,haven't=have not,hasn't=has not""".split(','))
@@ -162,7 +167,8 @@ def checks(
     before = torch.as_tensor(predictor.scores(texts))
     rows = [_run(predictor, o, texts, before) for o in found if o.expect=='same' or o.labels]
     if not rows:
-        raise ValueError(f"{found[0].name} needs `labels`, those whose score should fall or rise; labels are {', '.join(known)}")
+        raise ValueError(f"{found[0].name} needs `labels`, those whose score should fall or rise; labels are "
+                         f"{', '.join(known)}")
     return pd.DataFrame(rows).sort_values('low', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../nbs/interpret/06_checks.ipynb #f54ec329
@@ -183,9 +189,12 @@ def augment(
     return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/interpret/06_checks.ipynb #3616f327
-templates = ['My {} neighbour asked me about it.', 'The new manager is {}.', 'I have {} friends.', 'Most of them are {}.']
-identities = dict(religion='Christian Jewish Muslim Hindu Buddhist atheist', gender='female male transgender', age='young old',
-    origin='American Mexican Chinese Nigerian Indian Arab', colour='black white', orientation='straight gay lesbian bisexual')
+templates = ['My {} neighbour asked me about it.', 'The new manager is {}.', 'I have {} friends.',
+             'Most of them are {}.']
+identities = dict(religion='Christian Jewish Muslim Hindu Buddhist atheist', gender='female male transgender',
+                  age='young old',
+    origin='American Mexican Chinese Nigerian Indian Arab', colour='black white',
+    orientation='straight gay lesbian bisexual')
 
 def identity_gaps(
     predictor, # Any predictor for single texts, or a `Learner`

@@ -59,7 +59,8 @@ def text_losses(model, rows, objective, bs:int=32)->tuple: # losses `(n,)`, numb
     return sums,ns
 
 def forgetting(
-    stages, # a learner, compared with what it began with, or a dictionary from names to learners or directories
+    # a learner, compared with what it began with, or a dictionary from names to learners or directories
+    stages,
     texts, # strings, such as general text that no stage was trained on
     head=None, # directory with the LM head for classifiers; default: what each learner began with
     max_len:int=128, # most tokens of a text

@@ -27,7 +27,8 @@ def row_means(model, tok, rows, kind='real'): # `(layers, n, nf)`, embeddings fi
         states = all_states(model.body, model.model_inputs(x))
         return torch.stack([mean_pool(h.float(), getattr(x, kind).bool()) for h in states], 1)
     with evaluating(model):
-        for at,x in tok.batches(rows, 32): res.update(zip(at, model.map_rows(means, x.to(device)).cpu().numpy()))
+        for at,x in tok.batches(rows, 32):
+            res.update(zip(at, model.map_rows(means, x.to(device)).cpu().numpy()))
     return np.stack([res[i] for i in range(len(rows))], 1)
 
 # %% ../../nbs/interpret/02_probes.ipynb #b4b0314e
@@ -66,7 +67,8 @@ def layer_probes(
     tok=None, # The tokenizer, if not that of `arch`
     text_col='text', # Column of the texts
     label_col='label', # Column of the labels
-    valid_col=None, # Column that is True for held-out rows; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    # Column that is True for held-out rows; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    valid_col=None,
     valid_pct=.3, # Share of rows that is held out
     max_len=128, # Most tokens of a text
     seed=42 # Of the random weights and of the shuffled labels

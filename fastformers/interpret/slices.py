@@ -44,7 +44,8 @@ def by_value(column, name, most=10)->dict: # name -> row numbers
 def by_label(task, labels)->dict: # name -> row numbers
     "Divide rows by their labels, or into quarters if the labels are numbers"
     if task.per_sequence: return by_value(labels, 'right candidate')
-    if task.classes: return {f'label = {n}':np.flatnonzero([n in task.names(o) for o in labels]) for n in task.labels}
+    if task.classes:
+        return {f'label = {n}':np.flatnonzero([n in task.names(o) for o in labels]) for n in task.labels}
     return {k:v for n,o in zip(task.labels, as_targets(task, labels).T) for k,v in by_value(o, n).items()}
 
 def by_word(texts, least=10)->dict: # name -> row numbers
@@ -93,9 +94,11 @@ def score_slices(
     found |= (more or {}) | (words := by_word(texts, least))
     found = {k:v for k,v in found.items() if least<=len(v)<=len(texts)-least}
     if not found:
-        raise ValueError(f"{len(texts)} rows hold no slice with {least} rows in it and {least} outside; pass more rows")
+        raise ValueError(f"{len(texts)} rows hold no slice with {least} rows in it and {least} outside; pass "
+                         "more rows")
     res = pd.DataFrame([dict(slice=k) | against_rest(score, v) for k,v in found.items()])
-    res = res.assign(p=false_discovery_control(res.p), below=lambda o: o.p<.05).sort_values('high', kind='stable')
+    res = res.assign(p=false_discovery_control(res.p),
+                     below=lambda o: o.p<.05).sort_values('high', kind='stable')
     word = res.slice.isin([*words])
     return res[~word | (word.cumsum()<=n_words)].reset_index(drop=True)
 
@@ -164,7 +167,8 @@ def label_issues(
     at,rows = p.argmax(1),np.arange(len(y))
     n,found = (np.bincount(o, minlength=len(names)) for o in (y, y[at!=y]))
     if rare := [k for k,a,b in zip(names, n, found) if a<10 and b>a/2]:
-        _log.warning(f"most rows of {named(rare)} are listed, since fewer than ten rows do not tell what a class is; "
+        _log.warning(f"most rows of {named(rare)} are listed, since fewer than ten rows do not tell what a "
+                     "class is; "
                      "read rows before you drop or change them")
     res = dict(text=texts, label=labels, other=names[at], score=p[rows,at], given=p[rows,y])
     return pd.DataFrame(res, df.index)[at!=y].sort_values('score', ascending=False, kind='stable')

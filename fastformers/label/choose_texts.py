@@ -58,7 +58,8 @@ def between(
 # %% ../../nbs/label/01_choose_texts.ipynb #56d4a601
 def _look(text):
     "Normalize `text` to compare texts, '' if there is nothing to read"
-    return ' '.join(re.findall(r'\w+', normal(text))) or ''.join(o for o in normal(text) if o.isprintable() and not o.isspace())
+    return ' '.join(re.findall(r'\w+', normal(text))) or ''.join(o for o in normal(text) if o.isprintable()
+                                                                 and not o.isspace())
 
 def pool_of(texts, text_col='text')->list: # of strings, '' for a missing one
     "Read the texts of a list, a column or a table"
@@ -75,9 +76,11 @@ def labelled(df, text_col='text', label_col='label')->tuple: # (labels, texts), 
 
 def is_audit(df)->np.ndarray: # booleans
     "Return which rows were drawn at random, by the column `audit` of bools or of texts"
-    return np.array([str(o).lower() in ('true','1','1.0') for o in df.get('audit', [False]*len(df))], dtype=bool)
+    return np.array([str(o).lower() in ('true','1','1.0') for o in df.get('audit', [False]*len(df))],
+                    dtype=bool)
 
-def order_of(texts, done=(), seed=42)->tuple: # (positions in a random order, is each of them for random rows?)
+def order_of(texts, done=(), seed=42
+)->tuple: # (positions in a random order, is each of them for random rows?)
     "Shuffle the different texts, but for those that are `done`, by their hashes, and reserve a quarter for random rows"
     done = {'', *map(_look, done)}
     first = {o:i for i,o in reversed([*enumerate(map(_look, texts))]) if o not in done}
@@ -107,7 +110,8 @@ def choose_rows(
     done,classes = np.concatenate([done, x[[*res]]]).astype(np.float32),{*labels, *names}
     free = (x.astype(np.float32)@done.T).max(1, initial=-1)<_same
     rest,left = np.flatnonzero(free).tolist(),n-len(res)
-    clf = fit_vectors(done[:len(labels)], labels, names, x) if len({*labels})>1 and len(labels)>=3*len(classes) else None
+    clf = fit_vectors(done[:len(labels)], labels, names,
+                      x) if len({*labels})>1 and len(labels)>=3*len(classes) else None
     if clf is not None and rest:
         p = clf.scores(x[rest])
         for i in between(x[rest], done, left, p):
@@ -147,7 +151,9 @@ def choose_texts(
         vectors = arch if isinstance(arch, TextVectors) else TextVectors(arch, texts)
         x,done,called = vectors([texts[i] for i in rest]),vectors(done),vectors([*names.values()])
         done = done.reshape(-1, x.shape[1])
-        for i,why in choose_rows(x, labels, done, dict(zip(names, called)), left).items(): found[int(rest[i])] = why,False
-    at = np.random.default_rng([seed, len(every)]).permutation([*found]).astype(int) # random ones among the others
+        for i,why in choose_rows(x, labels, done, dict(zip(names, called)), left).items():
+            found[int(rest[i])] = why,False
+    # random ones among the others
+    at = np.random.default_rng([seed, len(every)]).permutation([*found]).astype(int)
     return pd.DataFrame({text_col:[texts[i] for i in at], 'why':[found[i][0] for i in at],
                          'audit':np.array([found[i][1] for i in at], dtype=bool), 'index':at})

@@ -30,10 +30,12 @@ def _whole(text, sep=','):
 
 def _fields(line, sep=','): return next(csv.reader([line], delimiter=sep), [])
 
-def read_rows(path, columns, needed)->tuple: # (rows as dicts of strings, columns, what is no whole row, write the file anew?)
+def read_rows(path, columns, needed
+)->tuple: # (rows as dicts of strings, columns, what is no whole row, write the file anew?)
     "Read the csv file `path`, which has the columns `needed`, and gets the other `columns`"
     try: text = path.read_bytes().decode()
-    except UnicodeDecodeError as e: raise ValueError(f"{path} is not UTF-8 ({e}); save it as 'CSV UTF-8'") from None
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{path} is not UTF-8 ({e}); save it as 'CSV UTF-8'") from None
     head = text.removeprefix('\ufeff').partition('\n')[0].rstrip('\r')
     sep = max(',;\t', key=head.count)
     whole,torn = _whole(text.removeprefix('\ufeff'), sep)
@@ -41,7 +43,8 @@ def read_rows(path, columns, needed)->tuple: # (rows as dicts of strings, column
     if whole and not _whole(torn+'\n', sep)[1] and is_row(torn): # an editor's last line
         whole,torn = f'{whole}{torn}\n',''
     if lost := [o for o in needed if o not in _fields(head, sep)]:
-        raise ValueError(f"{path} has no column {lost[0]!r}, so it holds no labels of a session; choose another output")
+        raise ValueError(f"{path} has no column {lost[0]!r}, so it holds no labels of a session; choose "
+                         "another output")
     if any(map(is_row, torn.split('\n')[1:-1])):
         raise ValueError(f"{path}, line {whole.count(chr(10))+1}: a quote is open over several rows; "
                          "close it or write it twice")
@@ -57,7 +60,8 @@ class LabelFile:
     def __init__(self, path, columns, needed):
         check_file(path)
         self.path,self.columns,self.needed = Path(path).expanduser(),[*columns],needed
-        if self.path.exists() and not os.access(self.path, os.W_OK): raise PermissionError(f"{path} is read-only")
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise PermissionError(f"{path} is read-only")
         self.lock = self.lock_of('lock')
         self.rows,self.stale,self.state,self.says = [],False,None,{}
         self.read()
@@ -82,7 +86,8 @@ class LabelFile:
             changed = f"{self.path} was changed by somebody else: {len(old)} rows became {len(rows)}"
             if torn:
                 write_text(kept := self._beside('torn'), torn)
-                self.say('torn', f"the last row of {self.path} was cut off and is now in {kept.name}: {torn[:80]!r}")
+                self.say('torn', f"the last row of {self.path} was cut off and is now in {kept.name}: "
+                                 f"{torn[:80]!r}")
             if self.state: self.says['changed'] = changed+self._keep_lost(old, rows)
             self.rows,self.state = rows,self._state()
             return rows

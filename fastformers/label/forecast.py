@@ -37,7 +37,8 @@ def learning_curve(
         for i,n in enumerate(sizes):
             seen = np.setdiff1d(np.arange(n), out)
             clf = fit_vectors(x[seen], labels[seen].tolist(), names, texts)
-            right[k::folds,i] = (labels[out]==labels[seen][0]) if clf is None and len(seen) else clf is not None and clf(x[out])==labels[out]
+            right[k::folds,
+                  i] = (labels[out]==labels[seen][0]) if clf is None and len(seen) else clf is not None and clf(x[out])==labels[out]
     return sizes, right
 
 # %% ../../nbs/label/02_forecast.ipynb #d3bc7c81
@@ -76,14 +77,18 @@ class Standing:
     stop:str='' # Why it is time to stop, '' if it is not
     clf:object=None # A `VectorClassifier`, None before two classes are known
     vectors:object=None # `TextVectors`
-    def probabilities(self, texts)->tuple: # (labels, array `(n, n_labels)`), None before two classes are known
+    def probabilities(self, texts
+    )->tuple: # (labels, array `(n, n_labels)`), None before two classes are known
         "Compute how likely each class is for each of the `texts`"
         return self.clf and (self.clf.labels, self.clf.scores(self.vectors(texts).astype(np.float32)))
     def __str__(self):
         res = [f'{self.n} labels, {self.n_audit} of them drawn at random']
         if self.score is None: res += ['a score needs ten random rows']
-        else: res += [f'accuracy {self.score:.2f} (95 % interval {fmt_range(self.low, self.high)}), the largest class {self.largest:.2f}']
-        if self.forecast: res += ['100 more labels: {:+.1f} points (90 % interval {:.1f} to {:.1f})'.format(*(100*o for o in self.forecast))]
+        else:
+            res += [f'accuracy {self.score:.2f} (95 % interval {fmt_range(self.low, self.high)}), the '
+                    f'largest class {self.largest:.2f}']
+        if self.forecast:
+            res += ['100 more labels: {:+.1f} points (90 % interval {:.1f} to {:.1f})'.format(*(100*o for o in self.forecast))]
         return '\n'.join(res+[self.stop]*bool(self.stop))
 
 # %% ../../nbs/label/02_forecast.ipynb #eb1fe421
@@ -111,7 +116,8 @@ def standing(
     res.score,(res.low,res.high) = k/n,map(float, wilson(k, n))
     res.largest = max(Counter(o for o,a in zip(labels, audit) if a).values())/n
     if n>=20: res.forecast = forecast(sizes, right)
-    if target and binomtest(k, n).proportion_ci(.8, 'wilson').low>=target: res.stop = f'the score is above {target:.0%} with 90 % certainty'
+    if target and binomtest(k, n).proportion_ci(.8, 'wilson').low>=target:
+        res.stop = f'the score is above {target:.0%} with 90 % certainty'
     elif n>=50 and res.forecast[0]<worth and {*names}<={*labels}:
         res.stop = f'100 more labels are forecast to bring {100*res.forecast[0]:.1f} points, less than the {100*worth:g} that they are worth'
     return res

@@ -25,20 +25,25 @@ from .session import none
 
 # %% ../../nbs/label/04_page.ipynb #ffc2f9dd
 longest = 1<<14 # bytes of a request's body
-_headers = {'content-security-policy':"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
+_headers = {'content-security-policy':"default-src 'none'; style-src 'self'; script-src 'self'; connect-src "
+                                      "'self'; img-src data:; "
                                       "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-            'referrer-policy':'same-origin', 'x-content-type-options':'nosniff', 'cache-control':'no-store', 'cross-origin-resource-policy':'same-origin'}
+            'referrer-policy':'same-origin', 'x-content-type-options':'nosniff', 'cache-control':'no-store',
+            'cross-origin-resource-policy':'same-origin'}
 
 class Guard:
     "Refuse requests without the token, the right host or the right origin"
-    def __init__(self, app, token, port): self.app,self.token,self.port,self.cookie = app,token,port,f'label_{port}'
+    def __init__(self, app, token, port):
+        self.app,self.token,self.port,self.cookie = app,token,port,f'label_{port}'
 
-    def _has_token(self, given): return secrets.compare_digest((given or '').encode('utf-8', 'replace'), self.token.encode())
+    def _has_token(self, given):
+        return secrets.compare_digest((given or '').encode('utf-8', 'replace'), self.token.encode())
 
     def refusal(self, r):
         "Return status and sentence of what is wrong with the request `r`, or None"
         host,size = r.headers.get('host', ''),r.headers.get('content-length', '')
-        if host not in (f'127.0.0.1:{self.port}', f'localhost:{self.port}'): return 403, 'This page is at 127.0.0.1 alone.'
+        if host not in (f'127.0.0.1:{self.port}', f'localhost:{self.port}'):
+            return 403, 'This page is at 127.0.0.1 alone.'
         linked = r.method=='GET' and self._has_token(r.query_params.get('token'))
         if not (linked or self._has_token(r.cookies.get(self.cookie))):
             return 403, 'Open the page by the link that the command printed.'
@@ -56,13 +61,15 @@ class Guard:
                 extra = dict(_headers)
                 if self._has_token(request.query_params.get('token')):
                     extra['set-cookie'] = f'{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/'
-                message['headers'] = [*message['headers'], *((k.encode(), v.encode()) for k,v in extra.items())]
+                message['headers'] = [*message['headers'],
+                                      *((k.encode(), v.encode()) for k,v in extra.items())]
             await send(message)
         refused = self.refusal(request)
         await (PlainTextResponse(refused[1], refused[0]) if refused else self.app)(scope, receive, safe)
 
 # %% ../../nbs/label/04_page.ipynb #3512869f
-def visible(text): return re.sub(r'[\x00-\x08\x0b-\x1f\x7f]', lambda m: chr(0x2400+ord(m[0]) if m[0]<' ' else 0x2421), text)
+def visible(text):
+    return re.sub(r'[\x00-\x08\x0b-\x1f\x7f]', lambda m: chr(0x2400+ord(m[0]) if m[0]<' ' else 0x2421), text)
 
 def _breakable(name):
     "Let a long name continue on a new line after `_`"
@@ -79,7 +86,8 @@ def classes(labels, many, ranked=False):
     rows = [*zip([o for o in labels if o!=none], keys+['']*len(labels))]
     rows.insert(0 if many else len(rows), (none, '0'))
     def button(o, key):
-        return Button(*[Kbd(key), ' '][:2*bool(key)], _breakable(o), name='label', value=o, data_key=key or None)
+        return Button(*[Kbd(key), ' '][:2*bool(key)], _breakable(o), name='label', value=o,
+                      data_key=key or None)
     return Div(*(button(*o) for o in rows), cls='classes many' if many else 'classes')
 
 def text_part(o):
@@ -87,12 +95,14 @@ def text_part(o):
     context = [part for k,v in o['context'].items() for part in (Dt(visible(k)), Dd(visible(v), dir='auto'))]
     many,index = len(o['labels'])>10,Input(type='hidden', name='index', value=o['index'])
     hint = 'type a few letters, Enter takes the first'
-    search = *_field('search', 'Search a class', type='search', placeholder=hint), P(id='found', role='status')
+    search = *_field('search', 'Search a class', type='search', placeholder=hint), P(id='found',
+                                                                                     role='status')
     note,name = (_field(k, v, name=k, maxlength=200) for k,v in (('note','Note'), ('name','New class')))
     skip = _post('/skip', Button(Kbd('s'), ' Set aside', id='skip'), index)
     return Main(Article(visible(o['text']), id='text', tabindex=0, dir='auto', aria_label='Text to label'),
         Dl(*context) if context else '',
-        _post('/label', Button(disabled=True, hidden=True), index, *(search if many else ()), classes(o['labels'], many, o['ranked']), *note, id='form'),
+        _post('/label', Button(disabled=True, hidden=True), index, *(search if many else ()),
+              classes(o['labels'], many, o['ranked']), *note, id='form'),
         Div(_undo(), skip, _post('/add', *name, Button('Add')), cls='more'))
 
 # %% ../../nbs/label/04_page.ipynb #123143f4
@@ -100,7 +110,8 @@ def training_part(session):
     "Show the progress of the training, or its verdict"
     t = session.training
     if t and not t.verdict:
-        return P('Training: ', t.stage, id='stage'), Progress(value=f'{t.share:.2f}', max=1, aria_labelledby='stage')
+        return P('Training: ', t.stage, id='stage'), Progress(value=f'{t.share:.2f}', max=1,
+                                                              aria_labelledby='stage')
     button = _post('/train', Button('Train a classifier', id='train'))
     return (button, Pre(t.verdict, tabindex=0, aria_label='Verdict')) if t else (button,)
 
@@ -120,16 +131,21 @@ def whole_page(session, said=''):
     says = f'The {which} texts are being chosen …' if waits else 'There is no text left to label.'
     main = text_part(o) if o else Main(P(says, cls='empty'), _undo(), data_poll='1' if waits else None)
     name = session.file.path.name
-    head = Head(Meta(charset='utf-8'), Meta(name='viewport', content='width=device-width, initial-scale=1'), Title(f'Label · {name}'),
-                Link(rel='icon', href='data:,'), Link(rel='stylesheet', href='/page.css'), Script(src='/page.js', defer=True))
+    head = Head(Meta(charset='utf-8'), Meta(name='viewport', content='width=device-width, initial-scale=1'),
+                Title(f'Label · {name}'),
+                Link(rel='icon', href='data:,'), Link(rel='stylesheet', href='/page.css'),
+                Script(src='/page.js', defer=True))
     keys = Footer(*(part for k,v in _keys(len(session.labels)>10).items() for part in (Kbd(k), f' {v}  ')))
-    body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
+    body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session),
+                                                                    cls='columns'), keys
     return Html(head, Body(*body), lang='en')
 
 def _keys(many):
     letters = {'u':'undo', 's':'set aside', 'n':'new class', 'm':'note'}
-    search = {'↓ ↑':'next class found', 'Enter':'take it', 'Ctrl+Z':'undo', 'Esc':'leave the search, then'} # which takes letters
-    return {'1–9':'class of this number', '0':none, **(search | letters | {'/':'search'} if many else letters | {'Esc':'leave a field'})}
+    # which takes letters
+    search = {'↓ ↑':'next class found', 'Enter':'take it', 'Ctrl+Z':'undo', 'Esc':'leave the search, then'}
+    return {'1–9':'class of this number', '0':none,
+            **(search | letters | {'/':'search'} if many else letters | {'Esc':'leave a field'})}
 
 # %% ../../nbs/label/04_page.ipynb #3255ef33
 def asset(name):
@@ -140,9 +156,11 @@ def asset(name):
 def make_app(session, token, port)->FastHTML:
     "Make the web application of a `session`"
     def refused(request, e): return PlainTextResponse(str(e), 400 if isinstance(e, ValueError) else 500)
-    app = FastHTML(default_hdrs=False, sess_cls=None, secret_key=token, middleware=[Middleware(Guard, token=token, port=port)],
+    app = FastHTML(default_hdrs=False, sess_cls=None, secret_key=token,
+                   middleware=[Middleware(Guard, token=token, port=port)],
                    exception_handlers={ValueError:refused, OSError:refused})
-    def page(said=''): return Response(to_xml(whole_page(session, said), indent=False), media_type='text/html')
+    def page(said=''):
+        return Response(to_xml(whole_page(session, said), indent=False), media_type='text/html')
 
     @app.route('/', methods='get')
     def home(): return page()
@@ -154,7 +172,8 @@ def make_app(session, token, port)->FastHTML:
     def js(): return Response(asset('page.js'), media_type='text/javascript')
 
     @app.route('/label', methods='post')
-    def label(index:int, label:str, note:str=''): return page(f'{label}; the text was {session.label(index, label, note)}')
+    def label(index:int, label:str, note:str=''):
+        return page(f'{label}; the text was {session.label(index, label, note)}')
 
     @app.route('/skip', methods='post')
     def skip(index:int): return page(session.skip(index) or 'set aside')
@@ -180,7 +199,8 @@ def listen(port)->socket.socket:
 def serve(session, sock):
     "Print the link of the page of a `session`, and answer on `sock` until the process is stopped"
     port,token = sock.getsockname()[1],secrets.token_urlsafe(24)
-    print(f"Open http://127.0.0.1:{port}/?token={token}\n{session.file.path} has {len(session.rows())} labels; "
+    print(f"Open http://127.0.0.1:{port}/?token={token}\n{session.file.path} has {len(session.rows())} "
+          "labels; "
           "Ctrl+C ends, and the same command goes on.", flush=True)
     app = make_app(session, token, port)
     config = uvicorn.Config(app, log_level='error', ws='none', lifespan='off', server_header=False)

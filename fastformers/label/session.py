@@ -36,7 +36,8 @@ own = ['label','audit','by','note','time'] # columns of the file of labels
 
 def _clean(o):
     "Convert `o` to text that stays the same when a csv file is written and read"
-    text = '' if o is None or o!=o else str(o).encode('utf-8', 'backslashreplace').decode() # escapes lone surrogates
+    # escapes lone surrogates
+    text = '' if o is None or o!=o else str(o).encode('utf-8', 'backslashreplace').decode()
     return re.sub('\r\n?', '\n', text).replace('\0', '')
 
 def _line(o): return ' '.join(_clean(o).split())
@@ -136,7 +137,8 @@ def table(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a boo
 
 # %% ../../nbs/label/03_session.ipynb #ec3d0b62
 @patch
-def next(self:LabelSession, wait=True)->dict: # index, text, context, labels in the order to show, ranked (by likelihood?); None: there is no text left
+def next(self:LabelSession,
+         wait=True)->dict: # index, text, context, labels in the order to show, ranked (by likelihood?); None: there is no text left
     "Return the text to label now, or None if there is none or, without `wait`, while texts are being chosen"
     self._refill()
     if wait and self._thread and not self.queue: self._thread.join()
@@ -151,7 +153,8 @@ def label(self:LabelSession, index, label, note=''):
         item = self._offered(index)
         if not label: raise ValueError("expected a class, got no label")
         if label not in self.labels:
-            raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; a new class is added first (`add_class`)")
+            raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; a new class is added "
+                             "first (`add_class`)")
         own = dict(label=label, audit=item['audit'], by=self.by, note=_clean(note), time=_now())
         self.file.add(self.pool.loc[item['index']].to_dict() | own)
         self._wrote[item['text'],own['time']] = item['order']
@@ -164,7 +167,8 @@ def skip(self:LabelSession, index):
     "Set the text `index` aside"
     with self._lock:
         item = self._offered(index)
-        self.skips.add({self.text_col:item['text'], 'audit':item['audit'], 'by':self.by, 'time':(time := _now())})
+        self.skips.add({self.text_col:item['text'], 'audit':item['audit'], 'by':self.by,
+                        'time':(time := _now())})
         self._wrote[item['text'],time] = item['order']
         self.queue.remove(item)
     self._refill()
@@ -173,14 +177,16 @@ def skip(self:LabelSession, index):
 @patch
 def undo(self:LabelSession)->str: # the text, which is offered again if this session has it
     "Take back your own last label or your last text set aside"
-    def own(o): return (o[self.text_col],o['time']) in self._wrote or ''<o['time']<=self._begun # or before a restart
+    def own(o):
+        return (o[self.text_col],o['time']) in self._wrote or ''<o['time']<=self._begun # or before a restart
     with self._lock:
         mine = [(f,o) for f in (self.file, self.skips) for o in f.read() if o['by']==self.by and own(o)]
         if not mine: raise ValueError("there is no label of yours to take back")
         file,row = max(mine, key=lambda o: o[1]['time'])
         file.remove(row)
         text = row[self.text_col]
-        item = dict(index=self.at.get(text), text=text, audit=is_audit(pd.DataFrame([row]))[0], why='taken back',
+        item = dict(index=self.at.get(text), text=text, audit=is_audit(pd.DataFrame([row]))[0],
+                    why='taken back',
                     order=self._wrote.get((text,row['time'])))
         if text in self.at: self.queue.insert(0, item)
         return text
@@ -190,7 +196,8 @@ def add_class(self:LabelSession, name):
     "Add a class for the next texts, and write it to a file beside that of the labels"
     name = _line(name)
     if not name_text(name): raise ValueError(f"the name of a class has letters, got {name!r}")
-    if ',' in name: raise ValueError(f"a new class has no comma, which separates classes in a list; got {name!r}")
+    if ',' in name:
+        raise ValueError(f"a new class has no comma, which separates classes in a list; got {name!r}")
     if known := [o for o in self.labels if o.casefold()==name.casefold()]:
         raise ValueError(f"there is a class {known[0]!r} already")
     self.added.add(dict(name=name, by=self.by, time=_now()))
@@ -218,7 +225,8 @@ def _fill(self:LabelSession, new=()):
     rows = [o for o in self.rows() if o['label']]
     mine = {o[self.text_col] for o in (*rows, *self.skips.read()) if o['by']==self.by}
     known = {o[self.text_col] for o in rows}
-    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine and (o['audit'] or o['text'] not in known)]
+    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine
+                  and (o['audit'] or o['text'] not in known)]
 
 @patch
 def _refill(self:LabelSession):
@@ -270,7 +278,8 @@ def _batch(self:LabelSession, df, now, how):
 
 # %% ../../nbs/label/03_session.ipynb #47a5ccae
 @patch
-def agreement(self:LabelSession)->pd.DataFrame: # a row for each two people: a, b, texts, same (a share), kappa
+def agreement(self:LabelSession
+)->pd.DataFrame: # a row for each two people: a, b, texts, same (a share), kappa
     "Compare the labels of people on the random texts that both labelled"
     from sklearn.metrics import cohen_kappa_score
     df,res = pd.DataFrame(self.rows(), columns=self.file.columns),[]
@@ -299,9 +308,13 @@ def lines(self:LabelSession)->list: # sentences
     n_names,n_found = len(self.names),len({*self.names} & {*df.label})
     skipped = is_audit(pd.DataFrame(self.skips.rows))
     res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
-    if self.standing: res += f"score at {self.standing}".replace('\n', ': ', 1).splitlines() # of the labels that it has seen
-    if n_found<n_names: res.append(f"classes with a label: {n_found} of {n_names}; the others are known by their names alone")
-    if few and len(df) and n_names<=20: res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
+    if self.standing:
+        # of the labels that it has seen
+        res += f"score at {self.standing}".replace('\n', ': ', 1).splitlines()
+    if n_found<n_names:
+        res.append(f"classes with a label: {n_found} of {n_names}; the others are known by their names alone")
+    if few and len(df) and n_names<=20:
+        res.append(f"few labels: {', '.join(few[:6])}"+f' and {len(few)-6} more'*(len(few)>6))
     if len(skipped):
         random = f", {skipped.sum()} of them random: if they were the hard ones, the score is too good"
         res.append(f"texts set aside: {len(skipped)}{random*bool(skipped.any())}")
@@ -376,10 +389,13 @@ def train(self:LabelSession)->Training:
     if len(df)<len(self.rows()): # one row a text
         path = path.with_suffix('.table.csv')
         write_text(path, df.to_csv(index=False))
-    names = [o for o in self.labels if o!=none or none in {*df.label}] # a class without a text is known by its name
+    # a class without a text is known by its name
+    names = [o for o in self.labels if o!=none or none in {*df.label}]
     comma,bare = any(',' in o for o in names),sorted({*names}-{*df.label})
     if comma and bare:
-        self.file.say('comma', f"a class name has a comma, so classes without a label are not trained: {', '.join(bare)}")
+        self.file.say('comma',
+                      "a class name has a comma, so classes without a label are not trained: "
+                      f"{', '.join(bare)}")
     more = [] if comma else ['--labels', ','.join(names)]
     if texts := self._unlabelled():
         file = self.file.path.with_suffix('.texts.csv')

@@ -22,7 +22,8 @@ def _found(labels, typed):
     def rank(o):
         name,words = o.lower().replace('_', ' '),' '.join(typed.lower().replace('_', ' ').split())
         at = f' {name}'
-        tests = name==words, name.startswith(words), f' {words}' in at, words in name, all(f' {o}' in at for o in words.split())
+        tests = name==words, name.startswith(words), f' {words}' in at, words in name, all(f' {o}' in at
+                                                                                           for o in words.split())
         return tests.index(True) if any(tests) else len(tests)
     return sorted((o for o in labels if rank(o)<5), key=rank)
 
@@ -30,7 +31,8 @@ def _found(labels, typed):
 def show(self:LabelSession):
     "Show the session in a notebook: the text, buttons for classes, undo, training, and the score so far"
     try: import ipywidgets as w
-    except ImportError: raise ImportError("the widget needs ipywidgets; run pip install 'fastformers[label]'") from None
+    except ImportError:
+        raise ImportError("the widget needs ipywidgets; run pip install 'fastformers[label]'") from None
     said,text,side,buttons,now = w.HTML(),w.HTML(),w.HTML(),w.Box(layout={'flex_flow':'row wrap'}),{}
     def field(words, **kw): return w.Text(placeholder=words, layout={'max_width':'98%'}, **kw)
     aside = w.Box()
@@ -54,7 +56,8 @@ def show(self:LabelSession):
     def choice(typed=''):
         "The classes that have a button now"
         labels = now.get('labels', [])
-        return _found(labels, typed)[:9] if typed.strip() else [o for o in labels if o!=none][:9]+[none]*bool(labels)
+        return _found(labels, typed)[:9] if typed.strip() else [o for o in labels
+                                                                if o!=none][:9]+[none]*bool(labels)
     def classes(typed=''): return [button(o, label, now['index'], o) for o in choice(typed)]
     def draw():
         name.value = ''
@@ -81,7 +84,8 @@ def show(self:LabelSession):
         bar.layout.display = None
 
     def take(_, content, buffers): # Enter in the search
-        if content.get('event')=='submit' and search.value.strip() and (found := choice(search.value)): run(label, now['index'], found[0])
+        if content.get('event')=='submit' and search.value.strip() and (found := choice(search.value)):
+            run(label, now['index'], found[0])
     search.observe(lambda v: now and put(buttons, classes(v['new'])), 'value')
     search.on_msg(take)
     name.observe(lambda v: v['new'] and run(self.add_class, v['new']), 'value')
@@ -89,5 +93,6 @@ def show(self:LabelSession):
     actions = [button('Undo', self.undo), aside, name, button('Train', train), bar]
     run(str) # nothing, and draw
     row = {'flex_flow':'row wrap'} # in a narrow window the side goes below
-    left = w.VBox([said, text, search, buttons, note, w.Box(actions, layout=row)], layout={'flex':'2 1 20rem'})
+    left = w.VBox([said, text, search, buttons, note, w.Box(actions, layout=row)],
+                  layout={'flex':'2 1 20rem'})
     return w.Box([left, w.Box([side], layout={'flex':'1 1 14rem'})], layout=row)

@@ -55,7 +55,9 @@ def calibrate(self:Learner,
         _log.warning(f"all {len(y)} rows are answered right, so no temperature fits")
         return old
     t,_ = best_temperature(task.loss_func(), logits, y) # weights of classes would shift the scores
-    if not .05<t<20: _log.warning(f"the temperature is {old*t:.3g}, as far as `calibrate` goes: the scores say little about these rows")
+    if not .05<t<20:
+        _log.warning(f"the temperature is {old*t:.3g}, as far as `calibrate` goes: the scores say little "
+                     "about these rows")
     task.temperature = old*t
     return task.temperature
 
@@ -78,10 +80,13 @@ def best_threshold(
 # %% ../../nbs/learner/03_calibration.ipynb #0141b3d5
 def _costs(task, cost):
     "Check the costs `{(true class, answer): cost}` of wrong answers of `task`, and list them"
-    if task.multi_label: raise ValueError("costs by class are for one class a text; of several labels pass (of a false positive, of a false negative)")
+    if task.multi_label:
+        raise ValueError("costs by class are for one class a text; of several labels pass (of a false "
+                         "positive, of a false negative)")
     res = [(task.same_label(a), task.same_label(b), float(v)) for (a,b),v in cost.items()]
     if odd := [o for o in res if not {*o[:2]}<={*task.labels} or o[0]==o[1] or not 0<=o[2]<math.inf]:
-        raise ValueError(f"`cost` is {{(true class, answer): cost}} of two of {', '.join(map(repr, task.labels))}, 0 or more, "
+        raise ValueError(f"`cost` is {{(true class, answer): cost}} of two of "
+                         f"{', '.join(map(repr, task.labels))}, 0 or more, "
                          f"got {odd[0][:2]}: {odd[0][2]:g}")
     return res
 
@@ -108,7 +113,8 @@ def tune_thresholds(self:Learner,
     if isinstance(cost, dict): return _least_cost(self, cost, dl)
     task.costs = None
     if not task.multi_label and task.n_out!=2:
-        raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}; pass costs by class as {{(true class, answer): cost}}")
+        raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}; pass costs "
+                         f"by class as {{(true class, answer): cost}}")
     with evaluation(self): scores,y = self.get_preds(dl=dl)
     if not task.multi_label: scores,y = scores[:,1:],y[:,None]
     res = [best_threshold(s, t, cost) for s,t in zip(scores.T, y.T)]
@@ -117,7 +123,8 @@ def tune_thresholds(self:Learner,
     return pd.Series(res, task.labels[-len(res):])
 
 # %% ../../nbs/learner/03_calibration.ipynb #922fdcd5
-def answer_as_often(learn)->float|None: # the threshold; None: the label with the best score is answered, as before
+def answer_as_often(learn
+)->float|None: # the threshold; None: the label with the best score is answered, as before
     "Let `learn` answer the rarer of two classes as often as the `often` of its task says"
     task = learn.model.task
     if not task.often or task.threshold is not None: return

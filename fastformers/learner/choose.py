@@ -37,18 +37,21 @@ from sklearn.model_selection import cross_val_predict
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/06_choose.ipynb #00f295dd
-def choose_head_init(task, head=None, adapters=None, pairing='together', asked=None)->tuple: # ('probe', 'contrastive' or 'random', why)
+def choose_head_init(task, head=None, adapters=None, pairing='together', asked=None
+)->tuple: # ('probe', 'contrastive' or 'random', why)
     "Choose how the weights of a new output layer on a checkpoint begin"
     if asked is not None: return asked, 'as asked'
     if adapters: return 'random', 'adapters train from the start'
     own = head=='hf' or head not in (None,'linear') and not getattr(heads.find(head), 'probes', False)
     if own: return 'random', 'a head of its own'
     numbers = task.target_scale and pairing in (None,'together')
-    if task.one_class or task.multi_label or numbers: return 'probe', 'one layer is fitted exactly, in seconds'
+    if task.one_class or task.multi_label or numbers:
+        return 'probe', 'one layer is fitted exactly, in seconds'
     return 'random', 'no probe by default for this task or pairing'
 
 # %% ../../nbs/learner/06_choose.ipynb #d91e0892
-def fine_tuning_lr(model)->float: # 5e-4 for a width of 256, 1e-4 for 384 to 768, 5e-5 for 1024; 1e-3 if random
+def fine_tuning_lr(model
+)->float: # 5e-4 for a width of 256, 1e-4 for 384 to 768, 5e-5 for 1024; 1e-3 if random
     "Return a learning rate for the body of `model`, by its width"
     if not model.loaded.loaded: return 1e-3
     width = model.config.get_text_config().hidden_size
@@ -66,12 +69,14 @@ def choose_schedule(is_lm, new_head, head_init, asked=None)->tuple: # (name in `
     "Choose which layer groups train when"
     if asked is not None: return asked, 'as asked'
     if head_init!='random': return 'probe_first', 'after a probe'
-    return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune','all layers from the start')
+    return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune',
+                                                                           'all layers from the start')
 
 def choose_epochs(dl, objective=None, windows_of=None, asked=None)->tuple: # (epochs, why)
     "Choose how many epochs to train on `dl`, for an `objective` of language, or where a step reads one window of `windows_of` tokens of each text"
     if asked is not None: return asked, 'as asked'
-    if objective and objective.n_rows: return min(objective.n_rows/dl.n, 10), f'{dl.n:,} rows: {objective.n_rows:,}, in at most 10 passes'
+    if objective and objective.n_rows:
+        return min(objective.n_rows/dl.n, 10), f'{dl.n:,} rows: {objective.n_rows:,}, in at most 10 passes'
     n = int(dl.lengths.sum()) if objective else dl.n
     if objective: return min(max(1, 1.5e6/n), 10), f'{n:,} tokens: 1.5 million, in 1 to 10 passes'
     long = windows_of and np.mean(dl.lengths>windows_of)>.1
@@ -102,7 +107,8 @@ def right_in_folds(x, y, folds=5)->np.ndarray: # float `(n,)`: 1 where the answe
     with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
         return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
 
-def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
+def choose_prompt(rows, arch, tok, asked=None
+)->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
     "Choose a prompt of those that `arch` lists, if a probe of at most 300 rows is clearly better in folds with it than without one"
     tok = load_tokenizer(tok)
     prompts = tok.init_kwargs.get('prompts') or {}
@@ -112,7 +118,8 @@ def choose_prompt(rows, arch, tok, asked=None)->tuple: # (name or text for `HFTo
     texts,y = zip(*((rows.texts[i], rows.labels[i]) for i in at))
     folds = fold_count(y)
     predictor = folds>1 and Predictor(HFModel(*load_body(arch)), HFTokenizer(tok))
-    if not predictor or not predictor.model.loaded.loaded: return None, 'no second class with two rows, or random weights'
+    if not predictor or not predictor.model.loaded.loaded:
+        return None, 'no second class with two rows, or random weights'
     def right(prompt):
         predictor.tok = HFTokenizer(tok, max_len=128, prompt=prompt)
         try: return right_in_folds(predictor.vectors([*texts]).numpy(), y, folds)
@@ -150,10 +157,12 @@ def _labelled(ds, names)->tuple: # texts and labels
 def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None, why)
     "Choose whether names of classes with fewer than ten training rows are training rows too"
     train,task = learn.dls.train_ds,learn.model.task
-    if head_init=='random' or not task.one_class or task.structured: return None, 'names are for one class a text, after a probe'
+    if head_init=='random' or not task.one_class or task.structured:
+        return None, 'names are for one class a text, after a probe'
     if reads_pairs(learn.dls) is not False: return None, 'names are for single texts of a table'
     if asked is not None and not len(asked): return None, 'as asked'
-    names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels) if asked is not None else {})
+    names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels)
+                                                                                if asked is not None else {})
     texts,labels = _labelled(train, names)
     n = Counter(labels)
     typos = lookalikes(labels)
@@ -184,7 +193,8 @@ def named_dls(learn, asked=None)->DataLoaders:
 def _plain(v):
     "Return the name of a function or class, other values as they are"
     if isinstance(v, Schedule): return {k:o.tolist() for k,o in vars(v).items()}
-    return v if isinstance(v, (str,int,float,tuple,list,dict,type(None))) else getattr(v, '__name__', type(v).__name__)
+    return v if isinstance(v, (str,int,float,tuple,list,dict,type(None))) else getattr(v, '__name__',
+                                                                                       type(v).__name__)
 
 @dataclass
 class Plan:
@@ -225,7 +235,8 @@ def plan(self:Learner,
     head_init:str=None, # 'probe', 'contrastive' or 'random'; default: `choose_head_init`
     calibrate=False, # Fit a temperature to the validation rows?
     refit=None, # Train again on all rows?
-    names=None, # What the classes are called, a list or a dict; an empty one: no names; default: `choose_names`
+    # What the classes are called, a list or a dict; an empty one: no names; default: `choose_names`
+    names=None,
     seed:int=42 # Of the order, and of what is random in training
 ) -> Plan:
     "Choose the settings of a training: the given values, and the others by the rules of this page"
@@ -235,11 +246,14 @@ def plan(self:Learner,
     if not train.max_tokens and train.bs!=bs: train = train.new(bs=bs)
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
-    res = {k:(getattr(tok, k), long) for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
-    res['prompt'] = (prompt_name(tok.tok, tok.prompt), 'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
+    res = {k:(getattr(tok, k), long)
+           for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
+    res['prompt'] = (prompt_name(tok.tok, tok.prompt),
+                     'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm: init = 'random','a language model'
-    elif not model.new_head: init = 'random','the head of the checkpoint is kept' if model.loaded.loaded else 'random weights'
+    elif not model.new_head:
+        init = 'random','the head of the checkpoint is kept' if model.loaded.loaded else 'random weights'
     else:
         init = choose_head_init(model.task, head, model.adapters, tok.pairing, head_init)
     name = 'linear' if type(head) is LinearHead else type(head).__name__
@@ -248,12 +262,15 @@ def plan(self:Learner,
     asked = head_init is not None or is_lm
     res['names'] = (None,'a language model') if is_lm else choose_names(self, init[0], names)
     if more := res['names'][0]: train = with_names(self.dls, more).train.new(bs=train.bs)
-    res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0], schedule)
+    res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0],
+                                                                                            schedule)
     res['schedule'] = choose_schedule(is_lm, model.new_head, init[0], schedule)
     windows_of = tok.max_len if any(isinstance(o, SampleWindow) for o in self.cbs) else None
     res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, objective, windows_of, epochs)
     rate,why = choose_lr(model, lr)
     if lr is None and (is_lm or self.lineage.rate is not None): rate,why = self.lr,'the rate of the learner'
-    res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16), anneal=given(anneal, 'linear_warmup'),
-                discr=given(discr, 1.11), calibrate=given(calibrate, False), refit=given(refit), seed=given(seed, 42))
+    res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16),
+                anneal=given(anneal, 'linear_warmup'),
+                discr=given(discr, 1.11), calibrate=given(calibrate, False), refit=given(refit),
+                seed=given(seed, 42))
     return Plan(res)

@@ -49,7 +49,8 @@ def _check_groups(model, splitter):
     "Raise unless the layer groups of `splitter` hold all weights that train"
     held = {id(p) for group in splitter(model) for p in L(group)}
     if left := [n for n,p in model.named_parameters() if p.requires_grad and id(p) not in held]:
-        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; together its lists hold all weights, "
+        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; together its "
+                         "lists hold all weights, "
                          "as those of `lambda m: [params(m.body), params(m.head)]` do")
 
 def _warn_block(dls):
@@ -95,7 +96,8 @@ def _learner(
     own_device(dls)
     model.to(dls.device) # fastai does so in a fit; a probe comes before
     _check_groups(model, splitter)
-    every = [Lineage(arch, model.loaded.revision, model.loaded.loaded), *compute.precision(precision, dls.device)]
+    every = [Lineage(arch, model.loaded.revision, model.loaded.loaded),
+             *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
     return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
                    cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
@@ -114,7 +116,8 @@ def _of_tokens(f):
 @delegates(_learner, but=['loss_func'])
 def lm_learner(
     dls, # Data with an objective, as from `lm_dls`
-    arch, # Hub id, directory, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
+    # Hub id, directory, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
+    arch,
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     metrics=None, # Default: the objective's own; fastai's `accuracy` works too
     lr:float=5e-4, # Default learning rate of the learner's fits
@@ -130,7 +133,8 @@ def lm_learner(
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     learn.lineage.made_by(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
-        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and should first "
+        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and "
+                     "should first "
                      "train alone: `fine_tune_lm` does so; in your own loop use `fit_schedule(lp_ft)`")
     return learn
 
@@ -153,12 +157,14 @@ def _new_rows(dls, seen):
     if not len(seen) or len(valid)<2: return dls
     if not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
     tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
-    return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path, device=dls.device)
+    return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path,
+                       device=dls.device)
 
 def _begin_head(learn, task, head, head_init, lr):
     "Let a new output layer begin as a probe, choose the rate where `lr` is None, and train on single windows where the data allow it"
     model,tok = learn.model,tokenizer_of(learn.dls)
-    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
+    init = choose_head_init(task, head, model.adapters, tok.pairing,
+                            head_init)[0] if model.new_head else 'random'
     if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
@@ -203,7 +209,8 @@ def classifier_learner(
                          "or build the dls with windows=1 and without `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head=='hf': return build_with_hf_head(task, arch, pretrained, drop_mult, **opts)
-        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
+        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init,
+                                **opts)
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),
@@ -213,7 +220,8 @@ def classifier_learner(
     train_own_rows(learn)
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.rate = lr
-    learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, metrics=metrics,
+    learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool,
+                          metrics=metrics,
                           loss_func=asked, class_weights=class_weights, head_init=head_init, lr=lr,
                           hidden_states=hidden_states, **kwargs)
     return learn

@@ -39,7 +39,8 @@ _loggers = {f'fastai.callback.{o}' for o in ('azureml','comet','tensorboard','wa
 def reports(cb)->bool: # True also for callbacks that stop a fit, or load its best model, by its figures
     "Check whether `cb`, a callback or its class, draws, writes or tracks the figures of a fit"
     cls = cb if isinstance(cb, type) else type(cb)
-    marked = getattr(cls, 'remove_on_fetch', False) and not issubclass(cls, Recorder) # `TrackerCallback` has it
+    # `TrackerCallback` has it
+    marked = getattr(cls, 'remove_on_fetch', False) and not issubclass(cls, Recorder)
     known = issubclass(cls, (CSVLogger,HookCallback,ShowGraphCallback))
     return marked or known or any(o.__module__ in _loggers for o in cls.__mro__)
 
@@ -107,7 +108,8 @@ def _whole_scores(task, out, y):
     scores = task.scores(out)
     values = row_values(task, y.as_subclass(torch.Tensor).numpy(), scores)
     res = {task.score_name:values.mean()}
-    if task.one_class: res = {'average_precision':whole_score(task, 'average_precision', y.numpy(), scores)} | res
+    if task.one_class:
+        res = {'average_precision':whole_score(task, 'average_precision', y.numpy(), scores)} | res
     return values, res
 
 def evaluate(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
@@ -117,7 +119,9 @@ def evaluate(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); array
     with evaluation(learn): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
     score,weight = (torch.cat(o).numpy()[np.argsort(idxs)] for o in (rows.scores,rows.weights))
     whole = {}
-    if rows.whole: score,whole = _whole_scores(learn.model.task, *(torch.cat(o)[np.argsort(idxs)] for o in zip(*rows.outs)))
+    if rows.whole:
+        score,whole = _whole_scores(learn.model.task,
+                                    *(torch.cat(o)[np.argsort(idxs)] for o in zip(*rows.outs)))
     names = ['loss', *(m.name.lstrip('_') for m in learn.metrics)] # fastai has an `_rmse`
     values = [math.nan if o is None else float(o) for o in values] # None: the mean of nothing
     return broadcast((dict(zip(names, values)) | whole, score, weight)) # all processes must decide alike
@@ -134,16 +138,19 @@ def class_scores(
     if df is None:
         with evaluation(predictor): preds,targs = predictor.get_preds()
     else:
-        if task.structured: raise TypeError(f"rows of a table can be scored only for labels of whole texts; this is {task}")
+        if task.structured:
+            raise TypeError(f"rows of a table can be scored only for labels of whole texts; this is {task}")
         texts,labels = read_scored(predictor, df, text_col, label_col)
         preds,targs = stacked(predictor.scores(texts)),torch.as_tensor(as_targets(task, labels))
     names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
-    by = pd.DataFrame(classification_report(targs.int(), found.int(), labels=range(len(names)), target_names=names,
+    by = pd.DataFrame(classification_report(targs.int(), found.int(), labels=range(len(names)),
+                                            target_names=names,
                                             zero_division=0, output_dict=True))[names].T.rename_axis('label')
     by = by.astype({'support':int})
     tested = by.support>0
     if not tested.all():
-        _log.warning(f"classes that have no row to be scored, whose cells are blank: {(~tested).sum()} of {len(names)}, "
+        _log.warning(f"classes that have no row to be scored, whose cells are blank: {(~tested).sum()} of "
+                     f"{len(names)}, "
                      f"{named(by.index[~tested])}; the average is that of the others")
     by.loc[~tested, [*by][:3]] = np.nan
     by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]
@@ -152,7 +159,8 @@ def class_scores(
 # %% ../../nbs/learner/00_evaluate.ipynb #03ceee78
 def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` padded with zeros
     "Stack the scores of texts, which may have different numbers of outputs"
-    return torch.as_tensor(scores) if hasattr(scores, 'shape') else pad_sequence(list(scores), batch_first=True)
+    return torch.as_tensor(scores) if hasattr(scores, 'shape') else pad_sequence(list(scores),
+                                                                                 batch_first=True)
 
 def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     "Score rows with targets `y` from the `scores` of a predictor, by the metric of `task`"
@@ -165,14 +173,16 @@ def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # tex
     "Read labelled rows that `predictor` is scored on, and warn of those that it was trained on"
     task = predictor.task
     check_columns(df, text_col=text_col, label_col=label_col)
-    warn_seen(df, text_col, predictor.trained_on, 'so the scores are too good; score rows that it has not seen')
+    warn_seen(df, text_col, predictor.trained_on,
+              'so the scores are too good; score rows that it has not seen')
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "
                          f"its labels are {', '.join(map(repr, task.labels))}")
     return texts, labels
 
-def score_rows(predictor, df, text_col='text', label_col='label')->tuple: # texts, labels, answers, array of scores
+def score_rows(predictor, df, text_col='text', label_col='label'
+)->tuple: # texts, labels, answers, array of scores
     "Answer and score each row of `df`"
     task = predictor.task
     texts,labels = read_scored(predictor, df, text_col, label_col)
@@ -183,7 +193,8 @@ def score_rows(predictor, df, text_col='text', label_col='label')->tuple: # text
 def linear_scores(task, train, valid)->np.ndarray: # `(held-out rows,)`
     "Score a `TextBaseline` of `train`, texts and labels, on those of `valid`"
     task = copy(task)
-    if task.classes: task.labels = task.labels or sorted({n for o in (*train[1],*valid[1]) for n in task.names(o)})
+    if task.classes:
+        task.labels = task.labels or sorted({n for o in (*train[1],*valid[1]) for n in task.names(o)})
     model = TextBaseline.fit(*train, task)
     return row_scores(model.task, model.scores(valid[0]), as_targets(model.task, valid[1]))
 

@@ -35,7 +35,8 @@ def trivial_score(learn, n)->dict: # name -> scores of the `n` held-out rows, em
     y = torch.stack([torch.as_tensor(o) for o in ys]).float()
     return {'mean':task.row_score(torch.tensor(task.target_scale[0]).expand(n, -1), y).numpy()}
 
-def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdict: # `groups`: of the held-out rows
+def judge(learn, res:Training, rivals, title, interval=None, groups=None
+)->Verdict: # `groups`: of the held-out rows
     "Compare the scores in `res` with those of `rivals`, by name, and log what may be wrong"
     task = learn.model.task
     if task.multi_label and not task.at_least_one: _check_labelled(learn, title)
@@ -46,7 +47,8 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdi
     poor = 'largest class' in rivals and score<=rivals['largest class']<1
     if poor: # is the answer the same class for all rows?
         with evaluation(learn): found = learn.get_preds(with_decoded=True)[2].unique()
-        if len(found)==1: faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
+        if len(found)==1:
+            faults.append(f"all validation rows are predicted as {learn.dls.vocab[int(found[0])]!r}")
     if (less := rivals[best]-score)>.01:
         rows = f', by {round(less*n)} of {n} rows' if what=='accuracy' else ''
         side = 'below' if sign>0 else 'above'
@@ -56,7 +58,8 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None)->Verdi
     few = trained and steps<150
     if few and not faults and score<min(rivals.get('frozen probe', -np.inf)+.01, 1):
         faults.append('training brought nothing over the frozen probe')
-    if trained and faults and loss[-1]>.9*loss[0]: faults.append('the loss has hardly moved: check the labels, or try another `lr`')
+    if trained and faults and loss[-1]>.9*loss[0]:
+        faults.append('the loss has hardly moved: check the labels, or try another `lr`')
     if few and faults: faults.append(f'{steps} steps are few: try more epochs or minutes')
     if len(faults)==1 and less>.01 and learn.model.task.one_class:
         faults.append('read the rows that `label_issues` of fastformers.interpret.slices doubts')
@@ -78,35 +81,44 @@ def _check_labelled(learn, title):
 def linear_rival(task, train, valid):
     "Score a linear model of `train`, texts and labels, on `valid`, None with one label or if fitting takes long (above 5,000 rows)"
     labels,most = train[1],5000
-    if task.per_token: labels,most = [n for o in labels for n in o],30_000 # words are fitted in a quarter of a minute
+    if task.per_token:
+        labels,most = [n for o in labels for n in o],30_000 # words are fitted in a quarter of a minute
     if len(labels)<=most and len({*map(str, labels)})>1: return linear_scores(task, train, valid)
 
 def _linear_scores(learn):
     if not learn.model.task.has_linear: return
-    return linear_rival(learn.model.task, *((item_texts(o), item_labels(o)) for o in (learn.dls.train_ds, learn.dls.valid_ds)))
+    return linear_rival(learn.model.task,
+                        *((item_texts(o), item_labels(o)) for o in (learn.dls.train_ds, learn.dls.valid_ds)))
 
 def _probe_scores(learn):
     "Score the frozen probe of the network that `learn` began with, None where there can be none"
     task = learn.model.task
     with no_random():
         new = learn.lineage.make(learn.dls, head='linear') if not task.per_token else None
-        if new is None or not new.model.new_head or choose_head_init(task, None, new.model.adapters)[0]!='probe': return
+        if new is None or not new.model.new_head or choose_head_init(task, None,
+                                                                     new.model.adapters)[0]!='probe':
+            return
         return evaluate(new.fit_probe())[1]
 
 @patch
-def verdict(self:Learner)->pd.DataFrame: # a row for the learner and for each rival: score, ends of its 95 % interval
+def verdict(self:Learner
+)->pd.DataFrame: # a row for the learner and for each rival: score, ends of its 95 % interval
     "Compare a classifier with a linear model of words, the frozen probe and the largest class on the same rows, and log whether training paid"
-    if self.model.task is None: raise TypeError("a verdict is for a classifier; `evaluate` measures a language model")
-    if not self.model.task.score: set_score(self.model.task, choose_score(self.model.task, item_labels(self.dls.train_ds))[0])
+    if self.model.task is None:
+        raise TypeError("a verdict is for a classifier; `evaluate` measures a language model")
+    if not self.model.task.score:
+        set_score(self.model.task, choose_score(self.model.task, item_labels(self.dls.train_ds))[0])
     metrics,score,_ = evaluate(self)
     name,losses = row_score(self)[0],[float(o) for o in getattr(self.recorder, 'losses', [])]
     res = Training(metrics=metrics, score=score, score_name=name, losses=losses)
-    arms = {'this learner':score, 'linear model of words':_linear_scores(self), 'frozen probe':_probe_scores(self)}
+    arms = {'this learner':score, 'linear model of words':_linear_scores(self),
+            'frozen probe':_probe_scores(self)}
     arms = {k:v for k,v in arms.items() if v is not None} | trivial_score(self, len(score))
     judge(self, res, {k:v for k,v in arms.items() if v is not score}, 'verdict')
     sign,what = split_sign(name)
     rows = {k:sorted(sign*o for o in mean_interval(v)[1:]) for k,v in arms.items()}
-    return pd.DataFrame([[sign*arms[k].mean(), *ends] for k,ends in rows.items()], [*arms], [what, 'from', 'to'])
+    return pd.DataFrame([[sign*arms[k].mean(), *ends] for k,ends in rows.items()], [*arms],
+                        [what, 'from', 'to'])
 
 # %% ../../nbs/learner/09_judge.ipynb #3b7d10af
 def write_rival(

@@ -51,13 +51,16 @@ class Lineage(Callback):
     def make(self, dls, **kwargs)->Learner:
         "Make a learner for `dls` as this one was made, from the same weights"
         if self.made: return self.made(dls, **kwargs)
-        raise ValueError("this learner cannot be made again: it was read from a pickle, or its network has no directory or "
+        raise ValueError("this learner cannot be made again: it was read from a pickle, or its network has "
+                         "no directory or "
                          "name; make it by `classifier_learner` or `lm_learner` from a directory or name")
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
-        self.pending = Fit(self.n_epoch, self.opt.frozen_idx, [dict(h) for h in self.opt.hypers], [*self.learn.cbs])
+        self.pending = Fit(self.n_epoch, self.opt.frozen_idx, [dict(h) for h in self.opt.hypers],
+                           [*self.learn.cbs])
     def after_fit(self):
         fit,self.pending = self.pending,None
-        if fit and self.train_iter and not any(isinstance(cb, LRFinder) for cb in fit.cbs): self.history.append(fit)
+        if fit and self.train_iter and not any(isinstance(cb, LRFinder) for cb in fit.cbs):
+            self.history.append(fit)
     def __getstate__(self): return vars(self) | dict(made=None, history=[], pending=None) # for `export`

@@ -29,7 +29,8 @@ class FusedAdam(Optimizer):
     def load_state_dict(self, sd):
         super().load_state_dict(sd)
         self.state = defaultdict(dict, self.state) # fastai's `load_state_dict` makes a plain dict
-        for p,s in self.state.items(): # averages of another shape, as of other trained rows of the embeddings, begin anew
+        # averages of another shape, as of other trained rows of the embeddings, begin anew
+        for p,s in self.state.items():
             if 'grad_avg' in s and s['grad_avg'].shape!=p.shape:
                 for k in ('grad_avg','sqr_avg','step'): del s[k]
 

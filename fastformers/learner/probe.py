@@ -54,7 +54,8 @@ def fit_probe(self:Learner,
     "Fit the output layer alone, as a linear model of the states of the training rows"
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
-        raise TypeError(f"a probe is for classes, numbers and tags of words; this is {task or 'a language model'}")
+        raise TypeError("a probe is for classes, numbers and tags of words; this is "
+                        f"{task or 'a language model'}")
     task.temperature,known = None,getattr(self.model, 'known', None)
     x,y = output_inputs(self, dl or self.dls.train)
     if known: x,y = np.concatenate([x, known[0]]),np.concatenate([y, known[1]])
@@ -82,13 +83,18 @@ def cross_validate_probe(self:Learner,
 # %% ../../nbs/learner/01_probe.ipynb #795c380d
 class ProbeFirst(Callback):
     "Fit the output layer of `model` as a probe at the beginning of the first fit, unless its weights have changed"
-    order,run_valid = -500,False # before other processes take their rows, and before `lr_find` keeps the weights
-    def __init__(self, model, named): # `named(learn)` returns the data, whose training rows the probe is fitted to
+    # before other processes take their rows, and before `lr_find` keeps the weights
+    order,run_valid = -500,False
+    def __init__(self, model, named
+    ): # `named(learn)` returns the data, whose training rows the probe is fitted to
         self.weight,self.named = output_layer(model).weight.detach().clone(),named
     def before_fit(self):
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
         learn,weight = self.learn,output_layer(self.learn.model).weight
         learn.remove_cb(self)
-        if learn.model.adapters or weight.shape!=self.weight.shape or not torch.equal(weight.cpu(), self.weight.cpu()): return
-        _log.info("the output layer begins as a linear model of the frozen network's states; head_init='random' leaves it random")
+        if learn.model.adapters or weight.shape!=self.weight.shape or not torch.equal(weight.cpu(),
+                                                                                      self.weight.cpu()):
+            return
+        _log.info("the output layer begins as a linear model of the frozen network's states; "
+                  "head_init='random' leaves it random")
         learn.fit_probe(self.named(learn).train)

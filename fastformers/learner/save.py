@@ -45,7 +45,8 @@ def as_predictor(learn)->Predictor: # a predictor is returned as it is
     "Make a `Predictor` that shares the network of `learn`, the `Learner` of a classifier, on its device"
     if not isinstance(learn, Learner): return learn
     model = learn.model
-    res = Predictor(model, tokenizer_of(learn.dls), model.task, reads_pairs(learn.dls), next(model.parameters()).device)
+    res = Predictor(model, tokenizer_of(learn.dls), model.task, reads_pairs(learn.dls),
+                    next(model.parameters()).device)
     res.trained_on = _keys(learn)
     return res
 
@@ -69,8 +70,10 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
     "Predict the answer to one text, or to a pair of texts as one item"
     if isinstance(rm_type_tfms, str):
         raise TypeError(f"a pair of texts is one item: predict(({item!r:.40}, {rm_type_tfms!r:.40}))")
-    if isinstance(rm_type_tfms, int) and not isinstance(rm_type_tfms, bool): # fastai's argument for a language model: how many words to add
-        raise TypeError(f"predict answers one text; generate({item!r:.40}, {rm_type_tfms}) continues it with a causal language model, fill_mask fills the gaps of a masked one")
+    # fastai's argument for a language model: how many words to add
+    if isinstance(rm_type_tfms, int) and not isinstance(rm_type_tfms, bool):
+        raise TypeError(f"predict answers one text; generate({item!r:.40}, {rm_type_tfms}) continues it with "
+                        "a causal language model, fill_mask fills the gaps of a masked one")
     *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
     task = getattr(self.model, 'task', None)
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
@@ -80,7 +83,8 @@ def _last_metrics(learn):
     "Measure the metrics on the validation rows, None if there are no rows"
     if not len(learn.dls.valid): return
     with evaluation(learn): values = learn.validate()
-    return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
+    return {k:float(v) for k,
+            v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
 
 def apart(texts)->tuple: # (texts that no network trains on, the others)
     "Split texts without labels: a fifth, at most 1,000, to measure the distances of new texts, and the rest"
@@ -114,18 +118,21 @@ def _write(learn, path, readme=False, keep=5000, **facts):
     dls,model,bundle = learn.dls,learn.model,None
     tok,task = tokenizer_of(dls),model.task
     base = learn.lineage.parent
-    facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok), 'precision':compute.precision_of(learn), **facts}
+    facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok),
+             'precision':compute.precision_of(learn), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
     if task: facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], **facts}
     with atomic_dir(path) as tmp:
         if task is None: save_checkpoint(tmp, model, tok)
         else:
-            n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds)) # after a refit the dls have one
+            # after a refit the dls have one
+            n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds))
             bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
                                   rows=dict(training=len(dls.train_ds), validation=n),
                                   scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
         write_keys(tmp, _keys(learn))
-        if is_main_process() and (kept := kept_texts(learn, keep) if isinstance(keep, int) else keep): kept.save(tmp)
+        if is_main_process() and (kept := kept_texts(learn, keep) if isinstance(keep, int) else keep):
+            kept.save(tmp)
         if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     barrier()
@@ -161,7 +168,8 @@ def load_encoder(self:Learner, path)->Learner:
     mine,obj = self.model,objective_of(self.dls)
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
-        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has {(theirs.adapters or {}).get('method', 'none')}: "
+        raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has "
+                         f"{(theirs.adapters or {}).get('method', 'none')}: "
                          "call `remove_adapters` first")
     check_tokenizer(tokenizer_of(self.dls).tok, theirs, path)
     for to,of in zip(mine.saved_models, theirs.saved_models):

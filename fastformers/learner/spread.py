@@ -36,8 +36,10 @@ def near_kappa(near, y)->float: # 1: always, 0: as by chance
 def stage2_outlook(x, y)->tuple: # (`near_kappa`, a sentence)
     "Say what stage 2 of a sentence encoder can bring to labelled texts with the vectors `x` of length 1 and the labels `y`"
     kappa = near_kappa(nearest_rows(x), y)
-    return kappa, (f"Near labelled texts have the same label with a kappa of {kappa:.2f} (1: always, 0: as by chance). In our trials stage 2 of a sentence encoder "
-                   "helped a training of all layers above 0.6 (in two of two data sets) and not below (in none of two). A network that stays frozen gained in all.")
+    return kappa, (f"Near labelled texts have the same label with a kappa of {kappa:.2f} (1: always, 0: as "
+                   "by chance). In our trials stage 2 of a sentence encoder "
+                   "helped a training of all layers above 0.6 (in two of two data sets) and not below (in "
+                   "none of two). A network that stays frozen gained in all.")
 
 def spread(
     near, # Sparse matrix `(n, n)` of `nearest_rows`
@@ -59,7 +61,8 @@ def spread_labels(self:Learner,
     "Label `texts` like the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task
     if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
-    predictor,rows = Predictor(self.model, tokenizer_of(self.dls), task, False, self.dls.device),self.dls.train_ds
+    predictor,rows = Predictor(self.model, tokenizer_of(self.dls), task, False,
+                               self.dls.device),self.dls.train_ds
     y = np.array([task.labels.index(o) for o in item_labels(rows)])
     x = predictor.vectors([*item_texts(rows), *predictor.as_list(texts)]).numpy()
     clf = fit_vectors(x[:len(y)], y.tolist(), texts=x[len(y):]) # classes without a row are no answer
@@ -70,6 +73,7 @@ def spread_labels(self:Learner,
     near = nearest_rows(x)
     if not len(scores):
         kappa = near_kappa(near, p.argmax(1))
-        _log.info(f"near texts agree on the label with a kappa of {kappa:.2f} (1: always, 0: as by chance), labels spread above 0.6")
+        _log.info(f"near texts agree on the label with a kappa of {kappa:.2f} (1: always, 0: as by chance), "
+                  "labels spread above 0.6")
         if not kappa>.6: return []
     return [task.labels[i] for i in spread(near, p)[len(y):].argmax(1)]

@@ -58,8 +58,10 @@ class Training:
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
     cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, if at most 200 (or 10 a class) are for training; 0: not measured
-    at_once:int = 0 # Rows that were read at once, if memory was too small for the batch; 0: memory was large enough
-    checkpointed:bool = False # Were blocks computed a second time in the backward pass, because memory was too small for one row?
+    # Rows that were read at once, if memory was too small for the batch; 0: memory was large enough
+    at_once:int = 0
+    # Were blocks computed a second time in the backward pass, because memory was too small for one row?
+    checkpointed:bool = False
     chosen:list = field(default_factory=list) # Sentences on what the held-out rows chose
     answers:dict = field(default_factory=dict) # Price of a thousand answers, as `Meter.read` returns it
 
@@ -79,12 +81,14 @@ def unlikely(task, out, y, loss, loss_func=None): # few rows are enough if the d
     "Check whether targets `y` are 100 times less likely by the outputs `out`, at the best temperature, than at the mean `loss` of a rival"
     loss_func = loss_func or task.loss_func()
     best = float(loss_func(out, y)) if task.target_scale else best_temperature(loss_func, out, y)[1]
-    more = math.log(best/max(loss, 1e-9))/2 if task.target_scale else best-loss # log-likelihood of normal errors, with the best width
+    # log-likelihood of normal errors, with the best width
+    more = math.log(best/max(loss, 1e-9))/2 if task.target_scale else best-loss
     return y.numel()*more>math.log(100)
 
 def _lost(learn, res):
     "Check whether training has lost what the probe could do, by the held-out rows"
-    if not math.isfinite(res.metrics['loss']) or worse(res.score, res.score_before, learn.model.task.score): return True
+    if not math.isfinite(res.metrics['loss']) or worse(res.score, res.score_before, learn.model.task.score):
+        return True
     if res.score.mean()>=res.score_before.mean(): return False
     if res.losses and res.losses[-1]>res.losses[0]: return True # worse on the training rows too
     with evaluation(learn): out,y = learn.get_preds(act=noop)
@@ -95,8 +99,10 @@ def _lost(learn, res):
 # %% ../../nbs/learner/08_train.ipynb #dc168ff7
 def _contrast(learn, plan, lr, epochs, **clock):
     "Bring the vectors of texts of a class nearer, then fit the output layer"
-    with learn.no_logging(), learn.removed_cbs(learn.cbs.filter(reports)): # the output layer does not train, so scores would mean nothing
-        learn.fit_schedule(full_tune, lr, epochs, plan['discr'], linear_warmup, cbs=[Contrastive(), StopAtNaN()], **clock)
+    # the output layer does not train, so scores would mean nothing
+    with learn.no_logging(), learn.removed_cbs(learn.cbs.filter(reports)):
+        learn.fit_schedule(full_tune, lr, epochs, plan['discr'], linear_warmup,
+                           cbs=[Contrastive(), StopAtNaN()], **clock)
     learn.fit_probe()
 
 def _length(learn, plan, took):
@@ -118,7 +124,8 @@ def _fit(learn, plan, res, title, reserved, took):
     part = .5 if res.contrasted else 1
     res.schedule = table.rescale(total*part)
     name = getattr(schedule, '__name__', type(schedule).__name__)
-    _log.info(f"{title}: {_length(learn, plan, took)}, {batches} batches an epoch, schedule {name}, {n} layer groups, lr {res.lr:g}")
+    _log.info(f"{title}: {_length(learn, plan, took)}, {batches} batches an epoch, schedule {name}, {n} "
+              f"layer groups, lr {res.lr:g}")
     clock = dict(minutes=minutes and part*minutes, reserved=part*reserved)
     if res.contrasted: _contrast(learn, plan, res.lr, total*part, **clock)
     learn.fit_schedule(res.schedule, res.lr, anneal=plan['anneal'], cbs=StopAtNaN(), **clock)
@@ -135,19 +142,24 @@ def _fit(learn, plan, res, title, reserved, took):
 # %% ../../nbs/learner/08_train.ipynb #0bb07784
 def _check_memory(learn, title):
     "Warn if training needs more memory than is free: for each weight a gradient and two numbers of Adam, in float32"
-    need,free = 12*sum(o.numel() for o in learn.model.parameters() if o.requires_grad),free_memory(learn.dls.device)
+    need,free = 12*sum(o.numel() for o in learn.model.parameters()
+                       if o.requires_grad),free_memory(learn.dls.device)
     if free is not None and need>free:
-        _log.warning(f"{title}: training needs at least {need/2**30:.1f} GB of memory, {free/2**30:.1f} GB are free, and the system may stop this process; "
+        _log.warning(f"{title}: training needs at least {need/2**30:.1f} GB of memory, {free/2**30:.1f} GB "
+                     "are free, and the system may stop this process; "
                      "take a smaller checkpoint, adapters='lora' (few weights train), or free memory")
 
 def _memory_error(e):
     "Check whether `e` says that memory is too small, on a GPU or a CPU"
-    return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
+    return isinstance(e, (MemoryError,
+                          torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
 
 def _read_at_once(learn, n, plan):
     "Read `n` rows at once, and make a step after as many as `plan` says"
-    learn.dls = DataLoaders(*(o.new(bs=n, passes=0) for o in learn.dls.loaders), path=learn.dls.path, device=learn.dls.device)
-    if not any(isinstance(o, TokenAccumulation) for o in learn.cbs): learn.add_cb(TokenAccumulation(n_acc=plan['bs']))
+    learn.dls = DataLoaders(*(o.new(bs=n, passes=0) for o in learn.dls.loaders), path=learn.dls.path,
+                            device=learn.dls.device)
+    if not any(isinstance(o, TokenAccumulation) for o in learn.cbs):
+        learn.add_cb(TokenAccumulation(n_acc=plan['bs']))
 
 def _try_checkpointing(body):
     "Turn gradient checkpointing on, if it is off and `body` supports it"
@@ -157,7 +169,8 @@ def _try_checkpointing(body):
 def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Training`
     "Return to `weights`, and read half as many rows at once or checkpoint the blocks, after the memory error `e`"
     dl,res = learn.dls.train,dict(contrasted=False) # a contrast needs many rows
-    alone = processes()[1]==1 and not any(isinstance(o, Resume) for o in learn.cbs) # checkpoints of `Resume` need the same `bs`
+    # checkpoints of `Resume` need the same `bs`
+    alone = processes()[1]==1 and not any(isinstance(o, Resume) for o in learn.cbs)
     if alone and not dl.max_tokens and dl.bs>1:
         n = res['at_once'] = dl.bs//2
         says = f"for {dl.bs} rows at once, so {n} are read at once, and a step is made after as many as before"
@@ -165,11 +178,13 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
         n,res['at_once'],res['checkpointed'] = plan['bs'],0,True
         says = 'so gradient checkpointing computes each block a second time in the backward pass, which takes a third more time'
     else:
-        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, which takes a third more time.")
+        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, "
+                   "which takes a third more time.")
         raise e
     _log.warning(f"{title}: memory is too small {says}")
     for o in learn.cbs: # the batch that failed has left autocast on
-        if isinstance(o, MixedPrecision) and torch.is_autocast_enabled(torch.device(learn.dls.device).type): o.autocast.__exit__(None, None, None)
+        if isinstance(o, MixedPrecision) and torch.is_autocast_enabled(torch.device(learn.dls.device).type):
+            o.autocast.__exit__(None, None, None)
     learn._end_cleanup()
     learn.opt = learn.loss_grad = None
     learn.model.load_state_dict(weights)
@@ -267,7 +282,8 @@ def train_again(learn, plan, first, n_batches, most=noop):
     if first.at_once: _read_at_once(learn, first.at_once, plan)
     epochs = first.schedule.total*n_batches/len(learn.dls.train)
     if first.contrasted: _contrast(learn, plan, first.lr, epochs, most=most(.5))
-    learn.fit_schedule(first.schedule.rescale(epochs), first.lr, anneal=plan['anneal'], cbs=StopAtNaN(), most=most(1.))
+    learn.fit_schedule(first.schedule.rescale(epochs), first.lr, anneal=plan['anneal'], cbs=StopAtNaN(),
+                       most=most(1.))
 
 def _replay(learn, fit, cbs):
     "Call `learn.fit` as the `Fit` says, with copies of the callbacks `cbs`"
@@ -279,13 +295,16 @@ def _replay(learn, fit, cbs):
 @patch
 def refit(self:Learner)->Learner: # with one held-out row, since a learner needs one
     "Make a new classifier, trained on all rows but one as this one was on its training rows"
-    if self.model.task is None: raise TypeError("`refit` is for classifiers; train a language model on all texts with a smaller `valid_pct`")
+    if self.model.task is None:
+        raise TypeError("`refit` is for classifiers; train a language model on all texts with a smaller "
+                        "`valid_pct`")
     history = self.lineage.history
     if not history: raise ValueError("this learner was not trained; call a fit first")
     new = self.lineage.make(all_rows(self.dls))
     new.logger = self.logger
     known = {type(o) for o in new.cbs}
-    def changes(o): return type(o) not in known and not isinstance(o, (Resume,ProgressCallback)) and not reports(o)
+    def changes(o):
+        return type(o) not in known and not isinstance(o, (Resume,ProgressCallback)) and not reports(o)
     new.add_cbs([copy(o) for o in self.cbs.filter(changes)])
     for o in history:
         if isinstance(o, tuple):

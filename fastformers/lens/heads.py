@@ -85,7 +85,8 @@ def _smaller(model):
     with torch.device('meta'): one = _with_heads(model, 1).state_dict()
     names = [k for k,v in model.hf.state_dict().items() if k not in one or one[k].shape!=v.shape]
     if names and all(map(_cut.search, names)): return names
-    raise ValueError(f"transformers' {model.config.model_type} cannot have fewer heads of the same size, so nothing "
+    raise ValueError(f"transformers' {model.config.model_type} cannot have fewer heads of the same size, so "
+                     "nothing "
                      "could open the smaller network; use `gated`, or a family whose config has `head_dim`")
 
 def prune_heads(

@@ -30,7 +30,8 @@ _added = re.compile(r'(^|\.)(adapter|lora_\w+)\.')
 
 def plain_name(name): # None for a weight of adapters or LoRA
     "Return the name of the weight `name` in a checkpoint without adapters"
-    return None if _added.search(name) else re.sub(r'\.rows$', '.weight', name.replace('.base_layer.', '.')) # `EmbeddingRows`
+    # `EmbeddingRows`
+    return None if _added.search(name) else re.sub(r'\.rows$', '.weight', name.replace('.base_layer.', '.'))
 
 def train_only(
     model, # An `HFModel`, changed before its optimizer is made
@@ -43,7 +44,8 @@ def train_only(
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
     if model.new_tokens:
-        _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their pieces; "
+        _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their "
+                     "pieces; "
         "to train them, train the language model on your texts first, without adapters (`fine_tune_lm`)")
     few = sum(p.numel() for g in layer_groups(model) for p in g)
     every = sum(p.numel() for p in model.parameters())
@@ -78,7 +80,8 @@ def sublayers(body)->list: # A pair of modules for each block
         else: two = [m for _,m in parts if _sizes(m)[1]==nf][-2:]
         # a feed-forward layer ends in a projection from another width
         if len(two)!=2 or not names and _sizes(two[1])[0]==nf:
-            raise ValueError(f"found no end of attention and feed-forward in the blocks of {type(body).__name__}; "
+            raise ValueError("found no end of attention and feed-forward in the blocks of "
+                             f"{type(body).__name__}; "
                              f"name them in `family_meta[{body.config.model_type!r}].sublayers`")
         res.append(tuple(two))
     return res
@@ -137,7 +140,8 @@ def bitfit(model): # `model`
         raise ValueError(f"{type(body).__name__} has no biases to train; use `add_adapters` or `add_lora`")
     return _adapted(model, 'bitfit', lambda n,p: n.endswith('bias'))
 
-adapter_methods = Registry('adapters', 'fastformers.papers', bottleneck=add_adapters, lora=add_lora, bitfit=bitfit)
+adapter_methods = Registry('adapters', 'fastformers.papers', bottleneck=add_adapters, lora=add_lora,
+                           bitfit=bitfit)
 
 # %% ../../nbs/models/06_adapters.ipynb #4f8867b2
 @torch.no_grad()

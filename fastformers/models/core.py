@@ -90,7 +90,8 @@ def padding_safe(
     if (safe := get_meta(body.config).padding) is not None: return safe
     with evaluating(body): safe = _try_padding(body)
     if not safe:
-        _log.warning(f"padding changes the predictions of {body.config.model_type}: texts of equal length are run "
+        _log.warning(f"padding changes the predictions of {body.config.model_type}: texts of equal length "
+                     "are run "
                      "together without padding, which is exact but slower")
     return safe
 
@@ -154,7 +155,9 @@ class HFModel(nn.Module):
         self.adapters = None # Or {'method', 'settings', 'trained': names of trainable weights of the body}
         self.model_inputs = ModelInputs(self.body) # tokens -> arguments of `body`
         # how the checkpoint's vectors of texts are made
-        self.sentence = SentencePool(self.loaded.where, getattr(hf.config.get_text_config(), 'hidden_size', None), self.loaded.revision)
+        self.sentence = SentencePool(self.loaded.where,
+                                     getattr(hf.config.get_text_config(), 'hidden_size', None),
+                                     self.loaded.revision)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "Return the Hugging Face base model, without a head"; return self.hf.base_model
@@ -292,7 +295,8 @@ def outputs(self:HFModel, o, x):
 # %% ../../nbs/models/07_core.ipynb #f04b5026
 class TextClassifier(HFModel):
     "Run a head on a body: tokens `(bs, sl)` -> `(bs, n_out)`, or `(bs, k, n_out)` at the predicted positions"
-    known = None # or arrays: inputs `(n, nf)` of the output layer that the checkpoint keeps, and their classes `(n,)`
+    # or arrays: inputs `(n, nf)` of the output layer that the checkpoint keeps, and their classes `(n,)`
+    known = None
     def __init__(self,
         body, # A Hugging Face base model from `load_body`
         report, # Its `LoadReport`

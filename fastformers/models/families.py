@@ -24,7 +24,8 @@ class FamilyMeta:
     "Hold facts about a model family that cannot be read from the module tree"
     blocks: tuple = () # Names of parallel `ModuleList`s whose k-th members together are block k
     chain: tuple = () # Names of `ModuleList`s that run one after the other; all their members are blocks
-    before: tuple = () # Prefixes of other parameters that act before or between the blocks but are registered after them
+    # Prefixes of other parameters that act before or between the blocks but are registered after them
+    before: tuple = ()
     segments: bool|None = None # Pass segment ids? None: if the config has more than one segment type
     bidirectional: bool|None = None # Is the family an encoder? None: if it has a masked LM
     padding: bool|None = None # Is padding on the right harmless? None: found by a self-test
@@ -35,7 +36,8 @@ class FamilyMeta:
     encoder: str|None = None # For an encoder-decoder: name of the transformers class that is its encoder only
 
 _REL = FamilyMeta(before=('encoder.LayerNorm', 'encoder.conv')) # of relative positions
-_PER_LAYER = tuple(p+o for p in ('','language_model.') for o in ('per_layer_','altup_projections')) # inputs of each layer
+# inputs of each layer
+_PER_LAYER = tuple(p+o for p in ('','language_model.') for o in ('per_layer_','altup_projections'))
 _ENCODERS = dict(t5='T5EncoderModel', mt5='MT5EncoderModel', umt5='UMT5EncoderModel')
 _XLM = FamilyMeta(blocks=('attentions','layer_norm1','ffns','layer_norm2'))
 family_meta = {
@@ -49,8 +51,10 @@ family_meta = {
     'big_bird': FamilyMeta(padding=True), # a short text, as in a self-test, switches its sparse attention off
     'bert-generation': FamilyMeta(bidirectional=True), # has no masked LM
     # reads Unicode code points, which it hashes
-    'canine': FamilyMeta(chain=tuple(f'{o}.layer' for o in ('initial_char_encoder','encoder','final_char_encoder')),
-                         before=('chars_to_molecules','projection'), bidirectional=True, min_len=4, vocab=0x110000),
+    'canine': FamilyMeta(chain=tuple(f'{o}.layer'
+                                     for o in ('initial_char_encoder','encoder','final_char_encoder')),
+                         before=('chars_to_molecules','projection'), bidirectional=True, min_len=4,
+                         vocab=0x110000),
     'cpmant': FamilyMeta(before=('position_bias',)),
     'hrm_text': FamilyMeta(chain=('L_module.layers','H_module.layers')),
     **{f'gemma{k}':FamilyMeta(before=_PER_LAYER) for k in ('3n','3n_text','4','4_text')},
@@ -138,7 +142,8 @@ def named_groups(model): # Pairs (name, parameters) of groups with parameters
     top,seen = len(blocks)+1,False
     for n,p in body.named_parameters():
         if id(p) in where: seen = seen or where[id(p)]<top
-        else: where[id(p)] = top if seen and id(p) not in tables and not n.startswith(before or ('\0',)) else 0
+        else:
+            where[id(p)] = top if seen and id(p) not in tables and not n.startswith(before or ('\0',)) else 0
     names = ['embeddings', *(f'block {i}' for i in range(1,top)), 'head']
     groups = [[] for _ in names]
     adapters = getattr(model, 'adapters', None) # a Hugging Face model by itself has none

@@ -42,7 +42,8 @@ def number_format(
     device = torch.device(device).type
     if how=='auto': how = os.environ.get('FASTFORMERS_PRECISION') or 'auto'
     if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':
-        raise ValueError("`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU 'fp16'; "
+        raise ValueError("`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU "
+                         "'fp16'; "
                          f"got {how!r}")
     if how!='auto' or device=='cpu': return how
     if device!='cuda': return 'fp32'
@@ -96,7 +97,8 @@ def attention(
     "Compute attention for Hugging Face's `AttentionInterface`: by the formula where faster, else by 'sdpa'"
     special = any(kwargs.get(o) is not None for o in ('position_bias','cache','softcap'))
     if special or key.shape[1]!=query.shape[1] or not _pays(query, key, dropout):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout,
+                                      scaling=scaling,
                                       is_causal=is_causal, **kwargs)
     added = _as_added(attention_mask, module, query, key, is_causal)
     return _formula(query, key, value, added, dropout, scaling).transpose(1,2).contiguous(), None

@@ -42,7 +42,9 @@ class LoadReport:
     revision: str = 'main' # Of a hub id
     where: str = None # Directory or hub id of its files; None: there are none
     @property
-    def adapters(self): "Find the file of bottleneck adapters, None if there is none"; return find_file(self.where, ADAPTERS) if os.path.isdir(self.where or '') else None
+    def adapters(self):
+        "Find the file of bottleneck adapters, None if there is none"; return find_file(self.where,
+                                                                                        ADAPTERS) if os.path.isdir(self.where or '') else None
     def __str__(self):
         def some(o): return f"{len(o)} ({', '.join(o[:3])}{', ...' if len(o)>3 else ''})" if o else 'none'
         return f"{self.source}: {self.loaded} tensors loaded; new: {some(self.new)}; dropped: {some(self.dropped)}"
@@ -66,13 +68,15 @@ def load_config(
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
     if not isinstance(path, (str,os.PathLike)):
-        raise TypeError("`arch` is a hub id, a directory, a shipped name, a config or a network of transformers, "
+        raise TypeError("`arch` is a hub id, a directory, a shipped name, a config or a network of "
+                        "transformers, "
                         f"got {type(arch).__name__}")
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
 # %% ../../nbs/models/03_load.ipynb #69d417e2
-_loading = RLock() # transformers ties no weights in the whole process while it loads; two threads at once would leave it so
+# transformers ties no weights in the whole process while it loads; two threads at once would leave it so
+_loading = RLock()
 
 def _from_pretrained(cls, arch, path, **kwargs):
     try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
@@ -118,7 +122,8 @@ def load_hf(
     encoder = get_meta(cfg).encoder
     if encoder and auto_cls is AutoModelForMaskedLM: auto_cls = EncoderLM
     elif cfg.is_encoder_decoder and encoder!=getattr(auto_cls, '__name__', ''):
-        raise ValueError(f"{cfg.model_type} is an encoder-decoder: only encoders named in `family_meta` are used, "
+        raise ValueError(f"{cfg.model_type} is an encoder-decoder: only encoders named in `family_meta` are "
+                         "used, "
                          "without Hugging Face's own head")
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
@@ -129,7 +134,8 @@ def load_hf(
         make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # the first of Auto classes
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
-            hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision, **kwargs)
+            hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision,
+                                       **kwargs)
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
     for k,v in old.items(): setattr(hf.config, k, v)
     if gradient_checkpointing: checkpoint_blocks(hf.base_model)
@@ -145,7 +151,8 @@ def _report(hf, name, path, revision, info):
     names = list(hf.state_dict())
     if info is None: return LoadReport(f'random {hf.config.model_type}', 0, names, revision=revision)
     new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
-    where = str(path) if os.path.isdir(path) or not os.path.isabs(path) else None # a network was in a temporary directory
+    # a network was in a temporary directory
+    where = str(path) if os.path.isdir(path) or not os.path.isabs(path) else None
     report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, where)
     (_log.warning if new else _log.info)(str(report))
     return report
@@ -170,5 +177,6 @@ def fit_vocab(hf, n_tokens): # Number of rows added, 0 if the model was large en
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)
-    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new rows")
+    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new "
+                 "rows")
     return n_tokens-old

@@ -49,12 +49,15 @@ class SentencePool:
     ):
         self.where,self.revision,self.files,self.weights = where,revision,{},{}
         self.spec,self.include_prompt = dict(pool=['mean'], layers=[]),True # the arguments of `JoinedPool`
-        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, LayerNorm=self._norm, Dropout=None, Normalize=None)
+        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, LayerNorm=self._norm,
+                    Dropout=None, Normalize=None)
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
-            if kind not in read: raise ValueError(f"{where}: modules.json names the module {kind}, expected {', '.join(read)}; "
+            if kind not in read: raise ValueError(f"{where}: modules.json names the module {kind}, expected "
+                                                  f"{', '.join(read)}; "
                                                   "without modules.json its network alone is read")
-            if Path(o['path']).is_absolute() or '..' in o['path']: raise ValueError(f"{where}: modules.json names a folder outside: {o['path']}")
+            if Path(o['path']).is_absolute() or '..' in o['path']:
+                raise ValueError(f"{where}: modules.json names a folder outside: {o['path']}")
             if read[kind]: width = read[kind](o['path'], self._json(f"{o['path']}/config.json") or {}, width)
         self.net = JoinedPool(**self.spec)
         self.net.load_state_dict(self.weights)
@@ -68,7 +71,8 @@ class SentencePool:
     def mask(self, x)->Tensor: # `TensorTokens` `(bs, sl)` -> bool `(bs, sl)`
         "Return True for the tokens of `x` that are pooled: the real ones, without the prompt where the encoder leaves it out"
         return x.real if self.include_prompt else x.real & ~x.prompt
-    def pool(self, h:Tensor, mask:Tensor)->Tensor: # hidden states `(bs, sl, nf)`, mask `(bs, sl)` -> float32 `(bs, n)`
+    def pool(self, h:Tensor, mask:Tensor
+    )->Tensor: # hidden states `(bs, sl, nf)`, mask `(bs, sl)` -> float32 `(bs, n)`
         "Pool `h` without the dense layers"
         return self.net.pool(h, mask)
     def __call__(self, h:Tensor, mask:Tensor)->Tensor: # as `pool`, of the width of the last dense layer
@@ -94,7 +98,8 @@ def _pooling(self:SentencePool, at, said, width):
         raise ValueError(f"{self.where}/{at} pools states of width {n}, those of the network have {width}")
     self.include_prompt = said.get('include_prompt', True)
     if not self.include_prompt and 'weightedmean' in names:
-        _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here the weights begin behind it")
+        _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here the weights begin behind "
+                     "it")
     self.spec['pool'] = names
     return width and width*len(names)
 
@@ -102,7 +107,8 @@ def _pooling(self:SentencePool, at, said, width):
 def _layer(self:SentencePool, at, width, kind):
     "Add the layer of the class `kind` in the folder `at`"
     if not (data := self._bytes(f'{at}/model.safetensors')):
-        raise ValueError(f"{self.where}/{at} has no model.safetensors, and pickled weights are not read; write it anew with "
+        raise ValueError(f"{self.where}/{at} has no model.safetensors, and pickled weights are not read; "
+                         "write it anew with "
                          "`SentenceTransformer(path).save(directory)`")
     w = {k.split('.')[-1]:v.float() for k,v in load(data).items()}
     n,m = w['weight'].shape[-1],len(w['weight'])
@@ -137,5 +143,7 @@ def is_sentence_encoder(arch)->bool: # a hub id, directory, shipped name or netw
     "Check whether `arch` says how it makes vectors of texts, and has no LM head"
     if isinstance(arch, PretrainedConfig): return False # random weights
     config = load_config(arch)
-    where = resolve_arch(arch) if isinstance(arch, (str,Path)) else config.name_or_path # of a network where it was read from
-    return find_file(where or None, 'modules.json') is not None and not any('LM' in o for o in config.architectures or ())
+    # of a network where it was read from
+    where = resolve_arch(arch) if isinstance(arch, (str,Path)) else config.name_or_path
+    return find_file(where or None,
+                     'modules.json') is not None and not any('LM' in o for o in config.architectures or ())

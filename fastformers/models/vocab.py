@@ -97,7 +97,8 @@ class EmbeddingRows(nn.Embedding):
         at = torch.full((old.num_embeddings,), -1, device=used.device)
         at[used] = torch.arange(len(used), device=used.device)
         self.pad = None if self.padding_idx is None else int(at[self.padding_idx]) # it gets no gradient
-        for k,v in dict(whole=old.weight.detach(), used=used, at=at).items(): self.register_buffer(k, v, persistent=False)
+        for k,v in dict(whole=old.weight.detach(), used=used, at=at).items():
+            self.register_buffer(k, v, persistent=False)
         self.train(old.training)
 
     @property
@@ -115,7 +116,8 @@ class EmbeddingRows(nn.Embedding):
     def _load_from_state_dict(self, state, prefix, info, strict, missing, unexpected, errors):
         w = state.get(prefix+'weight')
         if w is None: missing.append(prefix+'weight')
-        elif w.shape!=self.whole.shape: errors.append(f'{prefix}weight is {tuple(w.shape)}, here {tuple(self.whole.shape)}')
+        elif w.shape!=self.whole.shape:
+            errors.append(f'{prefix}weight is {tuple(w.shape)}, here {tuple(self.whole.shape)}')
         else: self.rows.copy_(self.whole.copy_(w)[self.used])
 
 def _swap(model, old, new):
@@ -130,7 +132,8 @@ def train_rows(
     "Train the embeddings of `ids` only, where most rows are others and no other module has the same weight"
     if get_meta(model.config).vocab: return
     old = model.body.get_input_embeddings()
-    if type(old) not in (nn.Embedding,EmbeddingRows) or not (own := next(old.parameters())).requires_grad: return
+    if type(old) not in (nn.Embedding,EmbeddingRows) or not (own := next(old.parameters())).requires_grad:
+        return
     used,n = torch.unique(ids).to(own.device),old.num_embeddings
     if isinstance(old, EmbeddingRows) and (old.at[used]>=0).all(): return
     shared = sum(p is own for m in model.modules() for p in m.parameters(recurse=False))>1

@@ -90,7 +90,8 @@ objectives = Registry('objective', 'fastformers.objectives', 'fastformers.papers
 def _begin_head(hf, new):
     "Begin the square layers among the `new` weights as the identity: an LM head reads the states as they are"
     for k,m in hf.named_modules():
-        if isinstance(m, nn.Linear) and m.in_features==m.out_features and {f'{k}.weight',f'{k}.bias'} <= {*new}:
+        if isinstance(m, nn.Linear) and m.in_features==m.out_features and {f'{k}.weight',
+                                                                           f'{k}.bias'} <= {*new}:
             nn.init.eye_(m.weight)
             nn.init.zeros_(m.bias)
 
@@ -119,7 +120,8 @@ class Objective(ItemTransform):
     def __call__(self, b, split_idx=None, **kwargs):
         self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)
         return super().__call__(b, **kwargs)
-    def read(self, rows): "Learn what the objective needs from the training `rows`, each of tokens, before the model is built"
+    def read(self, rows):
+        "Learn what the objective needs from the training `rows`, each of tokens, before the model is built"
     def hash(self, x): "Hash each token on this pass to an int64"; return token_hash(x, self.seed, self.pass_)
     def ordinary(self, x):
         "Mark the tokens of `x` that are neither padding nor special"

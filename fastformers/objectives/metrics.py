@@ -76,7 +76,8 @@ def _piece_reader(rules):
     if '"ByteLevel"' in around: return lambda o: sum(c not in 'ĠĊĉč' for c in o) # a character for each byte
     start,end = m.get('continuing_subword_prefix') or '', m.get('end_of_word_suffix') or ''
     def read(o):
-        if m.get('byte_fallback') and re.fullmatch('<0x[0-9A-F]{2}>', o): return len(bytes.fromhex(o[3:5]).strip())
+        if m.get('byte_fallback') and re.fullmatch('<0x[0-9A-F]{2}>', o):
+            return len(bytes.fromhex(o[3:5]).strip())
         o = o.removeprefix(start).removesuffix(end)
         return _text_bytes(o.replace('▁',' ') if '▁' in around else o)
     return read

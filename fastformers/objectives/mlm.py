@@ -45,7 +45,8 @@ class MLM(Objective):
         if self.tok.mask_token_id is None:
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
-        if not all(0<o<=1 for o in L(p)): raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
+        if not all(0<o<=1 for o in L(p)):
+            raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
         self.p,self.replace = p,replace
         self.words = ordinary_ids(self.tok) # random tokens are drawn from these
 

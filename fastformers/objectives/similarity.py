@@ -37,7 +37,8 @@ class SimilarityLoss:
         return (v@v.T/self.temperature).masked_fill(own, -1e4).log_softmax(1)
 
     def __call__(self, pred, y, reduction=None):
-        rows = kl_div(self.near(pred), self.near(y.as_subclass(Tensor)), log_target=True, reduction='none').sum(1)
+        rows = kl_div(self.near(pred), self.near(y.as_subclass(Tensor)), log_target=True,
+                      reduction='none').sum(1)
         return reduce_rows(rows, torch.ones_like(rows), ifnone(reduction, self.reduction))
 
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00012
@@ -60,7 +61,9 @@ class WordSimilarity(Objective):
 
     def read(self, rows):
         n,rows = len(self.tok),[o.ids[self.ordinary(o)].numpy() for o in rows]
-        if len(rows)<300: _log.warning(f"{len(rows)} texts say little of what their words stand for; a few hundred are needed, thousands are better")
+        if len(rows)<300:
+            _log.warning(f"{len(rows)} texts say little of what their words stand for; a few hundred are "
+                         "needed, thousands are better")
         seen = np.bincount(np.concatenate([np.unique(o) for o in rows]), minlength=n)
         vectors = count_vectors(rows, n, 100)[0]*(np.log((1+len(rows))/(1+seen))+1)[:,None]
         self.words = torch.from_numpy(vectors.astype(np.float32))
@@ -73,7 +76,9 @@ class WordSimilarity(Objective):
     @torch.no_grad()
     def encodes(self, b):
         x = as_tokens(b[0])
-        if self.start is None or self.words is None: return x, torch.zeros(len(x), 1, device=x.device) # fastai looks at a batch before there is a network
+        if self.start is None or self.words is None:
+            # fastai looks at a batch before there is a network
+            return x, torch.zeros(len(x), 1, device=x.device)
         start,words = self.start.to(x.device),self.words.to(x.device)
         both = [start(x).float(), (words[x.ids]*self.ordinary(x)[...,None]).sum(1)]
         return x, torch.cat([normalize(o, dim=1) for o in both], 1)

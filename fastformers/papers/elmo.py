@@ -58,8 +58,10 @@ class BiLMModel(PreTrainedModel):
         at = reversed_positions(input_ids, mask, self.config.special_ids)
         f = self.forwards(input_ids, output_hidden_states=True).hidden_states
         b = self.backwards(input_ids.gather(1, at), output_hidden_states=True).hidden_states
-        hs = [torch.cat([x, y.gather(1, at[...,None].expand_as(y))], -1) for x,y in zip(f, b)] # in the old order
-        return BaseModelOutput(last_hidden_state=hs[-1], hidden_states=tuple(hs) if output_hidden_states else None)
+        # in the old order
+        hs = [torch.cat([x, y.gather(1, at[...,None].expand_as(y))], -1) for x,y in zip(f, b)]
+        return BaseModelOutput(last_hidden_state=hs[-1],
+                               hidden_states=tuple(hs) if output_hidden_states else None)
 
 def join_directions(
     forwards, backwards, # Directories of AWD-LSTMs of one tokenizer; the second reads backwards
@@ -81,7 +83,8 @@ def join_directions(
         tok.save_pretrained(tmp)
     return path
 
-family_meta['bi_lm'] = FamilyMeta(blocks=('forwards.layers','backwards.layers'), before=('backwards.embeddings',),
+family_meta['bi_lm'] = FamilyMeta(blocks=('forwards.layers','backwards.layers'),
+                                  before=('backwards.embeddings',),
                                   bidirectional=True)
 AutoConfig.register('bi_lm', BiLMConfig)
 AutoModel.register(BiLMConfig, BiLMModel)

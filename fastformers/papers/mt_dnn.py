@@ -56,7 +56,8 @@ class AuxiliaryTasks(Regularizer):
         dl,n = self.tasks[name].train,self.drawn[name]
         self.drawn[name] += 1
         with no_random(): # a loader draws when it starts, which it does once more after a stop
-            if name not in self.batches or n%len(dl)==0: self.batches[name] = iter(dl.seek(*divmod(n, len(dl))))
+            if name not in self.batches or n%len(dl)==0:
+                self.batches[name] = iter(dl.seek(*divmod(n, len(dl))))
             return next(self.batches[name])
 
     def penalty(self):

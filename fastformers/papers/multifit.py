@@ -28,7 +28,8 @@ def balanced(
 
 # %% ../../nbs/papers/17_multifit.ipynb #f1700015
 def answered(
-    teacher, # A predictor, such as of `from_hf`, `TextBaseline` or `Ensemble`, that was trained in another language
+    # A predictor, such as of `from_hf`, `TextBaseline` or `Ensemble`, that was trained in another language
+    teacher,
     texts, # Unlabelled texts
     surest=1. # Share of the answers that are kept in each class, those with the highest scores
 )->pd.DataFrame: # Columns text, label and score

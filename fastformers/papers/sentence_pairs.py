@@ -79,7 +79,8 @@ class NSP(Objective):
                            torch.where(second & (second.cumsum(1)<=room), 3, 8)], 1)
         place,at = (o[:,:x.shape[1]] for o in place.sort(dim=1, stable=True))
         res = as_tokens(torch.cat([x.as_subclass(Tensor), y.as_subclass(Tensor)], 1).gather(1, at))
-        return res.replace(attention_mask=place<8, segment_ids=torch.where(place%2==1, place//2, res.segment_ids))
+        return res.replace(attention_mask=place<8,
+                           segment_ids=torch.where(place%2==1, place//2, res.segment_ids))
 
     def changed(self, x, h):
         "Change the rows of `x`, and choose by the hash `h` of each row which of them to use, `(bs,)`"
@@ -90,9 +91,11 @@ class NSP(Objective):
     def encodes(self, b):
         x = b[0]
         if not bool(self.parts(x)[1].any()):
-            raise ValueError(f"{type(self).__name__} needs rows of two parts; pass packing='segment-pair' to `lm_dls`")
+            raise ValueError(f"{type(self).__name__} needs rows of two parts; pass packing='segment-pair' to "
+                             "`lm_dls`")
         new,y = self.changed(x, (self.hash(x)*x.real).sum(1))
-        return as_tokens(torch.where(y[:,None], new.as_subclass(Tensor), x.as_subclass(Tensor))), y[:,None].long()
+        return as_tokens(torch.where(y[:,None], new.as_subclass(Tensor),
+                                     x.as_subclass(Tensor))), y[:,None].long()
 
     def decodes(self, b):
         "Return two batches to show, in the other the second part `predicted` where it was changed"

@@ -21,7 +21,8 @@ class SpanMLM(WholeWordMLM):
 
     def span_lengths(self, h):
         "Draw a number of words for each hash in `h`"
-        up_to = [1-(1-self.stop)**n for n in range(1, self.longest+1)] # shares of at most n words, before the cut
+        # shares of at most n words, before the cut
+        up_to = [1-(1-self.stop)**n for n in range(1, self.longest+1)]
         return 1 + sum(~hash_below(splitmix64(h+3), o/up_to[-1]) for o in up_to[:-1])
 
     def spans(self, x):

@@ -39,6 +39,7 @@ def transfer_table(
     rows = []
     for name,score in runs.items():
         gain,low,high = paired_bootstrap(score, runs['none'])
-        rows.append(dict(source=name, score=sum(o.mean() for o in score)/len(score), gain=gain, low=low, high=high,
+        rows.append(dict(source=name, score=sum(o.mean() for o in score)/len(score), gain=gain, low=low,
+                         high=high,
                          says='' if name=='none' else verdict(gain, low, high)))
     return pd.DataFrame(rows).set_index('source')

@@ -52,7 +52,8 @@ def check_turns(o):
 
 class DialogueTokenizer(HFTokenizer):
     "Convert a list of turns to `TensorTokens`, the last turn `predicted`, and back"
-    reversible,multi_sequence = False,True # read forwards; a row holds several sequences of at most `max_len` tokens
+    # read forwards; a row holds several sequences of at most `max_len` tokens
+    reversible,multi_sequence = False,True
     def __init__(self, arch_or_tokenizer, max_len:int=None):
         super().__init__(speaker_tokens(arch_or_tokenizer), max_len)
         self.ids = self.tok.cls_token_id, self.tok.sep_token_id
@@ -129,7 +130,8 @@ def candidate_rows(dialogues, n, seed=42): # Yields for each reply a list of dia
     for d in dialogues:
         others = np.delete(np.arange(len(replies)), [number[t] for t in d if t in number])
         if len(others)<n:
-            raise ValueError(f"expected at least {n} replies of other dialogues in the same part as distractors, "
+            raise ValueError(f"expected at least {n} replies of other dialogues in the same part as "
+                             "distractors, "
                              f"got {len(others)}; pass fewer `n_distractors` or more dialogues")
         for k in range(2, len(d)+1, 2):
             wrong = [replies[i] for i in rng.choice(others, n, replace=False)]
@@ -147,7 +149,8 @@ def dialogue_dls(
     tok,dialogues,items,splits = objective.tfm,[check_turns(o) for o in df[turns_col]],[],[]
     for at,n in zip(split_rows(df, None, valid_pct, turns_col), n_distractors):
         start = len(items)
-        for right,*wrong in map(tok.encode_batch, candidate_rows([dialogues[i] for i in at], n, objective.seed)):
+        for right,*wrong in map(tok.encode_batch,
+                                candidate_rows([dialogues[i] for i in at], n, objective.seed)):
             wrong = [o.replace(predicted=False) for o in wrong]
             items.append(TokenizedRow(ids=join_sequences([right, *wrong])))
         splits.append(range(start, len(items)))

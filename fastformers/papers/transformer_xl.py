@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 from typing import Literal # in the annotations of `PretrainedConfig`, which nbdev evaluates here
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.models.xlnet.modeling_xlnet import XLNetLMHeadModelOutput, XLNetModelOutput # they have `mems`
+# they have `mems`
+from transformers.models.xlnet.modeling_xlnet import XLNetLMHeadModelOutput, XLNetModelOutput
 
 # %% ../../nbs/papers/14_transformer_xl.ipynb #ac48a9e9
 class TransformerXLConfig(PretrainedConfig):
@@ -51,7 +52,8 @@ class RelativeAttention(nn.Module):
     def __init__(self, c):
         super().__init__()
         n,heads,self.p = c.hidden_size,c.num_attention_heads,c.attention_dropout
-        self.query,self.key,self.value,self.distance,self.out = (nn.Linear(n, n, bias=False) for _ in range(5))
+        self.query,self.key,self.value,self.distance,self.out = (nn.Linear(n, n, bias=False)
+                                                                 for _ in range(5))
         # the paper has one pair for all layers, the released networks one for each
         self.u,self.v = (nn.Parameter(torch.zeros(heads, 1, n//heads)) for _ in range(2))
     def forward(self, h, mem, r): # states `(bs, q, n)`, memory `(bs, m, n)`, R `(m+q, n)`
@@ -130,12 +132,14 @@ class TransformerXLForCausalLM(_Base, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls): return False # `mems` are the cache
-    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, mems=None, use_cache=True, **kwargs):
+    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, mems=None, use_cache=True,
+                                      **kwargs):
         if mems is None or not use_cache: return dict(input_ids=input_ids, attention_mask=attention_mask)
         return dict(input_ids=input_ids[:,mems[0]:], mems=mems)
     def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
         kept = super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
-        kept.pop('past_key_values', None) # up to transformers 5.23 `mems` are there too, and beams would order those alone
+        # up to transformers 5.23 `mems` are there too, and beams would order those alone
+        kept.pop('past_key_values', None)
         return kept | {'mems':outputs.mems}
     def _reorder_cache(self, mems, beams): return mems[0], [o.index_select(0, beams) for o in mems[1]]
 

@@ -37,9 +37,11 @@ class Consistency(Regularizer):
         p=.15, # Share of tokens that are hidden in the copy
         temperature=.4, # Of the target; below 1 it is sharper than the answer
         confidence=.8, # Use only texts whose most probable class has at least this probability
-        anneal=True, # Leave a labelled row out of the loss while the probability of its label is above a rising threshold?
+        # Leave a labelled row out of the loss while the probability of its label is above a rising threshold?
+        anneal=True,
         seed=42, # Of the draws and masks
-        fill=None, # Directory of a masked language model that draws words for hidden tokens; None: mask tokens stay
+        # Directory of a masked language model that draws words for hidden tokens; None: mask tokens stay
+        fill=None,
         which=None # Names in `all_checks`, or `Check`s: one changes the copy; None: tokens are hidden
     ):
         if fill and which: raise ValueError("a copy is changed by `fill` or by `which`; pass one of them")

@@ -29,7 +29,8 @@ def permutation_mask(
     "Make XLNet's `perm_mask`: predicted tokens come after all others, in an order by hash, and only later ones see them"
     h = token_hash(x.replace(ids=2*x.ids+x.predicted), 0)
     order = torch.where(x.predicted, h, torch.iinfo(torch.int64).min)
-    if blank is not None: order = order.masked_fill(x.predicted & (x.ids==blank), torch.iinfo(torch.int64).max)
+    if blank is not None:
+        order = order.masked_fill(x.predicted & (x.ids==blank), torch.iinfo(torch.int64).max)
     return x.predicted[:,None] & (order[...,None]<=order[:,None])
 
 class XLNetLM(LanguageModel):

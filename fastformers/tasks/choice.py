@@ -39,7 +39,8 @@ class ChoiceTokenizer(HFTokenizer):
         return [join_sequences(islice(seqs, len(o)-1)) for o in rows]
     def decodes(self, o:TensorTokens):
         o = o[o.real]
-        parts = [HFTokenizer.decodes(self, s).pieces for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
+        parts = [HFTokenizer.decodes(self, s).pieces
+                 for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
         text,cs = parts[0][0][0]*(len(parts[0])>1),[f'({i}) {p[-1][0]}' for i,p in enumerate(parts)]
         return TokenText((' '.join([text, *cs]), False), marks=lambda i: [(cs[i], True)])
 
@@ -65,7 +66,8 @@ class Choice(Task):
         if o in cs: return cs.index(o)
         if o in range(len(cs)) and (str(o) not in cs or cs.index(str(o))==o): return int(o)
         is_what = f"is the number of the candidate {cs[int(o)]!r} and the text of another" if o in range(len(cs)) else f"fits none of the candidates {cs!r:.80}"
-        raise ValueError(f"the label {o!r} {is_what}; expected the text of the right candidate, or its number from 0 to {len(cs)-1}")
+        raise ValueError(f"the label {o!r} {is_what}; expected the text of the right candidate, or its "
+                         f"number from 0 to {len(cs)-1}")
     def fit(self, labels): return self
 
     def loss_func(self): return RowLoss(torch.argmax)
@@ -73,7 +75,9 @@ class Choice(Task):
         from fastai.metrics import accuracy
         return [accuracy]
     def row_score(self, pred, y, x=None): return (pred.argmax(1)==y).float()
-    def collate(self, rows, ids): return [o[:1+int(x.sequence_starts.sum())] for o,x in zip(rows, ids)] # without the padding for longer rows
+    def collate(self, rows, ids):
+        # without the padding for longer rows
+        return [o[:1+int(x.sequence_starts.sum())] for o,x in zip(rows, ids)]
     def scores(self, logits): return [o.float().softmax(0) for o in logits]
     def answers(self, scores, texts, top_k=1, threshold=None):
         def ranked(probs, cs):

@@ -24,7 +24,8 @@ def read_weights(class_weights): # as in `Task.weigh`; 'balanced', {name: weight
         w = None if rest.strip() else dict(zip(map(str.strip, parts[::2]), parts[1::2]))
     try: w = {k:float(v) for k,v in w.items()}
     except (ValueError,TypeError,AttributeError):
-        raise ValueError(f"`class_weights` are 'equal', 'balanced' or {{name: weight}}, as a text 'spam: 10, ham: 1', got {class_weights!r}") from None
+        raise ValueError(f"`class_weights` are 'equal', 'balanced' or {{name: weight}}, as a text 'spam: 10, "
+                         f"ham: 1', got {class_weights!r}") from None
     if odd := first((k,v) for k,v in w.items() if not 0<v<np.inf):
         raise ValueError(f"the weight of a class must be above 0, got {odd[1]:g} for {odd[0]!r}")
     return w
@@ -41,5 +42,6 @@ def balanced_weights(y, n)->np.ndarray: # `y`: numbers of `n` classes `(rows,)`,
 def named_weights(given, labels)->np.ndarray: # 1 for a class without a name in `given`
     "Compute the weights of `labels` from `given`, {name: weight}"
     if odd := {*given}-{*labels}:
-        raise ValueError(f"`class_weights`: {', '.join(map(repr, odd))} is no class; the classes are {', '.join(map(repr, labels))}")
+        raise ValueError(f"`class_weights`: {', '.join(map(repr, odd))} is no class; the classes are "
+                         f"{', '.join(map(repr, labels))}")
     return np.array([given.get(o, 1.) for o in labels])

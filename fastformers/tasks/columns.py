@@ -26,18 +26,22 @@ def as_text(o): # 1, 1.0, '1' and '1 ' are one label
 # %% ../../nbs/tasks/00_columns.ipynb #0d3fb916
 list_types = list,tuple,set,np.ndarray # types of a value that holds several labels
 
-def is_flag(o): "Check whether `o` is the number 0 or 1, or a boolean"; return not isinstance(o, str) and o in (0,1)
-def split_names(o, sep=';'): "Split names that are joined by `sep`"; return [p.strip() for p in o.split(sep) if p.strip()]
+def is_flag(o):
+    "Check whether `o` is the number 0 or 1, or a boolean"; return not isinstance(o, str) and o in (0,1)
+def split_names(o, sep=';'):
+    "Split names that are joined by `sep`"; return [p.strip() for p in o.split(sep) if p.strip()]
 
 # %% ../../nbs/tasks/00_columns.ipynb #c5b2681d
 def flag_names(values, column)->tuple: # (names, a remark about them), ([], None) if they are not
     "Name labels by their places if all `values` of `column` are lists of 0 and 1"
     rows = [[*v] if isinstance(v, (list,tuple,np.ndarray)) else [] for v in values]
     if len({*map(len, rows)})==1 and len(rows[0])>1 and all(map(is_flag, (n for o in rows for n in o))):
-        return [*map(str, range(len(rows[0])))], (f"column {column!r} holds lists of 0 and 1, read as {len(rows[0])} labels whose "
+        return [*map(str, range(len(rows[0])))], (f"column {column!r} holds lists of 0 and 1, read as "
+                                                  f"{len(rows[0])} labels whose "
             "names are their places; other names are passed as task=MultiLabel(['joy', ...])")
     if odd := first(n for o in rows for n in o if isinstance(n, (float,np.floating)) and n%1):
-        raise ValueError(f"column {column!r} holds lists of numbers such as {odd:g}; write each number to predict in a "
+        raise ValueError(f"column {column!r} holds lists of numbers such as {odd:g}; write each number to "
+                         "predict in a "
                          "column of its own, and pass label_col=['a', 'b'], task='regression'")
     return [], None
 
@@ -62,15 +66,18 @@ def doubt_classes(df, label_col)->str: # None if there is none
     few = 20 if numeric or all(map(str.isdigit, names)) else 5
     if n>few and len(o)<20*n and len(found)>.8*n and len({m[1] for m in found})<3:
         odd = first(sorted(names), lambda k: not re.fullmatch(r'-?\d+(\.\d+)?', k)) or min(names)
-        what,how = ('whole numbers','') if numeric else ('numbers as text', f"write numbers such as 12.5, not {odd!r}, and ")
+        what,how = ('whole numbers','') if numeric else ('numbers as text',
+                                                         f"write numbers such as 12.5, not {odd!r}, and ")
         return f"it holds {n} distinct {what} in {len(o)} rows, each read as a class; for numbers to predict {how}pass task='regression'"
     for sep in '|\t,/+&，、；': # the parts of a path such as news/sport have fixed places
         places = name_parts(names, sep)
         again = [o for o in places if len(o)>1]
         free = len(again)>len(places)/2 and any(len({*o})>1 for o in again)
         if free or again and sep in '|\t': return (
-            f"it holds names joined by {sep!r}, {first(sorted(names), lambda k: sep in k)!r:.60}, each combination read "
-            f"as a class; for several labels a text write ';' between them, df[{label_col!r}].str.replace({sep!r}, ';')")
+            f"it holds names joined by {sep!r}, {first(sorted(names), lambda k: sep in k)!r:.60}, each "
+            "combination read "
+            "as a class; for several labels a text write ';' between them, "
+            f"df[{label_col!r}].str.replace({sep!r}, ';')")
 
 def doubt_several(df, label_col)->str: # None if there is none
     "Return a reason why the values of `label_col` may be one class, not several labels"

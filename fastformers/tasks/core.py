@@ -133,7 +133,8 @@ def fit(self:Task, labels):
 @patch
 def same_label(self:Task, o):
     "Return the label of the task that equals `o` as text, such as 0 for '0', or `o` if there is none"
-    return o if not self.labels or o in self.labels else {as_text(l):l for l in self.labels}.get(as_text(o), o)
+    return o if not self.labels or o in self.labels else {as_text(l):l
+                                                          for l in self.labels}.get(as_text(o), o)
 
 @patch
 def name_labels(self:Task, values): # returns a remark for the log, or None
@@ -191,9 +192,11 @@ class SingleLabel(Task):
     def fit(self, labels):
         super().fit(labels)
         if self.sep_level and not any(self.sep_level in str(o) for o in self.labels):
-            raise ValueError(f"`sep_level` {self.sep_level!r} is in no name of a class, such as {self.labels[0]!r}; leave it out")
+            raise ValueError(f"`sep_level` {self.sep_level!r} is in no name of a class, such as "
+                             f"{self.labels[0]!r}; leave it out")
         return self
-    def upper_level(self, scores)->tuple: # names of the upper classes, the one of each class, scores `(n, upper classes)`
+    def upper_level(self, scores
+    )->tuple: # names of the upper classes, the one of each class, scores `(n, upper classes)`
         "Add the `scores` of the classes of each upper class"
         names = [str(o).partition(self.sep_level)[0].strip() for o in self.labels]
         upper = sorted({*names})
@@ -319,8 +322,10 @@ def again(self:Task, **facts):
 def from_dict(d):
     "Make the task from the result `d` of `to_dict`"
     facts = dict(d)
-    scale,t,weights,sep,costs = (facts.pop(k, None) for k in ('target_scale','temperature','class_weights','sep_level','costs'))
-    if t is not None and not 0<t<float('inf'): raise ValueError(f"temperature is {t}, expected a number above 0")
+    scale,t,weights,sep,costs = (facts.pop(k, None)
+                                 for k in ('target_scale','temperature','class_weights','sep_level','costs'))
+    if t is not None and not 0<t<float('inf'):
+        raise ValueError(f"temperature is {t}, expected a number above 0")
     res = tasks[facts.pop('name')](**facts)
     res.target_scale,res.temperature,res.class_weights,res.sep_level,res.costs = scale,t,weights,sep,costs
     return res
@@ -335,10 +340,12 @@ def from_config(cfg, arch): # `arch`: name of the model's class
 
 # %% ../../nbs/tasks/00_core.ipynb #27d6e0fb
 @patch
-def weigh(self:Task, class_weights): # 'balanced', {name: weight}, the same as a text, 'spam: 10, ham: 1', 'equal', or None: not set
+def weigh(self:Task, class_weights
+): # 'balanced', {name: weight}, the same as a text, 'spam: 10, ham: 1', 'equal', or None: not set
     "Set the weights of the classes in the loss"
     if class_weights is not None and not (self.one_class or self.multi_label):
-        raise ValueError(f"`class_weights` are for one class or several labels a text, this is {self}; leave them out")
+        raise ValueError(f"`class_weights` are for one class or several labels a text, this is {self}; leave "
+                         "them out")
     self.class_weights = read_weights(class_weights)
     return self
 
@@ -353,7 +360,8 @@ def weights(self:Task, y): # `y`: numbers of classes `(n,)`, or 0 and 1 `(n, n_o
 @patch
 def split_levels(self:Task, sep_level): # such as '>', or None
     "Read the names of the classes as two levels, as in 'travel > flights'"
-    if sep_level and not self.one_class: raise ValueError(f"`sep_level` is for one class a text, this is {self}; leave it out")
+    if sep_level and not self.one_class:
+        raise ValueError(f"`sep_level` is for one class a text, this is {self}; leave it out")
     self.sep_level = sep_level or self.sep_level
     return self
 

@@ -34,7 +34,8 @@ class OwnLoss(nn.Module):
     def __init__(self, f, task):
         super().__init__()
         self.f,self.task,self.reduction = f,task,'mean' # fastai sets `reduction` to get the loss of each row
-        if isinstance(getattr(f, 'func', None), nn.Module): self.func = f.func # so that `to` moves its weights
+        if isinstance(getattr(f, 'func', None), nn.Module):
+            self.func = f.func # so that `to` moves its weights
         self.activation = getattr(task.loss_func(), 'activation', noop)
     @property
     def thresh(self): return self.task.threshold
@@ -49,5 +50,6 @@ class OwnLoss(nn.Module):
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
-    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh', None)==task.threshold and not task.costs
+    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh',
+                                                       None)==task.threshold and not task.costs
     return loss_func if decodes else OwnLoss(loss_func, task)

@@ -44,7 +44,8 @@ class Regression(Task):
     def read_row(self, r, label_col):
         if is_list(label_col): return [float(r[c]) for c in label_col]
         if isinstance(r[label_col], list_types):
-            raise ValueError(f"column {label_col!r} holds lists; write each number to predict in a column of its own, and pass their names as `label_col`")
+            raise ValueError(f"column {label_col!r} holds lists; write each number to predict in a column of "
+                             "its own, and pass their names as `label_col`")
         return float(r[label_col])
     def fit(self, labels):
         ys = np.array(labels, dtype=float).reshape(len(labels), -1)

@@ -28,14 +28,17 @@ def _each_class(f, y, scores, tested): # `tested`: the rarest first
     return np.mean([getattr(metrics, f)(y[:,i], scores[:,i]) for i in tested])
 
 def _average_precision(y, scores, tested):
-    return _each_class('average_precision_score', y, scores, tested[:1] if y.ndim==1 and scores.shape[1]==2 else tested)
+    return _each_class('average_precision_score', y, scores,
+                       tested[:1] if y.ndim==1 and scores.shape[1]==2 else tested)
 
 def _spearman(y, scores, tested):
     from scipy.stats import spearmanr
     return np.mean([spearmanr(a, b).statistic for a,b in zip(y.reshape(scores.shape).T, scores.T)])
 
-_own = dict(f1_macro=_f1_macro, average_precision=_average_precision, roc_auc=partial(_each_class, 'roc_auc_score'), spearman=_spearman)
-_decided = 'accuracy','balanced_accuracy','f1_macro','f1_micro','f1_weighted','matthews_corrcoef' # scores that depend on the chosen classes alone
+_own = dict(f1_macro=_f1_macro, average_precision=_average_precision,
+            roc_auc=partial(_each_class, 'roc_auc_score'), spearman=_spearman)
+# scores that depend on the chosen classes alone
+_decided = 'accuracy','balanced_accuracy','f1_macro','f1_micro','f1_weighted','matthews_corrcoef'
 _other = dict(mcc='matthews_corrcoef') # scikit-learn's name
 
 def _scorer(name, task):
@@ -49,21 +52,27 @@ def _scorer(name, task):
         def predict_proba(self, x): return x
     return lambda y, scores, tested: get_scorer(name)(Answers(), scores, y)
 
-def set_score(task, score=None): # a name, or a function `(targets, scores) -> float` of arrays, higher is better; None: as it was
+def set_score(task, score=None
+): # a name, or a function `(targets, scores) -> float` of arrays, higher is better; None: as it was
     "Score answers of `task` as a whole by `score`"
     if score is None: return task
     if score==type(task).score_name:
         task.score,task.score_name = None,score
         return task
     from sklearn.metrics import get_scorer_names
-    if task.structured: raise ValueError(f"`score` is for labels of whole texts, this is {task}; leave it out")
+    if task.structured:
+        raise ValueError(f"`score` is for labels of whole texts, this is {task}; leave it out")
     known = ['mcc',*_own,*get_scorer_names()]
     if not callable(score) and score not in known:
-        raise ValueError(f"{score!r} is no score; expected a name such as f1_macro, or a function of targets and scores{did_you_mean(score, known)}")
-    if not task.classes and score in ('f1_macro','f1_micro','accuracy','balanced_accuracy','average_precision','roc_auc','mcc'):
+        raise ValueError(f"{score!r} is no score; expected a name such as f1_macro, or a function of targets "
+                         f"and scores{did_you_mean(score, known)}")
+    if not task.classes and score in ('f1_macro','f1_micro','accuracy','balanced_accuracy',
+                                      'average_precision','roc_auc','mcc'):
         raise ValueError(f"the score {score} is for classes, this is {task}; choose r2 or spearman")
-    if task.classes and score in ('r2','spearman'): raise ValueError(f"the score {score} is for numbers, this is {task}")
-    task.score,task.score_name = score,score if isinstance(score, str) else getattr(score, '__name__', 'score')
+    if task.classes and score in ('r2','spearman'):
+        raise ValueError(f"the score {score} is for numbers, this is {task}")
+    task.score,task.score_name = score,score if isinstance(score, str) else getattr(score, '__name__',
+                                                                                    'score')
     return task
 
 # %% ../../nbs/tasks/04_scores.ipynb #b9e5c624
@@ -74,7 +83,8 @@ def _whole(task, score, y):
     tested = sorted(np.flatnonzero(n), key=lambda i: n[i])
     return _own.get(score) or _scorer(_other.get(score, score), task), tested
 
-def whole_score(task, score, y, scores)->float: # `y`: targets from `as_targets`, `scores`: those of a predictor
+def whole_score(task, score, y, scores
+)->float: # `y`: targets from `as_targets`, `scores`: those of a predictor
     "Compute one `score` of all rows"
     f,tested = _whole(task, score, y := np.asarray(y))
     with warnings.catch_warnings(action='ignore'): return float(f(y, _read(task, score, scores), tested))
@@ -112,7 +122,8 @@ def as_often(task, scores): # a copy with the threshold, or `task`
     s = scores[:,i].sort(descending=True).values.tolist()
     k = round(share*len(s))
     if k<1: return task
-    few,many = (sum(f(o, s[k-1]) for o in s) for f in (gt,ge)) # scores may be equal. Where all are equal, no row gets the class
+    # scores may be equal. Where all are equal, no row gets the class
+    few,many = (sum(f(o, s[k-1]) for o in s) for f in (gt,ge))
     k = many if many<len(s) and many-k<=k-few else few
     edges = [1., *s, 0.]
     res,t = copy(task),(edges[k]+edges[k+1])/2

@@ -22,7 +22,8 @@ from ..text.core import TensorTokens, TokenText, as_tokens, valid_text
 from ..text.encode import HFTokenizer, is_pair, reading_args
 
 # %% ../../nbs/tasks/02_spans.ipynb #b8e07daa
-_pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]') # a pair of surrogates, which `valid_text` makes one character
+# a pair of surrogates, which `valid_text` makes one character
+_pair = re.compile(r'[\ud800-\udbff][\udc00-\udfff]')
 
 class SpanTokenizer(HFTokenizer):
     "Convert (question, context) to `TensorTokens` and back"
@@ -47,8 +48,10 @@ class SpanTokenizer(HFTokenizer):
         at,ids = o.predicted.nonzero().flatten().tolist(),o.ids[o.predicted].tolist()
         def marks(span): # the answer in colour, with twenty tokens on each side
             if span[1]<=0: return [('cut off' if span[1] else 'no answer', False)]
-            return self._pieces([(o, span[0]<=n<=span[1]) for n,o in enumerate(ids) if n and span[0]-20<=n<=span[1]+20])
-        return TokenText((f'{super().decodes(o[:[*at,None][1]])} | {self.tok.decode(ids[1:])}', False), marks=marks)
+            return self._pieces([(o, span[0]<=n<=span[1]) for n,
+                                 o in enumerate(ids) if n and span[0]-20<=n<=span[1]+20])
+        return TokenText((f'{super().decodes(o[:[*at,None][1]])} | {self.tok.decode(ids[1:])}', False),
+                         marks=marks)
 
 # %% ../../nbs/tasks/02_spans.ipynb #29d7a12f
 def answer_words(s):
@@ -144,7 +147,8 @@ def _span(self:Spans, text, start, pair, aligned):
     if not isinstance(text, str) or not text.strip(): return [0,0]
     start,context,(_,*chars) = int(start),pair[1],aligned
     if context[start:start+len(text)]!=text or start<0:
-        raise ValueError(f"the answer {text!r:.60} is not at character {start} of its context, {context!r:.80}")
+        raise ValueError(f"the answer {text!r:.60} is not at character {start} of its context, "
+                         f"{context!r:.80}")
     read,cut = (np.flatnonzero((o[:,1]>start) & (o[:,0]<start+len(text))) for o in chars)
     if len(read) and not len(cut): return [int(read[0]), int(read[-1])]
     return [-1-self.cut.setdefault(text, len(self.cut))]*2

@@ -35,7 +35,8 @@ class WordTokenizer(HFTokenizer):
     reversible = False
     def encode_batch(self, texts):
         "Encode many texts, or lists of words, on all cores"
-        rows = [[*map(valid_text, words_of(o)[0])] for o in texts] # valid text, since `rust` counts characters
+        # valid text, since `rust` counts characters
+        rows = [[*map(valid_text, words_of(o)[0])] for o in texts]
         parts = (rows[i:i+1000] for i in range(0, len(rows), 1000))
         return [o for part in parts for o in map(self._aligned, part, self._encodings(part))]
 
@@ -127,7 +128,8 @@ class Tags(Task):
         "Read the words of `df`, as many in each row as its tags"
         rows,tags = ([_words(o) for o in df[c]] for c in (text_col,self.target))
         for at,a,b in zip(df.index, rows, tags):
-            if None in (a,b): raise ValueError(f"row {at} has no {'words' if a is None else 'tags'}; drop such rows")
+            if None in (a,b):
+                raise ValueError(f"row {at} has no {'words' if a is None else 'tags'}; drop such rows")
             if len(a)!=len(b): raise ValueError(f"row {at} has {len(a)} words, but {len(b)} tags")
         return rows
     def check_input(self, o, pairs=None): return o

@@ -21,7 +21,8 @@ def count_vectors(
     n_tokens, # Size of the vocabulary
     width, # Size of a vector
     window=5, # Neighbours on each side; one at distance d counts 1/d
-    smooth=.75 # Power of the frequencies of neighbours; below 1, rare neighbours weigh less (Levy et al. 2015)
+    # Power of the frequencies of neighbours; below 1, rare neighbours weigh less (Levy et al. 2015)
+    smooth=.75
 )->tuple: # (vectors `(n_tokens, width)`, 0 for tokens without neighbours; number of times each token occurs)
     "Compute a vector for each token from positive pointwise mutual information with its neighbours"
     pairs,n = csr_matrix((n_tokens,n_tokens), dtype=np.float32),np.zeros(n_tokens, np.int64)
@@ -66,6 +67,7 @@ class WordVectors:
         texts # A list of texts, of any language that puts spaces between words
     )->np.ndarray: # float32 `(n, width)` of length 1, or 0 for a text without a known word
         "Compute the vectors of `texts`"
-        if self.tfidf is None or not len(texts): return np.zeros((len(texts), self.vectors.shape[1]), np.float32)
+        if self.tfidf is None or not len(texts):
+            return np.zeros((len(texts), self.vectors.shape[1]), np.float32)
         res = self.tfidf.transform(texts)@self.vectors
         return (res/np.linalg.norm(res, axis=1, keepdims=True).clip(1e-6)).astype(np.float32)

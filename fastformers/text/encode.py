@@ -41,7 +41,8 @@ def read_column(df, col):
     "Read the strings in column `col` of `df`, or tuples of strings from several columns"
     if isinstance(col, (list,tuple,L)):
         if len(col)>2:
-            raise ValueError(f"`text_col` is a column or a pair of columns, got {len(col)}: {', '.join(map(str, col))}; "
+            raise ValueError(f"`text_col` is a column or a pair of columns, got {len(col)}: "
+                             f"{', '.join(map(str, col))}; "
                              "join several into one: df[columns].agg(' '.join, axis=1)")
         return read_column(df, col[0]) if len(col)==1 else [*zip(*(read_column(df, o) for o in col))]
     texts = df[col].tolist()
@@ -112,7 +113,8 @@ def _reversed_positions(seq, at):
 
 # %% ../../nbs/text/03_encode.ipynb #54356804
 # a pair -> the texts of each of its sequences
-pairings = dict(together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b], both_orders=lambda a,b: [(a,b),(b,a)])
+pairings = dict(together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b], both_orders=lambda a,
+                b: [(a,b),(b,a)])
 
 def join_sequences(seqs)->TensorTokens:
     "Join tokens to one row, in which each of `seqs` is read by itself"
@@ -127,7 +129,8 @@ def reading_args(o)->dict:
 def _check_reading(max_len, truncation, windows, overlap, pairing):
     "Raise an error if the arguments of `HFTokenizer` that say what is read do not fit together"
     if windows>1 and not (max_len and 0<=overlap<max_len//2):
-        raise ValueError(f"`windows` need a `max_len`, and an `overlap` below `max_len//2`, got {max_len}, {overlap}")
+        raise ValueError(f"`windows` need a `max_len`, and an `overlap` below `max_len//2`, got {max_len}, "
+                         f"{overlap}")
     if pairing not in pairings: raise ValueError(f"`pairing` {pairing!r} is none of {', '.join(pairings)}")
     if windows>1 and pairing!='together':
         raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
@@ -304,7 +307,8 @@ def limit(self:HFTokenizer):
     return self.max_len and self.max_len*self.windows
 
 @patch(as_prop=True)
-def multi_sequence(self:HFTokenizer): "Check if rows hold many sequences"; return self.windows>1 or self.pairing!='together'
+def multi_sequence(self:HFTokenizer):
+    "Check if rows hold many sequences"; return self.windows>1 or self.pairing!='together'
 
 # %% ../../nbs/text/03_encode.ipynb #a1e00006
 @patch

@@ -21,20 +21,26 @@ from ..files import did_you_mean, find_path, lfs_pointer, processes
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
-_foreign = {b'PK\3\4':'a zip archive or an Office file', b'\xd0\xcf\x11\xe0':'an old Office file', b'%PDF':'a PDF', b'PAR1':'a parquet file',
-            b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2', b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
+_foreign = {b'PK\3\4':'a zip archive or an Office file', b'\xd0\xcf\x11\xe0':'an old Office file',
+            b'%PDF':'a PDF', b'PAR1':'a parquet file',
+            b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
+            b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
 
 def _open(path, encoding):
     "Open the text file or pipe `path`, packed by gzip or not, with the encoding that its first bytes tell"
     f = open(path, 'rb')
     if not f.seekable():
-        if processes()[1]>1: raise ValueError("a pipe has one reader; write it to a file, or start without torchrun")
+        if processes()[1]>1:
+            raise ValueError("a pipe has one reader; write it to a file, or start without torchrun")
         with f as pipe: shutil.copyfileobj(pipe, f := tempfile.TemporaryFile())
         f.seek(0)
     if f.peek(2)[:2]==b'\x1f\x8b': f = gzip.open(f)
     head = f.peek(300)[:300]
-    if head.startswith(lfs_pointer): raise ValueError("it is a pointer of git-lfs; fetch the file itself by git lfs pull")
-    what = first(v for k,v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar' else '')
+    if head.startswith(lfs_pointer):
+        raise ValueError("it is a pointer of git-lfs; fetch the file itself by git lfs pull")
+    what = first(v for k,
+                 v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar'
+                                                                  else '')
     if what: raise ValueError(f"it is {what}; save tables as csv or jsonl, texts as .txt")
     told = json.detect_encoding(head)
     return io.TextIOWrapper(f, encoding if told=='utf-8' else told, newline='')
@@ -67,19 +73,24 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             if kind in _tables:
                 yield from _table(f, kind, texts, sep, chunksize, as_written)
                 return
-            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
-            while part := [*islice(rows, chunksize)]: yield pd.DataFrame(part).rename(columns={'text':texts[0]})
+            rows = _folder(path, encoding, labels, train,
+                           valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
+            while part := [*islice(rows, chunksize)]:
+                yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
         raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
     except pd.errors.EmptyDataError as e: raise ValueError(f"{path} is empty") from e
     except pd.errors.ParserError as e:
-        raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as `sep`") from e
-    except (ValueError,EOFError,zlib.error,gzip.BadGzipFile) as e: raise ValueError(f"{path}: {str(e).strip()}") from e
+        raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as "
+                         "`sep`") from e
+    except (ValueError,EOFError,zlib.error,gzip.BadGzipFile) as e:
+        raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
     path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, or a folder of `.txt` files
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
-    labels=True, # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`
+    # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`
+    labels=True,
     sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv, or what separates the column of the texts
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
     chunksize:int=None, # Rows of each DataFrame; None: one DataFrame
@@ -125,10 +136,14 @@ def _folder(path, encoding, labels, train, valid):
     if train=='train' and not (path/train).is_dir(): train,valid = '',None
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
-    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts and first(_files(o))]
-    if labels: left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
+    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts
+            and first(_files(o))]
+    if labels:
+        left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
     elif train=='train': parts,left = parts | dict.fromkeys(left, parts[train]),[]
-    if left: _log.warning(f"{path}: the texts of {', '.join(left)} are left out; read them by the path of that folder")
+    if left:
+        _log.warning(f"{path}: the texts of {', '.join(left)} are left out; read them by the path of that "
+                     "folder")
     for part,flag in parts.items():
         yield from (o|flag for o in _texts(find_path(path/part), encoding, labels))
 
@@ -143,7 +158,8 @@ def _conll(f):
         elif len(r)<2: raise ValueError(f"expected a word and its tag, got {r[0]!r:.60}")
         else: sentences[-1].append(r)
     sentences = [s for s in sentences if s]
-    numbered = width>2 and all(r[0][:1].isdigit() for s in sentences for r in s) # CoNLL-U: number, word, lemma, part of speech, ...
+    # CoNLL-U: number, word, lemma, part of speech, ...
+    numbered = width>2 and all(r[0][:1].isdigit() for s in sentences for r in s)
     for s in sentences:
         if numbered: s = [r for r in s if r[0].isdigit()] # not 3-4, of two words together
         yield dict(text=[r[numbered] for r in s], label=[r[3 if numbered and width==10 else -1] for r in s])
@@ -219,9 +235,12 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         if (n := [*df.columns].count(c))==1: continue
         if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
         names = [*map(str, df.columns)]
-        raise ValueError(f"`{k}` {c!r} is not a column; columns are {', '.join(names)}{did_you_mean(c, names)}")
+        raise ValueError(f"`{k}` {c!r} is not a column; columns are "
+                         f"{', '.join(names)}{did_you_mean(c, names)}")
     if both := {*L(cols.get('text_col'))} & {*L(cols.get('label_col'))}:
-        raise ValueError(f"`text_col` and `label_col` are both {min(both)!r}; columns are {', '.join(map(str, df.columns))}")
+        raise ValueError(f"`text_col` and `label_col` are both {min(both)!r}; columns are "
+                         f"{', '.join(map(str, df.columns))}")
     for c in L(cols.get('group_col')):
         if no := (df[c].isna() | df[c].astype(str).eq('')).sum():
-            raise ValueError(f"{no} of {len(df)} rows have no {c!r}; give each a group, or leave `group_col` out")
+            raise ValueError(f"{no} of {len(df)} rows have no {c!r}; give each a group, or leave `group_col` "
+                             "out")

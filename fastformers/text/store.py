@@ -46,7 +46,8 @@ class TokenStore:
 
     def __len__(self): return len(self.ends)
     def __reduce__(self): return type(self),(self.path,) # a worker process maps the files itself
-    def __repr__(self): return f"TokenStore({self.path.name!r}: {len(self):,} documents, {len(self.tokens):,} tokens)"
+    def __repr__(self):
+        return f"TokenStore({self.path.name!r}: {len(self):,} documents, {len(self.tokens):,} tokens)"
     def __getitem__(self, i):
         "Return the tokens of document `i`, without special tokens"
         i = range(len(self))[i]
@@ -63,13 +64,15 @@ class TokenStore:
     ):
         "Tokenize `source` into a new store"
         if (Path(path).expanduser()/'store.json').exists() and not overwrite:
-            raise FileExistsError(f"{path} holds a store; open it with TokenStore({str(path)!r}), or pass overwrite=True")
+            raise FileExistsError(f"{path} holds a store; open it with TokenStore({str(path)!r}), or pass "
+                                  "overwrite=True")
         tok = tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)
         wide = max(tok.tok.get_vocab().values())>=1<<16
         total = len(source) if hasattr(source, '__len__') and not isinstance(source, str) else None
         texts = tqdm(_texts(source, text_col), total=total, unit=' texts', delay=2) # no bar for two seconds
         with atomic_dir(path, mark='store.json') as new:
-            content = content_hash(_write_ids(new, _batches(texts, 1<<(18 if tok.tok.is_fast else 24)), tok, 'I' if wide else 'H'))
+            content = content_hash(_write_ids(new, _batches(texts, 1<<(18 if tok.tok.is_fast else 24)), tok,
+                                              'I' if wide else 'H'))
             n_bytes,n_ends = ((new/f'{o}.bin').stat().st_size for o in ('tokens','ends'))
             if not n_bytes: raise ValueError("the source holds no text")
             meta = dict(format=2, dtype='uint32' if wide else 'uint16', documents=n_ends//8,
@@ -100,7 +103,8 @@ def _batches(texts, n_chars=1<<18):
 def _write_ids(path, batches, tok, code):
     "Write the documents of `batches` to `path` and yield the bytes of ids and ends"
     n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
-    with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:
+    with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin',
+                                                                                    'wb') as k:
         for batch in batches:
             es = tok.rust.encode_batch_fast(batch, add_special_tokens=False)
             ids = [o.ids[::-1 if tok.backwards else 1] or empty for o in es]

@@ -31,7 +31,8 @@ def _tokenizer_class(path):
     return PreTrainedTokenizerFast if saved==PreTrainedTokenizerFast.__name__ else AutoTokenizer
 
 def load_tokenizer(
-    arch, # Hub id, directory, shipped name, `HFTokenizer`, or a Hugging Face tokenizer, which is returned as it is
+    # Hub id, directory, shipped name, `HFTokenizer`, or a Hugging Face tokenizer, which is returned as it is
+    arch,
     revision='main' # Of a hub id
 )->PreTrainedTokenizerBase:
     "Load the tokenizer of `arch`"
@@ -72,20 +73,23 @@ class PythonEncoder:
         return [[i for i in self.tok.convert_tokens_to_ids(t) if i not in self.special] for t in tokens]
 
     def _encoding(self, parts, template=True):
-        tok,ids,marks = self.tok,chain(*parts),[[~k]*len(o) for k,o in enumerate(parts)] # -1 and -2 are no ids
+        # -1 and -2 are no ids
+        tok,ids,marks = self.tok,chain(*parts),[[~k]*len(o) for k,o in enumerate(parts)]
         row = tok.build_inputs_with_special_tokens(*marks) if template else [*chain(*marks)]
         types = tok.create_token_type_ids_from_sequences(*parts) if template else [0]*len(row)
         seq = [~o if o<0 else None for o in row]
         return Encoding([next(ids) if o<0 else o for o in row], types, seq, len(parts))
 
-    def encode(self, *texts): "Encode a text or the texts of a pair"; return self._encoding(self.text_ids(texts))
+    def encode(self, *texts):
+        "Encode a text or the texts of a pair"; return self._encoding(self.text_ids(texts))
     def encode_batch_fast(self, texts, add_special_tokens=True):
         "Encode many texts, or pairs of texts"
         start,some,rest = time.monotonic(),texts[:100],texts[100:]
         parts = [*map(self.text_ids, some)]
         if (time.monotonic()-start)*len(rest)<=self.seconds*len(some): parts += map(self.text_ids, rest)
         else:
-            with ProcessPoolExecutor() as pool: parts += pool.map(self.text_ids, rest, chunksize=len(rest)//64+1)
+            with ProcessPoolExecutor() as pool:
+                parts += pool.map(self.text_ids, rest, chunksize=len(rest)//64+1)
         return [self._encoding(o, add_special_tokens) for o in parts]
 
 def need_rust(tok, what):
@@ -117,7 +121,8 @@ def same_ids(new, old)->float:
 # %% ../../nbs/text/02_tokenizer.ipynb #98ea6b56
 def separates_pairs(tok)->bool:
     "Check whether the template of `tok` puts a separator between the two texts of a pair"
-    seq = (tok.backend_tokenizer if tok.is_fast else PythonEncoder(tok)).encode('a', 'a').sequence_ids # None for special tokens
+    # None for special tokens
+    seq = (tok.backend_tokenizer if tok.is_fast else PythonEncoder(tok)).encode('a', 'a').sequence_ids
     return None in seq[seq.index(0):seq.index(1)]
 
 def with_template(tok, single, pair, **roles)->PreTrainedTokenizerBase:
@@ -147,7 +152,8 @@ def find_prompt(tok,
     prompts = _prompts(tok)
     if prompt in prompts or not prompt: return prompts.get(prompt, '')
     if prompt.isidentifier():
-        raise ValueError(f"the prompt {prompt!r} is not listed; expected {', '.join(prompts)} or a text such as 'query: '")
+        raise ValueError(f"the prompt {prompt!r} is not listed; expected {', '.join(prompts)} or a text such "
+                         "as 'query: '")
     prompt = prompt.replace(r'\n', '\n') # as recipes write it
     return prompt if prompt[-1].isspace() else prompt+' '
 
@@ -182,10 +188,12 @@ def put_prompt(
         if normal: new.normalizer = normalizers.Sequence([o for o in normal if o])
         return new
     def same(new): return all(new.encode(o).ids==tok.encode(prompt+o).ids for o in ('a text', 'The 2nd', '7'))
-    bare,space,usual = prompt.rstrip(),normalizers.Prepend(' '),tok.normalizer # a word after a space may be another token
+    # a word after a space may be another token
+    bare,space,usual = prompt.rstrip(),normalizers.Prepend(' '),tok.normalizer
     ways = (bare,), (prompt,), (bare,usual,space), (bare,space,usual)
     if new := first(filter(same, (put(*o) for o in ways))): return new
-    raise ValueError(f"this tokenizer joins the prompt {prompt!r} with the text behind it; pass another, or prompt='none'")
+    raise ValueError(f"this tokenizer joins the prompt {prompt!r} with the text behind it; pass another, or "
+                     "prompt='none'")
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
 def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
@@ -195,7 +203,8 @@ def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
 
 def _rules(tok):
     if tok.is_fast: return json.loads(tok.backend_tokenizer.to_str()) | dict(truncation=None, padding=None)
-    with tempfile.TemporaryDirectory() as d: files = content_hash(Path(o).read_bytes() for o in tok.save_vocabulary(d))
+    with tempfile.TemporaryDirectory() as d:
+        files = content_hash(Path(o).read_bytes() for o in tok.save_vocabulary(d))
     added = [[i,str(o)] for i,o in tok.added_tokens_decoder.items()]
     return [type(tok).__name__, files, added, tok('Abc abc.').input_ids] # does it keep capitals?
 

@@ -59,7 +59,8 @@ def _draw(texts, n, seed=42):
     return kept
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #5d8b7128
-special_names = dict(pad_token='[PAD]', unk_token='[UNK]', cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
+special_names = dict(pad_token='[PAD]', unk_token='[UNK]', cls_token='[CLS]', sep_token='[SEP]',
+                     mask_token='[MASK]')
 _special = list(special_names.values())
 
 def _mask(spaced): return AddedToken('[MASK]', lstrip=spaced, special=True, normalized=False)
@@ -67,7 +68,8 @@ def _mask(spaced): return AddedToken('[MASK]', lstrip=spaced, special=True, norm
 def _wrap(t, spaced):
     "Convert the trained `t`, with a template, to a Hugging Face tokenizer"
     t.post_processor = processors.TemplateProcessing(
-        single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]',2), ('[SEP]',3)])
+        single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+        special_tokens=[('[CLS]',2), ('[SEP]',3)])
     names = {**special_names, 'mask_token':_mask(spaced), 'bos_token':'[CLS]', 'eos_token':'[SEP]'}
     return PreTrainedTokenizerFast(tokenizer_object=t, **names, model_max_length=512,
                                    clean_up_tokenization_spaces=False)
@@ -99,11 +101,13 @@ def _unigram(texts, vocab_sz):
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
     try: spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=f, model_type='unigram', vocab_size=vocab_sz, hard_vocab_limit=False,
+        sentence_iterator=iter(texts), model_writer=f, model_type='unigram', vocab_size=vocab_sz,
+        hard_vocab_limit=False,
         **special, control_symbols=_special[4:], byte_fallback=True, num_threads=4, minloglevel=2,
         max_sentence_length=1<<30) # longer sentences would be skipped without a word
     except RuntimeError as e:
-        raise ValueError(f"`vocab_sz` {vocab_sz} is too small for these {len(texts)} texts, whose characters and 256 bytes "
+        raise ValueError(f"`vocab_sz` {vocab_sz} is too small for these {len(texts)} texts, whose characters "
+                         "and 256 bytes "
                          f"are tokens too: {str(e).rpartition('] ')[2]}") from None
     return spm.SentencePieceProcessor(model_proto=f.getvalue())
 

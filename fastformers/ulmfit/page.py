@@ -24,7 +24,8 @@ from ..stats import fmt, split_sign
 from .record import Stage
 
 # %% ../../nbs/ulmfit/06_page.ipynb #d59f07eb
-def _shown(o): return o if isinstance(o, str) else fmt(o) if isinstance(o, float) else ' | '.join(map(_shown, o)) if isinstance(o, (list,tuple)) else str(o)
+def _shown(o):
+    return o if isinstance(o, str) else fmt(o) if isinstance(o, float) else ' | '.join(map(_shown, o)) if isinstance(o, (list,tuple)) else str(o)
 
 def worst_rows(stage, n=20)->pd.DataFrame: # of strings: text, label, answer, score
     "List the held-out rows that the classifier of `stage` gets wrong, starting with those of which it is most certain"
@@ -33,17 +34,22 @@ def worst_rows(stage, n=20)->pd.DataFrame: # of strings: text, label, answer, sc
     at = np.argsort(stage.score, kind='stable')[:500]
     texts,labels = ([o[i] for i in at] for o in (item_texts(ds), item_labels(ds)))
     scores = as_predictor(stage.learner).scores(texts)
-    right = row_scores(task, scores, as_targets(task, labels)) if stage.learner.model.task.score else stage.score[at]
+    right = row_scores(task, scores,
+                       as_targets(task, labels)) if stage.learner.model.task.score else stage.score[at]
     found = [[*o.values()] for o in answer_rows(task.answers(scores, texts))]
-    answers = [(o[1::2], '') if task.target_scale else (o+['',''])[:2] for o in found] # numbers of columns; a tagger may find none
+    # numbers of columns; a tagger may find none
+    answers = [(o[1::2], '') if task.target_scale else (o+['',''])[:2] for o in found]
     sure = [score if isinstance(score, float) else 0. for _,score in answers]
     order = [i for i in np.lexsort((-np.array(sure), right)) if right[i]<1][:n]
     rows = [[_shown(texts[i])[:300], _shown(labels[i]), *map(_shown, answers[i])] for i in order]
     return pd.DataFrame(rows, range(1, len(rows)+1), columns=['text','label','answer','score'])
 
 # %% ../../nbs/ulmfit/06_page.ipynb #775779f2
-_care = ['The scores are of a classifier that was trained without the held-out rows. With refit, the one in this directory was then trained on all rows. No row is left to score it, and its answers to the errors above may differ.',
-         'If settings were chosen by these rows, the score is too good: keep other rows aside, and score them once.',
+_care = ['The scores are of a classifier that was trained without the held-out rows. With refit, the one in '
+         'this directory was then trained on all rows. No row is left to score it, and its answers to the '
+         'errors above may differ.',
+         'If settings were chosen by these rows, the score is too good: keep other rows aside, and score '
+         'them once.',
          'Intervals cover the choice of rows, not of seeds.', 'This page holds texts of yours.']
 
 def _few_rows(classes, least=3): # as `class_scores` returns them
@@ -63,7 +69,8 @@ def to_html(self:Stage, classes=None, notes=(), command=''): # `classes`: as `cl
     says,page = self.interval(),{}
     page[''] = [f"{says[0].upper()}{says[1:]}"+(f": {self.verdict.says()}." if self.verdict else '.')]
     if self.verdict: page['The verdict'] = [str(self.verdict), _scores(self)]
-    if classes is not None: page['Classes'] = [classes.map(lambda o: str(o) if isinstance(o, int) else fmt(o))]
+    if classes is not None:
+        page['Classes'] = [classes.map(lambda o: str(o) if isinstance(o, int) else fmt(o))]
     order = 'the largest' if self.score_name.startswith('-') else 'those of which the classifier was most certain'
     wrong = ' Where the answer looks right, the label may be wrong: `fastformers label-issues FILE` lists such rows of the whole file.'*self.learner.model.task.one_class
     if self.verdict: page['Errors'] = [f'Up to twenty, {order} first.{wrong}', worst_rows(self)]

@@ -40,10 +40,12 @@ from .recipe import TaskConfig
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/01_read.ipynb #6e216729
-def set_task(rows, score=None, class_weights=None, sep_level=None)->tuple: # (weights of the classes and why, why the score was chosen, '' if it was not)
+def set_task(rows, score=None, class_weights=None, sep_level=None
+)->tuple: # (weights of the classes and why, why the score was chosen, '' if it was not)
     "Give the task of `rows` its levels, the weights of its classes, its score, and how often the rarer of two classes is answered"
     task = rows.task.weigh(class_weights or rows.task.class_weights).split_levels(sep_level)
-    if task.class_weights and task.labels: task.weights(as_targets(task, rows.labels)) # an error for names that are no class
+    if task.class_weights and task.labels:
+        task.weights(as_targets(task, rows.labels)) # an error for names that are no class
     name,why = choose_score(task, rows.labels if task.one_class else (), score or task.score)
     weights = choose_class_weights(task, name, why)
     task.weigh(weights[0])
@@ -78,14 +80,16 @@ def _reads_apart(c, rows, arch, tok):
     if asked or not rows.pair or not (few or numbers): return False
     train = pd.Series(train).sample(min(len(train), 300), random_state=0)
     y = np.ravel([rows.labels[i] for i in train])
-    if len(train)<10 or few and sum(n>=5 for n in Counter(y).values())<2: return False # too few rows for folds
+    if len(train)<10 or few and sum(n>=5 for n in Counter(y).values())<2:
+        return False # too few rows for folds
     model = HFModel(*load_body(arch))
     if not model.loaded.loaded: return False
     model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),[rows.texts[i] for i in train]
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     if few:
         both = both/np.linalg.norm(both, axis=1, keepdims=True)
-        return right_in_folds(joins['products'](*map(torch.from_numpy, (a,b))), y).mean()>right_in_folds(both, y).mean()
+        return right_in_folds(joins['products'](*map(torch.from_numpy, (a,b))),
+                              y).mean()>right_in_folds(both, y).mean()
     cosine = (a*b).sum(1)/np.linalg.norm(a, axis=1)/np.linalg.norm(b, axis=1)
     probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
     return np.corrcoef(cosine, y)[0,1]>np.corrcoef(probe, y)[0,1]
@@ -94,7 +98,8 @@ def _reads_apart(c, rows, arch, tok):
 def task_dls(rows:Rows, tok, c:TaskConfig, seed=42)->DataLoaders:
     "Build the data of a classifier with the settings `c`, from `rows` with held-out rows"
     how = reading_args(c) | dict(pairing=c.pairing or 'together', prompt=c.prompt)
-    if _head_init(c, rows.task)=='random': how['windows'] = c.windows or 1 # a new head of its own reads whole texts
+    if _head_init(c, rows.task)=='random':
+        how['windows'] = c.windows or 1 # a new head of its own reads whole texts
     dls = rows_dls(rows, tok, c.bs, seed=seed, **how)
     if c.sampled is not None: tokenizer_of(dls).sampled = c.sampled
     return dls
@@ -106,7 +111,8 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     if c.aux_lm is not None: cbs.append(AuxiliaryLM(c.aux_lm))
     with script_progress():
         head,init = ('linear','probe') if linear else (c.head,'random')
-        learn = classifier_learner(dls, arch, head=head, head_init=init, pool=c.pool, hidden_states=c.hidden_states,
+        learn = classifier_learner(dls, arch, head=head, head_init=init, pool=c.pool,
+                                   hidden_states=c.hidden_states,
                                    drop_mult=c.drop_mult, cbs=cbs, **kwargs)
     learn.lr,_ = choose_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
@@ -115,7 +121,8 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
 # %% ../../nbs/ulmfit/01_read.ipynb #3b7d10a5
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
-    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in test.values())
+    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
+                                              for o in test.values())
     return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
@@ -130,7 +137,8 @@ def labelled_dl(dls, df)->DataLoader:
     return dl
 
 # %% ../../nbs/ulmfit/01_read.ipynb #dbbbaac5
-def prepare_rows(rows, c, test, names, valid_col, arch, name)->tuple: # (weights and why, test rows, their sets, names, what is not tested)
+def prepare_rows(rows, c, test, names, valid_col, arch, name
+)->tuple: # (weights and why, test rows, their sets, names, what is not tested)
     "Give the task of `rows` its score and weights, add the classes of the `test` rows and of `names`, and hold rows out"
     weights,why = set_task(rows, c.score, c.class_weights, c.sep_level)
     if why:
@@ -138,5 +146,6 @@ def prepare_rows(rows, c, test, names, valid_col, arch, name)->tuple: # (weights
                   f"{'; so classes weigh the same'*(weights[0]=='balanced')}")
     test,sets = test_rows(new_tests(test_frames(test), arch, rows.text_col))
     names = rows.name_classes(names)
-    if untested := hold_out_rows(rows.add_test(test), valid_col, c.valid_pct, arch): _log.warning(f"{name}: {untested}")
+    if untested := hold_out_rows(rows.add_test(test), valid_col, c.valid_pct, arch):
+        _log.warning(f"{name}: {untested}")
     return weights,test,sets,names,untested

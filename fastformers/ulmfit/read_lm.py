@@ -44,7 +44,8 @@ def small_config(tok, **kwargs)->PretrainedConfig:
     c = GeneralConfig(**kwargs).sized()
     known = AutoConfig.for_model(c.family)
     ids = 'pad_token_id','bos_token_id','eos_token_id','cls_token_id','sep_token_id'
-    inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim' # names of the inner width in different architectures
+    # names of the inner width in different architectures
+    inner = 'intermediate_size','n_inner','d_inner','hidden_dim','ffn_dim'
     own = {k:getattr(tok,k) for k in ids if hasattr(known,k)}
     own |= {k:c.inner or 4*c.width for k in inner if hasattr(known,k)}
     if getattr(known,'max_position_embeddings',-1)>0: own['max_position_embeddings'] = c.positions
@@ -60,10 +61,12 @@ def new_tokenizer(df, text_col, valid_col, c, resume):
     if at is not None: mark_checkpoints(at.parent)
     return broadcast(train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at))
 
-def general_parts(data, tok, config, c, text_col='text', valid_col=None, resume=None)->tuple: # (data, tokenizer, config)
+def general_parts(data, tok, config, c, text_col='text', valid_col=None, resume=None
+)->tuple: # (data, tokenizer, config)
     "Read the rows of stage 1, and make the tokenizer and the config of its network where they are not given"
     if not isinstance(data, TokenStore): data = lm_rows(data, text_col, valid_col, c.valid_pct)
-    elif tok is None: raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
+    elif tok is None:
+        raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
     tok = new_tokenizer(data, text_col, valid_col, c, resume) if tok is None else load_tokenizer(tok)
     if c.backwards: tok = HFTokenizer(tok, backwards=True).tok
     return data, tok, small_config(tok, **vars(c)) if config is None else config
@@ -79,7 +82,8 @@ def lm_objective(c, tok, seed, arch)->tuple: # (objective, why)
     if isinstance(cls, Objective): return cls, why
     return cls(tok, seed=seed, **({} if c.mask_rate is None else {'p':c.mask_rate})), why
 
-def text_learner(data, arch, tok, c, text_col='text', valid_col=None, seed=42, cbs=None, **kwargs)->tuple: # (`Learner`, why it has its objective)
+def text_learner(data, arch, tok, c, text_col='text', valid_col=None, seed=42, cbs=None, **kwargs
+)->tuple: # (`Learner`, why it has its objective)
     "Build the data of a language model with the settings `c`, and its `lm_learner`"
     tok = HFTokenizer(tok)
     objective,why = lm_objective(c, tok, seed, arch)
@@ -92,19 +96,24 @@ def set_objective(learn, c, why)->dict: # setting -> (value, why), as in a `Plan
     objective = objective_of(learn.dls)
     if not learn.model.is_lm:
         learn.lr = fine_tuning_lr(learn.model)
-        _log.info("word similarity helps a network that stays frozen, and labels of topics; on TREC's questions a training of all layers lost 1 to 3 points, "
+        _log.info("word similarity helps a network that stays frozen, and labels of topics; on TREC's "
+                  "questions a training of all layers lost 1 to 3 points, "
                   "so compare with the encoder as it was before")
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head; the body has a tenth of it
-        _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten passes over "
-                  "15,000 utterances, nothing on 5,000 TREC questions; `unlabelled=` of a classifier brought as much in minutes")
+        _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten "
+                  "passes over "
+                  "15,000 utterances, nothing on 5,000 TREC questions; `unlabelled=` of a classifier brought "
+                  "as much in minutes")
         if objective.auto_cls is AutoModelForMaskedLM:
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.mask_rate is None and c.objective in (None,'mlm'): objective.p = .2
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
-    return dict(objective=(camel2snake(type(objective).__name__), why), mask_rate=(getattr(objective, 'p', None), 'by the objective'),
-                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head' if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
+    return dict(objective=(camel2snake(type(objective).__name__), why),
+                mask_rate=(getattr(objective, 'p', None), 'by the objective'),
+                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head'
+                              if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
 
 def start_embeddings(learn, c):
     "Start the embeddings of `learn` from counts of neighbours where the settings `c` say so"

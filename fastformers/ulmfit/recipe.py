@@ -31,7 +31,8 @@ from ..files import Registry, find_path
 # lowest and highest value of a setting
 _ranges = dict(epochs=(0,inf), minutes=(1e-3,inf), lr=(1e-10,1), bs=(1,inf), drop_mult=(0,inf),
                discr=(1e-3,inf), mask_rate=(1e-3,1), valid_pct=(1e-6,.99), seq_len=(4,inf), max_len=(4,inf),
-               windows=(1,inf), vocab_sz=(1,inf), keep=(0,inf), size=(1,inf), width=(1,inf), positions=(4,inf))
+               windows=(1,inf), vocab_sz=(1,inf), keep=(0,inf), size=(1,inf), width=(1,inf),
+               positions=(4,inf))
 
 def _convert(self):
     "Convert the values of a section to the types of its fields, and check their ranges"
@@ -102,8 +103,10 @@ class ModelConfig:
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #0265b871
 # registries of the settings that name a part
-_registries = dict(schedule='callback.schedule:schedules', anneal='callback.schedule:anneals', pool='models.heads:pools',
-                   objective='objectives.core:objectives', packing='data.packing:packings', task='tasks.core:tasks',
+_registries = dict(schedule='callback.schedule:schedules', anneal='callback.schedule:anneals',
+                   pool='models.heads:pools',
+                   objective='objectives.core:objectives', packing='data.packing:packings',
+                   task='tasks.core:tasks',
                    adapters='models.adapters:adapter_methods', head='models.heads:heads')
 
 @dataclass(frozen=True)
@@ -244,7 +247,8 @@ class TaskConfig(TrainConfig):
     refit:bool|None = None
     # Fit a temperature to the validation rows, so that scores are probabilities; answers stay the same
     calibrate:bool = False
-    keep:int = 5000 # Texts whose vectors the directory keeps, for `novelty`, `unknown` and `add_class`; 0: none
+    # Texts whose vectors the directory keeps, for `novelty`, `unknown` and `add_class`; 0: none
+    keep:int = 5000
     valid_pct:float = .2 # Share of rows held out
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #d180964c
@@ -269,7 +273,9 @@ def _text(v):
     if isinstance(v, bool): return 'yes' if v else 'no'
     if isinstance(v, tuple): return ', '.join(map(str, v))
     if isinstance(v, dict): return ', '.join(f'{k}: {o:g}' for k,o in v.items())
-    if isinstance(v, float): return f'{v:g}' if float(f'{v:g}')==v else repr(v) # with as many digits as it needs to be read back unchanged
+    if isinstance(v, float):
+        # with as many digits as it needs to be read back unchanged
+        return f'{v:g}' if float(f'{v:g}')==v else repr(v)
     return '' if v is None else str(v).replace('\n', r'\n')
 
 @dataclass(frozen=True)
@@ -324,10 +330,12 @@ def _read_section(name, keys):
 def read_recipe(path)->Recipe: # with absolute paths
     "Read an INI file, or raise an error that names a wrong key and the allowed values"
     path = find_path(path)
-    ini = ConfigParser(interpolation=None, default_section='', delimiters=['='], inline_comment_prefixes=['#'])
+    ini = ConfigParser(interpolation=None, default_section='', delimiters=['='],
+                       inline_comment_prefixes=['#'])
     try:
         ini.read_string(path.read_text('utf-8-sig'), source=path.name)
-        if not ini.sections(): raise ValueError("no section; expected lines such as [data] and source = reviews.csv")
+        if not ini.sections():
+            raise ValueError("no section; expected lines such as [data] and source = reviews.csv")
         return Recipe().replace(**{k:_read_section(k, ini[k]) for k in ini.sections()}).resolved(path.parent)
     except (Error,ValueError) as e: raise ValueError(f"{path}: {' '.join(str(e).split())}") from None
 
@@ -365,7 +373,8 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
     def read(path, rows=None, split='train', **cols):
         if path is None: return
         df = table(path, split, **cols)
-        if path==d.unlabelled and cols.get('label_col') in df: # one file for both: its rows without a label are the unlabelled texts
+        # one file for both: its rows without a label are the unlabelled texts
+        if path==d.unlabelled and cols.get('label_col') in df:
             df = df[df[d.label_col].fillna('').astype(str).str.strip()!='']
         if d.drop_blank:
             texts = df[[c for c in L(split_columns(df, d.text_col)) if c in df]]
@@ -374,7 +383,8 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
     if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
     if d.chosen and not d.valid_col and 'audit' not in df:
-        logging.getLogger(__name__).warning("rows that somebody chose to label are easier or harder than the rest, so held-out ones among them say little about other texts; "
+        logging.getLogger(__name__).warning("rows that somebody chose to label are easier or harder than the "
+                                            "rest, so held-out ones among them say little about other texts; "
             "label some that are drawn at random too, and mark these in a column `audit`")
     more,general = read(d.unlabelled, d.unlabelled_rows, **text),read(d.general, **text)
     return df, more, general, read(d.test, split='test', **cols)
@@ -382,7 +392,8 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
 # %% ../../nbs/ulmfit/00_recipe.ipynb #aa9284e9
 def demo_recipe():
     "Return the recipe of `fastformers demo`"
-    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf'), archs=('minilm',)),
+    return Recipe().replace(run=dict(output='runs/demo', compare=('random','general','tfidf'),
+                                     archs=('minilm',)),
         data=dict(source='intents', rows=300, unlabelled='intents', unlabelled_rows=10_000, test='intents'),
         model=dict(arch='wiki-mini'), lm=dict(epochs=4, valid_pct=.1, lr=1e-3, bs=64),
         classifier=dict(max_len=128, valid_pct=.05)) # test rows measure

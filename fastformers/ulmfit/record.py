@@ -82,7 +82,8 @@ class Stage(Training):
     test_score:np.ndarray|None = None # `score` on test rows
     test_sets:list = field(default_factory=list) # The set of each test row, if there are several
     untested:str = '' # A sentence on the classes without a held-out row
-    groups:dict = field(default_factory=dict) # Lists of the groups of the rows of `score` and `test_score`, if they have any
+    # Lists of the groups of the rows of `score` and `test_score`, if they have any
+    groups:dict = field(default_factory=dict)
     settings:dict = field(default_factory=dict) # Settings that differ from their defaults
     majority:float = 0. # Share of the most frequent label in the validation rows
     price:dict = field(default_factory=dict) # Price of the training, as `Meter.read` returns it
@@ -101,7 +102,8 @@ class Stage(Training):
         return stage_table({self.name:[self]})
     def sentences(self):
         "List what was chosen by the validation rows"
-        return self.chosen and [*self.chosen, 'the validation rows made this choice, so their scores are a little too good']
+        return self.chosen and [*self.chosen,
+                                'the validation rows made this choice, so their scores are a little too good']
     def _repr_markdown_(self): return '\n\n'.join([markdown_table(self.table()), *self.sentences()])
     def __repr__(self): return '\n'.join([self.table().T.to_string(), *self.sentences()])
 
@@ -115,7 +117,8 @@ def interval(self:Stage, test=False):
     score = getattr(self, kind)
     (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
     says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows} rows)"
-    if 'average_precision' in {*metrics}-{name}: says += f", average precision {fmt(metrics['average_precision'])}"
+    if 'average_precision' in {*metrics}-{name}:
+        says += f", average precision {fmt(metrics['average_precision'])}"
     if test: return says
     if len(self.score)<20 and self.cross_validated:
         says += ("; so few rows say little, and a probe of all rows has an accuracy of "
@@ -158,12 +161,14 @@ def resolved(plan, cls):
     values = {k:plan[k] for k in settings(cls)}
     if 'head_init' in values:
         if plan['contrastive'] and plan['head_init']: values['head_init'] = 'contrastive'
-        if values['head']!='linear' and plan.settings['head'][1]!='as asked': values['head'] = None # the default head of the task
+        if values['head']!='linear' and plan.settings['head'][1]!='as asked':
+            values['head'] = None # the default head of the task
         values['refit'] = bool(values['refit'])
         if values['pool'] is None: values['pool'] = cls.pool
     return cls(**values)
 
-_sections = {'general LM':'general', 'target LM':'lm'} # section of each stage name; other stages are classifiers
+# section of each stage name; other stages are classifiers
+_sections = {'general LM':'general', 'target LM':'lm'}
 
 def fill_in(recipe, stages)->tuple: # (`Recipe`, {section: {setting: reason}}), for `Recipe.to_ini`
     "Put the values that `stages` chose into `recipe`, where all stages of a section chose the same"

@@ -37,9 +37,12 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
     sign,measure = split_sign(measure)
     after,before = (sign*np.average(np.where(w>0, o, 0), weights=w).item() for o in (a,b))
     seeds = f" with {len(a)} seeds"*(len(a)>1)
-    says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval {fmt_range(low, high, -1 if high<0 else 1)}): "
-            f"{words[0]} {fmt(before)}, {words[1]} {fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
-    yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low, high=high,
+    says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval "
+            f"{fmt_range(low, high, -1 if high<0 else 1)}): "
+            f"{words[0]} {fmt(before)}, {words[1]} {fmt(after)}, on the same {a.shape[1]:,} {on} "
+            f"rows{seeds}{_mended(b, a)}.")
+    yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low,
+               high=high,
                rows=a.shape[1], seeds=len(a), says=says)
 
 # %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
@@ -60,10 +63,12 @@ def _plot_scores(r, ax):
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
-        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr)))) for y,o in got]
+        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr)))) for y,
+                  o in got]
         y,low,v,high = np.array(points).T
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
-        for o in zip(v, y): ax.annotate(fmt(o[0]), o, (0,11*up), textcoords='offset points', ha='center', va='center')
+        for o in zip(v, y):
+            ax.annotate(fmt(o[0]), o, (0,11*up), textcoords='offset points', ha='center', va='center')
     ax.set(ylim=(len(arms)-.4,-.6), xlabel=f"{measure}{', lower is better' if sign<0 else ''}, 95 % interval")
     by = r.shown_gains().query('measure==@measure')
     def says(o): return f'{verdict(o.better_by, o.low, o.high)} ({o.on})'
@@ -97,12 +102,14 @@ class Report:
         "Return the records of the last classifier, one for each seed"
         return self.named.get(_final) or self.named[self.stages[-1].name]
     @property
-    def learner(self): "Return the last classifier's `Learner`, of the first seed"; return self.final[0].learner
+    def learner(self):
+        "Return the last classifier's `Learner`, of the first seed"; return self.final[0].learner
     @property
     def metrics(self):
         "Return the metrics of the last classifier, means over seeds, with `test_` before those of test rows"
         valid,test = ([getattr(o,k) for o in self.final] for k in ('metrics','test'))
-        return {**{k:mean_std(valid,k)[0] for k in valid[0]}, **{f'test_{k}':mean_std(test,k)[0] for k in test[0]}}
+        return {**{k:mean_std(valid,k)[0] for k in valid[0]},
+                **{f'test_{k}':mean_std(test,k)[0] for k in test[0]}}
 
     def table(self):
         "Tabulate data, settings, time and metrics (before → after, ± deviation over seeds) of each stage"
@@ -123,7 +130,8 @@ class Report:
         "Tabulate the mean score of each classifier on validation and on test rows"
         sign,measure = split_sign(self.final[0].score_name)
         def mean(o): return sign*np.mean([*o.values()])
-        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,what in self.arms().items()}
+        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,
+                what in self.arms().items()}
         return pd.DataFrame(rows).T.rename_axis(measure)
 
     def test_sets(self):
@@ -140,7 +148,8 @@ class Report:
 def _compare(report):
     arms = report.arms()
     lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
-    pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
+    pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),
+             (b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
     pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
     pairs += [(arms[k], o, k) for k in arms for o in arms if k.startswith(f'{o} with ')]
     by = report.final[0].groups
@@ -148,18 +157,23 @@ def _compare(report):
         for what,a,b in pairs:
             before,after = report.scores(a, attr),report.scores(b, attr)
             if a==_tfidf: before = {seed:v for seed in after for v in before.values()} # TF-IDF has no seed
-            yield from _gain(what, on, report.final[0].score_name, after, before, None, (arms.get(a), arms.get(b)), by.get(attr))
+            yield from _gain(what, on, report.final[0].score_name, after, before, None,
+                             (arms.get(a), arms.get(b)), by.get(attr))
     for name,(s,*_) in report.named.items():
         scores = (report.scores(name, o) for o in ('score','score_before','weight'))
         if s.score_name=='-loss':
-            yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores, ('before', 'after'))
-        elif name==_final and s.lr: yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'), by.get('score'))
+            yield from _gain(name, 'validation', f'{s.score_name} per predicted token', *scores,
+                             ('before', 'after'))
+        elif name==_final and s.lr:
+            yield from _gain('all layers', 'validation', s.score_name, *scores, ('the probe', 'all layers'),
+                             by.get('score'))
 
 @patch
 def gains(self:Report):
     "Tabulate each comparison: `better_by` (above 0 is better), its 95 % interval, and a sentence, `says`"
     if self._gains is None: self._gains = [*_compare(self)]
-    return pd.DataFrame(self._gains, columns='what on measure before after better_by low high rows seeds says'.split())
+    return pd.DataFrame(self._gains,
+                        columns='what on measure before after better_by low high rows seeds says'.split())
 
 @patch
 def shown_gains(self:Report):
@@ -176,7 +190,8 @@ def verdict(self:Report)->Verdict:
     arms = {k:self.scores(k, parts[-1]) for k,v in self.arms().items() if k!=_final and v in _starts}
     rivals = {k:[o[seed] for seed in score] for k,o in arms.items() if {*score}<={*o}}
     if tfidf: rivals['TF-IDF'] = [*tfidf.values()] # it has no seed
-    return verdict_on([*score.values()], rivals, self.final[0].score_name, self.final[0].groups.get(parts[-1]))
+    return verdict_on([*score.values()], rivals, self.final[0].score_name,
+                      self.final[0].groups.get(parts[-1]))
 
 @patch(as_prop=True)
 def best(self:Report): # a `Stage`
@@ -225,8 +240,10 @@ from fastformers.all import *
 learn = classifier_learner(dls, '{dir}')   # to train further; dls = classifier_dls(df, '{dir}')
 ```"""
 _care = [
-    'The validation score is too optimistic if settings were chosen on validation rows. Keep some rows aside as `test` and score them once.',
-    'Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, standard deviation).',
+    'The validation score is too optimistic if settings were chosen on validation rows. Keep some rows aside '
+    'as `test` and score them once.',
+    'Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, '
+    'standard deviation).',
     'The losses of a language model before and after are on the same tokens of its own validation rows.']
 _units = 'Metrics are on validation rows, before → after training. Rows and tokens are training + validation. Prices are CPU seconds.'
 

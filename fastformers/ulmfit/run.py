@@ -61,7 +61,8 @@ class _Run:
         dls = self.dls(tok)
         names = [Path(o).name for o in self.r.run.archs or ()]
         if len({*names, 'general', 'random'})<len(names)+2:
-            raise ValueError(f"`archs` have different names, none of them general or random; got {', '.join(names)}")
+            raise ValueError("`archs` have different names, none of them general or random; got "
+                             f"{', '.join(names)}")
         if self.test is not None: labelled_dl(dls, self.tested)
         task_learner(dls, arch, self.r.classifier, pretrained=False)
 
@@ -111,7 +112,8 @@ def classifiers(self:_Run, start):
     if 'general' in compare and start!=before:
         arms['classifier from the general LM'] = 'classifier_general',dict(arch=before)
     if 'random' in compare:
-        arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
+        arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before),
+                                                                          tok=before)
     for o in self.r.run.archs or ():
         arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
     for seed in self.seeds:
@@ -134,7 +136,8 @@ def tfidf(self:_Run):
     what = self.task.score_name if self.task.one_class else 'f1_samples'
     tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
     data = {'training rows':len(train[0]), 'validation rows':int(n)}
-    self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score, price=price,
+    self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score,
+                             price=price,
                              score_name=self.task.score_name, seconds=price['seconds'], **tested))
 
 @patch
@@ -154,13 +157,15 @@ def report(self:_Run, **kwargs):
 def _begin(path, r, resume, data, **facts):
     "Write `run.json`, or check that the directory `path` holds the same run"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
-    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
+    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,
+            v in vars(c).items() if k!='arch'}
     facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
     kept = path/'checkpoints'
     stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()
     if begin(path/'run.json', keys | facts, kept if stopped else None, resume, **data): return
     stages = (o for k in ('general','target_lm','classifier*') for o in path.glob(f'{k}/stage.json'))
-    for o in (path/'report.json', *(o.parent/'record.json' for o in stages)): o.unlink(missing_ok=True) # train all anew
+    for o in (path/'report.json', *(o.parent/'record.json' for o in stages)):
+        o.unlink(missing_ok=True) # train all anew
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7747f81b
 @check_args
@@ -194,13 +199,15 @@ def ulmfit(
     arch = arch or r.model.arch or (None if r.general else default_arch)
     rows = Rows(df, text_col, label_col, r.classifier.task, group_col or r.data.group_col).add_test(tested)
     rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
-    if not rows.scored: raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
+    if not rows.scored:
+        raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
     df,task = rows.frame,rows.task
     set_task(rows, r.classifier.score, r.classifier.class_weights, r.classifier.sep_level)
     texts,dropped = lm_texts(df, rows.splits[0], unlabelled, tested, text_col)
     if r.general and general is not None: general,_ = lm_texts(df, [], general, tested, text_col)
     cols = [*L(text_col), *L(label_col), 'is_valid']
-    data = dict(labelled=df[cols].values, LM_texts=texts, test=None if test is None else tested[cols[:-1]].values)
+    data = dict(labelled=df[cols].values, LM_texts=texts,
+                test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
         run = _Run(r, rows, test, arch, Path(path or broadcast(tmp)), seeds)
         run.check()

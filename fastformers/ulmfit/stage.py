@@ -53,7 +53,8 @@ def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
     "Convert the settings `c` to a dict, with names for functions and classes"
-    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,v in vars(c).items()}
+    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,
+            v in vars(c).items()}
 
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
@@ -62,23 +63,27 @@ def _not_default(c):
 
 def _sizes(dls):
     parts = {'training':dls.train, 'validation':dls.valid}
-    return {f'{k} {unit}':n for k,dl in parts.items() for unit,n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
+    return {f'{k} {unit}':n for k,dl in parts.items() for unit,
+            n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
 
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
-def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **facts): # `chosen`: more settings, as in a `Plan`
+def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **facts
+): # `chosen`: more settings, as in a `Plan`
     "Train `learn` by its plan with the settings `c`, and return the record of a stage that began with `meter`"
     base,known,asked = learn.lineage,settings(type(c)),vars(c)
     parent = f"{Path(base.parent).name} ({base.stage['stage']})" if base.stage else base.parent
-    plan = learn.plan(names=names, seed=seed, **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
+    plan = learn.plan(names=names, seed=seed,
+                      **{k:asked[k] for k in signature(Learner.plan).parameters if k in asked})
     for k,v in asked.items(): # a setting that no rule chose is as asked, or has the default of this stage
         if v is not None and v!=known[k].default: plan.settings[k] = v,'as asked'
         elif plan.settings.get(k, (v,'default'))[1] in ('as asked','default'): plan.settings[k] = v,'default'
     plan.settings |= chosen or {}
     if learn.model.task and not asked['task']: plan.settings['task'] = learn.model.task.name,'by the labels'
     done = train(learn, plan, f'{name}, seed {seed}', meter, begin)
-    return Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn, plan=plan, **vars(done) | facts)
+    return Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn, plan=plan,
+                 **vars(done) | facts)
 
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
@@ -93,18 +98,24 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     learn = stage.learner
     if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
         name,share = learn.model.task.often
-        stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, as often as the labelled rows have it (threshold {t:.3g})")
+        stage.note(f"{stage.name}, seed {stage.seed}",
+                   f"{name!r} is answered in {share:.1%} of the texts, as often as the labelled rows have it "
+                   f"(threshold {t:.3g})")
         stage.metrics,stage.score,stage.weight = evaluate(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
-    if not scored: # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
+    # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
+    if not scored:
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
         stage.curve,stage.chosen = stage.curve.filter(['epoch','train_loss']),[]
     elif objective_of(learn.dls) is None: _verdict(learn, stage, tfidf)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
-    if not earlier: stage.price = price # of a resumed training only the time is known, not the CPU seconds before the stop
+    if not earlier:
+        # of a resumed training only the time is known, not the CPU seconds before the stop
+        stage.price = price
     if path is not None: _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
-    _log.info(f"{stage.name}, seed {stage.seed}: {', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} "
+    _log.info(f"{stage.name}, seed {stage.seed}: "
+              f"{', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} "
               f"in {fmt_time(stage.seconds)}")
     return stage
 
@@ -113,7 +124,8 @@ def _write(stage, path, c, learn, kept):
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {k:stage.plan.to_dict()[k][0] for k in vars(c)} | {'schedule':vars(stage.schedule)}
-    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
+    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe,
+                                    **facts)
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
@@ -126,9 +138,11 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     meter = Meter()
     set_seed(seed)
     resume = _checkpoints(resume)
-    learn,why = text_learner(data, arch, tok, c, text_col, valid_col, seed, cbs=[*L(cbs), *L(resume)], **kwargs)
+    learn,why = text_learner(data, arch, tok, c, text_col, valid_col, seed, cbs=[*L(cbs), *L(resume)],
+                             **kwargs)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, partial(start_embeddings, c=c), chosen=set_objective(learn, c, why))
+    stage = _stage(learn, c, name, seed, meter, partial(start_embeddings, c=c),
+                   chosen=set_objective(learn, c, why))
     return _finish(stage, c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
@@ -141,7 +155,8 @@ def pretrain_lm(
     tok=None, # Hub id, directory, shipped name or an object; default: trained on the training texts
     config=None, # A `PretrainedConfig`; default: `small_config` by the settings
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    valid_col=None,
     seed=42, # Seed of weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
@@ -164,7 +179,8 @@ def fine_tune_lm(
     path=None, # Directory to write; None: nothing is written
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts
-    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    valid_col=None,
     seed=42, # Seed of random weights, order and masks
     resume=None, # Directory for checkpoints, or a `Resume`; after a stop the same call continues
     cbs=None, # More callbacks
@@ -178,7 +194,8 @@ def fine_tune_lm(
 def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` with the scores
     "Read the groups of the held-out and the test rows, if they have any"
     held = dict(score=rows.df[rows.is_valid], test_score=test)
-    return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
+    return {k:o[rows.group_col].astype(str).tolist() for k,
+            o in held.items() if o is not None and rows.group_col in o}
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
 def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
@@ -196,7 +213,8 @@ def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
     for o in tried.cbs: o.learn = tried # the callbacks were attached to `learn` too
     again = learn is not tried
     if again: _log.info(f"{stage.name}: trained again on all rows; figures on held-out rows are of the first")
-    if path is not None: _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if again else None))
+    if path is not None:
+        _write(stage, path, c, learn, kept_texts(learn, c.keep, unlabelled, tried if again else None))
 
 def _for_all_rows(learn, arch, c, cbs, name, how):
     "Make the learner for all rows of `learn`, without callbacks that read validation figures"

@@ -39,7 +39,8 @@ def _no_spreading(frozen, rows, texts, names): # why `texts` cannot get labels, 
     sizes = Counter(rows.part(False)[1]).values()
     alone = sum(n==1 for n in sizes)/sum(sizes) # estimates the share of classes without a row (Good 1953)
     if alone>.05 and not names:
-        return (f"{alone:.0%} of the training rows are alone in their class and about as many of the texts have a class "
+        return (f"{alone:.0%} of the training rows are alone in their class and about as many of the texts "
+                "have a class "
                 "without a row (names= tells all classes)")
     return '' if frozen.spread_labels(texts[:1000]) else 'near texts have different labels'
 
@@ -51,12 +52,14 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: part of th
                              unlabelled=first_texts(texts, share*10_000_000)) # half a minute
     texts = first_texts(apart(texts)[1][:5000], share*1_000_000) # they are read twice
     labels = frozen.spread_labels(texts, [o.scores(texts) for o in (model, words)])
-    more = pd.DataFrame({rows.group_col or rows.text_col:texts, rows.text_col:texts, rows.label_col:labels, 'is_valid':False})
+    more = pd.DataFrame({rows.group_col or rows.text_col:texts, rows.text_col:texts, rows.label_col:labels,
+                         'is_valid':False})
     again = len(texts)//(5*len(train))-1 # about one label in six is a given one
     every = pd.concat([df, *[train]*again, more], ignore_index=True)
     return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
 
-def with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)->tuple: # (`Rows`, record of the first training or None)
+def with_unlabelled(rows, texts, frozen, names, name, c, resume, fit
+)->tuple: # (`Rows`, record of the first training or None)
     "Train on `rows` by `fit`, and add `texts` to the rows with the labels found by it, if near texts have the same label"
     if why := _no_spreading(frozen, rows, texts, names):
         _log.warning(f"{name}: {why}, so `unlabelled` is left out")
@@ -78,7 +81,8 @@ def _better(second, first, rows, n):
     best = max(first, second, key=worth) # `first` if both are equal
     kept = second if few else best
     loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
-    says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, {first.score.mean():.3f} without{loss}, "
+    says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, "
+            f"{first.score.mean():.3f} without{loss}, "
             f"so the training {'with' if kept is second else 'without'} them is kept"
             f"{', since few rows tell little' if kept is not best else ''}")
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
