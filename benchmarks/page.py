@@ -194,6 +194,34 @@ def door():
         lines.append([f'`{arm}`' if '(' in arm else arm, *map(cell, names)])
     return table(['test rows, in brackets minus the frozen probe', *names.values()], lines)
 
+def ablations():
+    "Each idea of ULMFiT alone, minus the training without any, on the same rows"
+    d = rows('ablations')
+    d = d[d.part=='test']
+    base,names = 'all layers at once, one rate',{k:v for k,v in dict(trec='TREC-6, 500', agnews='AG News, 400', imdb100='IMDb, beginnings, 500').items() if k in {*d.set}}
+    by = {k:d[d.set==k].pivot_table(index='draw', columns='arm', values='accuracy')*100 for k in names}
+    def cell(arm, p):
+        if arm not in p: return ''
+        return f'{p[arm].mean():.1f}'+('' if arm==base else f' ({interval((p[arm]-p[base]).dropna())})')
+    return table(['MiniLM, test rows, in brackets minus the first', *names.values()], [[arm, *(cell(arm, by[k]) for k in names)] for arm in d.arm.unique()])
+
+def encoders():
+    "Each encoder with the rate of the rule, beside its frozen probe and the best rate of the grid on the same draws"
+    d = rows('rates')
+    d = d[d.what.isna() & (d.pool=='concat')] if 'what' in d else d[d.pool=='concat']
+    d = d.assign(points=100*d.accuracy, lr=[str(o) for o in d.lr])
+    labels,lines = {(k,n):v for (k,n),v in sets.items()} | {('fakenews_es',300):'Spanish news, 300'},[]
+    for (name,key,n),o in d.groupby(['encoder','set','labels'], sort=False):
+        p = o.groupby(['draw','lr']).points.mean().unstack() # a draw in bfloat16 and in float32: their mean
+        if '0.0001' not in p or (key,n) not in labels: continue
+        p = p[p['0.0001'].notna()]
+        other = {lr:(p[lr]-p['0.0001']).dropna() for lr in p if lr not in ('frozen probe','0.0001')}
+        best = max(other, key=lambda lr: other[lr].mean(), default=None)
+        bf16 = o[(o.lr=='0.0001') & (o.precision=='bf16')].cpu_seconds
+        lines.append([name, labels[key,n], len(p), f"{p['frozen probe'].mean():.1f}", f"{p['0.0001'].mean():.1f} ({interval(p['0.0001']-p['frozen probe'])})" if len(p)>1 else f"{p['0.0001'].mean():.1f}",
+                      '' if best is None else f'{float(best):.2g}: {interval(other[best])}'.replace('e-0','e-'), f'{bf16.median():.0f}' if len(bf16) else ''])
+    return table(['encoder','labels','draws','frozen probe','by the rule, 1e-4 (minus the probe)','best other rate, minus the rule','core seconds, bfloat16'], lines)
+
 def unknown():
     names = dict(domains='ten domains, 300', trec='TREC-6 without a class', agnews='AG News without a class')
     d,lines = rows('classes'),[]
@@ -297,7 +325,7 @@ def pictures():
     fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ways=ways, gains=gains, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
+tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"
