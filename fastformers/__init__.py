@@ -119,7 +119,7 @@ Modules:
 - `fastformers.stats`: Compare two classifiers or two stages on the same rows: `paired_bootstrap`, `mean_interval`, `mcnemar`, `wilson`, `verdict`, `Verdict`
 - `fastformers.tasks.choice`: Predict the best of several candidates for a text: the task `choice` and its tokenizer
 - `fastformers.tasks.class_weights`: Read the weights of classes, and compute balanced ones: `read_weights`, `balanced_weights`, `named_weights`
-- `fastformers.tasks.columns`: Read how labels are written in a column, and find what may be no class: `as_text`, `split_names`, `doubt_classes`
+- `fastformers.tasks.columns`: Read how labels are written in a column, and find values that may be no classes: `as_text`, `split_names`, `doubt_classes`
 - `fastformers.tasks.core`: Define kinds of label (one class, several classes) with loss, metrics, head and decoding: `Task`
 - `fastformers.tasks.loss`: Losses with the methods that a fastai learner calls: `RowLoss`, `OwnLoss`, `loss_for`
 - `fastformers.tasks.regression`: Predict one or several numbers for each text: the task `regression`, and its loss `ScaledMSE`

@@ -166,7 +166,7 @@ def slanted_triangular(
 
 @anneals.add
 def linear_warmup(pct:float, warmup:float=0.1)->float:
-    "Return a share that rises up to `warmup`, then falls to nearly 0 (Devlin et al. 2019, appendix A.2)"
+    "Return a share that rises until `warmup`, then falls to nearly 0 (Devlin et al. 2019, appendix A.2)"
     return slanted_triangular(pct, warmup, ratio=1e5)
 
 # %% ../../nbs/callback/00_schedule.ipynb #beab39d8

@@ -55,7 +55,7 @@ def _fit_numbers(x, y):
 
 def fit_linear(
     x, # Inputs `(n, nf)`, dense or sparse
-    y, # Numbers of classes `(n,)`; 0 and 1 `(n, n_out)`; or numbers `(n, n_out)`
+    y, # Ids of classes `(n,)`; 0 and 1 `(n, n_out)`; or numbers `(n, n_out)`
     task, # Their `Task`
     C # Inverse strength of the penalty of logistic regression
 )->tuple: # (weight `(n_out, nf)`, bias `(n_out,)`)
@@ -84,7 +84,7 @@ def _prior(task, y):
     return np.log(share/(1-share) if task.multi_label else share)
 
 # %% ../../nbs/inference/02_baseline.ipynb #7c1e20a3
-# and names of files
+# options of each vectorizer, by the name of its file
 _kinds = dict(terms=dict(ngram_range=(1,2)), parts=dict(analyzer='char_wb', ngram_range=(2,5)))
 
 def _vectorizer(kind, **kwargs):

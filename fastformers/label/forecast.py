@@ -42,7 +42,7 @@ def learning_curve(
     return sizes, right
 
 # %% ../../nbs/label/02_forecast.ipynb #d3bc7c81
-_usual,_luck = .2,.015 # usual power of a session; standard deviation of effects that no curve shows
+_usual,_luck = .2,.015 # usual exponent of a session; standard deviation of effects that no curve shows
 
 def _gain(right, sizes, more):
     "Compute the gain of `more` labels from the means of `right`, `(..., 4)`, by a power law"
@@ -98,7 +98,7 @@ def standing(
     text_col='text', label_col='label', # Columns of `df`
     names=None, # What the classes are called: a list, or {label: description}
     texts=(), # Texts without labels, a list, a column or a table
-    target=None, # Stop when the score is above this share with 90 % certainty (less if you look often)
+    target=None, # Stop when the score is above this share with 90 % certainty (lower if you look often)
     worth=.005 # Stop when 100 more labels are forecast to bring less than this share; needs 50 random rows, and a label of each class in `names`
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more labels would bring"

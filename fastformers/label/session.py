@@ -58,7 +58,7 @@ class LabelSession:
     def __init__(self,
         texts, # A list, a Series, or a table with `text_col` and columns of context
         names, # Names of the classes, or a dict {label: description}
-        output='labels.csv', # File of the labels; what it holds is continued
+        output='labels.csv', # File of the labels, continued if it exists
         labelled=None, # Table of earlier labels, which are never held out; its column `by` says whose they are
         by='', # Name of the person, if several people label
         arch='minilm', # Sentence encoder that chooses the texts: hub id, directory or shipped name
@@ -89,7 +89,7 @@ class LabelSession:
         self.added = LabelFile(self.file.path.with_suffix('.classes.csv'), ['name','by','time'], ['name'])
         self.queue,self.standing,self.error,self.training = [],None,None,None
         self._learned,self._thread,self._lock = None,None,threading.RLock()
-        self._begun,self._wrote = _now(),{} # (text, time) of the rows that this session wrote: order of the classes
+        self._begun,self._wrote = _now(),{} # (text, time) of a row of this session -> order of the classes
         self._open = self.file.lock_of('open')
         try: self._open.acquire(blocking=False) # held until this session ends
         except Timeout: self.file.say('open', f"another session is open on {output}, or this cell ran before; "
@@ -138,8 +138,8 @@ def table(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a boo
 # %% ../../nbs/label/03_session.ipynb #ec3d0b62
 @patch
 def next(self:LabelSession,
-         wait=True)->dict: # index, text, context, labels in the order to show, ranked (by likelihood?); None: there is no text left
-    "Return the text to label now, or None if there is none or, without `wait`, while texts are being chosen"
+         wait=True)->dict: # index, text, context, labels in the order shown, ranked (by likelihood?), or None
+    "Return the text to label now, or None if none is left or, without `wait`, if texts are being chosen"
     self._refill()
     if wait and self._thread and not self.queue: self._thread.join()
     with self._lock:
@@ -176,7 +176,7 @@ def skip(self:LabelSession, index):
 # %% ../../nbs/label/03_session.ipynb #650bcf13
 @patch
 def undo(self:LabelSession)->str: # the text, which is offered again if this session has it
-    "Take back your own last label or your last text set aside"
+    "Take back what you did last, a label or a text set aside"
     def own(o):
         return (o[self.text_col],o['time']) in self._wrote or ''<o['time']<=self._begun # or before a restart
     with self._lock:

@@ -25,7 +25,7 @@ def fill_mask(self:Learner,
     text, # A text with the tokenizer's mask token in one place or more
     n=5 # Number of candidates for each mask
 ) -> list: # For each mask a list of dicts with token_str, score (probability) and sequence, best first
-    "Fill each mask in `text` with the most probable words"
+    "Fill each mask in `text` with the most probable tokens"
     lm = _lm(self)
     lm.check('fill_mask', causal=False)
     tok,hf = lm.tok.tok,lm.model.hf

@@ -38,8 +38,8 @@ def stage2_outlook(x, y)->tuple: # (`near_kappa`, a sentence)
     kappa = near_kappa(nearest_rows(x), y)
     return kappa, (f"Near labelled texts have the same label with a kappa of {kappa:.2f} (1: always, 0: as "
                    "by chance). In our trials stage 2 of a sentence encoder "
-                   "helped a training of all layers above 0.6 (in two of two data sets) and not below (in "
-                   "none of two). A network that stays frozen gained in all.")
+                   "helped a training of all layers where kappa was above 0.6 (in two of two data sets), "
+                   "not below (in none of two). A network that stays frozen gained in all.")
 
 def spread(
     near, # Sparse matrix `(n, n)` of `nearest_rows`

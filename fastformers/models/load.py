@@ -75,7 +75,7 @@ def load_config(
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
 # %% ../../nbs/models/03_load.ipynb #69d417e2
-# transformers ties no weights in the whole process while it loads; two threads at once would leave it so
+# while transformers loads, no thread of the process ties weights; two loads at once would leave it so
 _loading = RLock()
 
 def _from_pretrained(cls, arch, path, **kwargs):
@@ -131,7 +131,7 @@ def load_hf(
         if isinstance(arch, PreTrainedModel): # transformers matches the names of its weights
             arch.save_pretrained(d)
             name,arch = type(arch).__name__,d
-        make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # the first of Auto classes
+        make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # Auto classes have the first
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
             hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision,
@@ -141,7 +141,7 @@ def load_hf(
     if gradient_checkpointing: checkpoint_blocks(hf.base_model)
     if compile_blocks:
         config = torch._dynamo.config
-        config.recompile_limit = max(64, config.recompile_limit) # torch's 8 is for all models
+        config.recompile_limit = max(64, config.recompile_limit) # torch's limit of 8 counts all models
         backend = 'inductor' if compile_blocks is True else compile_blocks
         for block in block_modules(hf.base_model):
             for m in block: m.compile(backend=backend, dynamic=True)

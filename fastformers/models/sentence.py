@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/models/06_sentence.ipynb #5e470007
 def _sqrt_mean_pool(h, mask): return mean_pool(h, mask)*mask.sum(1, keepdim=True)**.5
 
-# names of sentence-transformers, those of its older files, in the order in which these concatenate, and functions
+# name -> (name in older files, function), in the order in which older files concatenate
 _pools = {'cls':('cls_token',cls_pool), 'max':('max_tokens',max_pool), 'mean':('mean_tokens',mean_pool),
           'mean_sqrt_len_tokens':('mean_sqrt_len_tokens',_sqrt_mean_pool),
           'weightedmean':('weightedmean_tokens',weighted_mean_pool), 'lasttoken':('lasttoken',last_pool)}
@@ -98,8 +98,8 @@ def _pooling(self:SentencePool, at, said, width):
         raise ValueError(f"{self.where}/{at} pools states of width {n}, those of the network have {width}")
     self.include_prompt = said.get('include_prompt', True)
     if not self.include_prompt and 'weightedmean' in names:
-        _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here the weights begin behind "
-                     "it")
+        _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here the weights count "
+                     "from the first token behind it")
     self.spec['pool'] = names
     return width and width*len(names)
 
@@ -143,7 +143,7 @@ def is_sentence_encoder(arch)->bool: # a hub id, directory, shipped name or netw
     "Check whether `arch` says how it makes vectors of texts, and has no LM head"
     if isinstance(arch, PretrainedConfig): return False # random weights
     config = load_config(arch)
-    # of a network where it was read from
+    # for a network, the place that it was read from
     where = resolve_arch(arch) if isinstance(arch, (str,Path)) else config.name_or_path
     return find_file(where or None,
                      'modules.json') is not None and not any('LM' in o for o in config.architectures or ())

@@ -1,6 +1,6 @@
 """Train a language model of several languages, and a classifier without labels in its language: `balanced`, `zero_shot`
 
-MultiFiT (Eisenschlos et al. 2019) is ULMFiT for any language: subwords of a unigram model instead of words, a language model for each language, and a classifier from it. Where a language has no labels, a model that reads both languages and was trained on the labels of one (the paper's is LASER) answers texts of the other. Its answers are the labels of a new classifier, from a language model of that language alone. The paper finds the student better than its teacher and than networks trained with far more data. Here it is not, from a small language model (200,000 tokens) and a rough teacher: topics of Spanish news, answered by a linear model of English news, are 64.0 % right, the student's 58.0, less by 6.0 points (0.6 to 11.4, two seeds).
+MultiFiT (Eisenschlos et al. 2019) is ULMFiT for any language: subwords of a unigram model instead of words, a language model for each language, and a classifier from it. Where a language has no labels, a teacher that reads it and a second language (the paper's is LASER) is trained on labels of the second, and answers texts of the first. Its answers are the labels of the student, a classifier from a language model of the first language alone. The paper finds the student better than its teacher and than networks trained with far more data. Here it is not, with a small language model (200,000 tokens) and a linear model of English news as the teacher: of topics of Spanish news the teacher has 64.0 % right, the student 58.0, less by 6.0 points (0.6 to 11.4, two seeds).
 
 Subwords and stages are those of `pretrain_lm` and `fine_tune_classifier`. This page adds two things: `balanced` draws texts for one language model of several languages, and `zero_shot` trains on the answers of a teacher. The paper's network (QRNN) and its label smoothing are left out."""
 
@@ -18,9 +18,9 @@ from ..ulmfit.stage import fine_tune_classifier
 # %% ../../nbs/papers/17_multifit.ipynb #f1700008
 def balanced(
     corpora, # Name of a language -> its texts
-    seed=42 # Of the order
+    seed=42 # Of the draw and the order
 )->pd.DataFrame: # Columns text and language
-    "Draw texts of each language with the characters of the smallest corpus, and mix them"
+    "Draw as many characters of text from each language as the smallest corpus has, and mix the texts"
     drawn = {k:pd.Series(list(o)).sample(frac=1, random_state=seed) for k,o in corpora.items()}
     most = min(o.str.len().sum() for o in drawn.values())
     parts = [pd.DataFrame({'text':o[o.str.len().cumsum()<=most], 'language':k}) for k,o in drawn.items()]

@@ -15,7 +15,7 @@ import numpy as np
 from fastcore.foundation import first
 
 # %% ../../nbs/tasks/00_class_weights.ipynb #27d6e0fb
-def read_weights(class_weights): # as in `Task.weigh`; 'balanced', {name: weight} or None: not set
+def read_weights(class_weights): # as in `Task.weigh`; returns 'balanced', {name: weight}, or None if not set
     "Read the weights of classes, and check that they are above 0"
     w = {} if class_weights=='equal' else class_weights
     if w is None or w=='balanced': return w
@@ -31,7 +31,7 @@ def read_weights(class_weights): # as in `Task.weigh`; 'balanced', {name: weight
     return w
 
 # %% ../../nbs/tasks/00_class_weights.ipynb #0e7fd513
-def balanced_weights(y, n)->np.ndarray: # `y`: numbers of `n` classes `(rows,)`, or 0 and 1 `(rows, n)`
+def balanced_weights(y, n)->np.ndarray: # `y`: ids of `n` classes `(rows,)`, or 0 and 1 `(rows, n)`
     "Compute the weights by which each of `n` classes weighs the same, or the texts with a label as much as those without"
     if y.ndim>1:
         n = y.sum(0)

@@ -1,4 +1,4 @@
-"""Read how labels are written in a column, and find what may be no class: `as_text`, `split_names`, `doubt_classes`
+"""Read how labels are written in a column, and find values that may be no classes: `as_text`, `split_names`, `doubt_classes`
 
 The same labels are written in several ways: 1, 1.0 and '1 ' are one label, `a; b` and `['a', 'b']` are the same two, and a list of 0 and 1 says for each class whether it is there.
 A column may also be something else than it seems. Many whole numbers are perhaps to be predicted as numbers, and `drama|action` is perhaps two labels in one name. The functions of this page read such columns, and return a reason where a reading is doubtful.
@@ -32,7 +32,7 @@ def split_names(o, sep=';'):
     "Split names that are joined by `sep`"; return [p.strip() for p in o.split(sep) if p.strip()]
 
 # %% ../../nbs/tasks/00_columns.ipynb #c5b2681d
-def flag_names(values, column)->tuple: # (names, a remark about them), ([], None) if they are not
+def flag_names(values, column)->tuple: # (names, a remark about them), ([], None) for other values
     "Name labels by their places if all `values` of `column` are lists of 0 and 1"
     rows = [[*v] if isinstance(v, (list,tuple,np.ndarray)) else [] for v in values]
     if len({*map(len, rows)})==1 and len(rows[0])>1 and all(map(is_flag, (n for o in rows for n in o))):
@@ -56,7 +56,7 @@ def name_parts(names, sep)->list: # a list of places for each part
 # %% ../../nbs/tasks/00_columns.ipynb #b6d20f35
 _number = re.compile(r"[^\w\s]{0,2}\s?-?\d[\d.,'\s]*(\D{0,9})") # and its unit
 
-def doubt_classes(df, label_col)->str: # None if there is none
+def doubt_classes(df, label_col)->str: # None if there is no doubt
     "Return a reason why the values of `label_col` may be no names of classes"
     o,names = df[label_col],{*map(as_text, df[label_col].dropna().unique())}
     if isinstance(o.iloc[0], str) and o.iloc[0].startswith('['):
@@ -79,7 +79,7 @@ def doubt_classes(df, label_col)->str: # None if there is none
             "as a class; for several labels a text write ';' between them, "
             f"df[{label_col!r}].str.replace({sep!r}, ';')")
 
-def doubt_several(df, label_col)->str: # None if there is none
+def doubt_several(df, label_col)->str: # None if there is no doubt
     "Return a reason why the values of `label_col` may be one class, not several labels"
     names = [] if is_list(label_col) else {o for o in df[label_col] if isinstance(o, str)}
     if (places := name_parts(names, ';')) and all(len(o)==1 for o in places):
