@@ -35,7 +35,7 @@ def check_tokenizer(tok, model, arch):
     if len(tok)>vocab:
         raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: "
                          "they do not belong together")
-    if share is None or share>.5: return
+    if share is None or share>.9: return
     says = (f"{arch} was trained with another tokenizer: {1-share:.0%} of its tokens differ; "
             f"build the dls with tok={str(arch)!r}")
     if read_stage(path) or share<.1 and not model.is_lm: raise ValueError(says)
