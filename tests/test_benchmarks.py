@@ -164,6 +164,24 @@ def adaptations():
     return [f"a reading of {reads[0]['test error %']['fine-tuning, 6.5e-05']['mean']}"]
 
 @claim
+def ideas_one_by_one():
+    o = page.rows('ablations')
+    for _,g in o[o.part=='test'].groupby('set'):
+        p = g.pivot_table(index='draw', columns='arm', values='accuracy')
+        p = p.sub(p['all layers at once, one rate'], axis=0)
+        assert ahead(-p['random weights']) and all(level(p[a]) for a in p.columns.drop(['random weights','all layers at once, one rate']))
+    best = o[o.part=='test'].drop_duplicates(['set','arm']).lr
+    return [f'{best.isin((1e-4,8e-4)).sum()} of {len(best)} arms took']
+
+@claim
+def other_encoders():
+    o = page.rows('rates').query("pool=='concat'")
+    p = o.assign(lr=o.lr.astype(str)).groupby(['encoder','set','labels','draw','lr']).accuracy.mean().unstack()*100
+    assert (p['0.0001']>p['frozen probe'])[p['0.0001'].notna()].all()
+    other = p.sub(p['0.0001'], axis=0).drop(columns=['frozen probe','0.0001']).groupby(level=[0,1,2]).mean()
+    return [f'at most {other.max().max():.1f} points ahead of it']
+
+@claim
 def verbs():
     o = page.rows('door').query("part=='test'")
     p = {k:v.pivot_table(index='draw', columns='arm', values='accuracy') for k,v in o.groupby('set')}
