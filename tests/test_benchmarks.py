@@ -100,7 +100,7 @@ def minutes():
 def where_the_gain_comes_from():
     words = [gap('all layers','characters',*k) for k in six]
     probe = [x for k in six if len(x := gap('all layers','frozen probe',*k))>2]
-    assert all(map(ahead, words)) and [sum(map(ahead, probe)), len(probe)]==[4, 5]
+    assert all(map(ahead, words)) and len(probe)==6 and all(map(ahead, probe))
     trainer = {k:gap('all layers','Trainer',*k) for k in six}
     assert [k for k,x in trainer.items() if ahead(x)]==six[:3] and all(level(trainer[k]) for k in six[3:])
     setfit = [gap('all layers','SetFit',*k) for k in six[:3]]
@@ -118,7 +118,7 @@ def with_more_labels():
     each = [gap('as typed',b,*k) for k in sets for b in ('frozen probe','TF-IDF')]
     minutes = {k:cpu[*k,'as typed']/60 for k in sets}
     short,long = ([v for k,v in minutes.items() if (k[0]=='imdb100')==o] for o in (False,True))
-    assert level(gap('as typed','frozen probe','sst2',500)) and level(gap('as typed','TF-IDF','imdb100',2000))
+    assert level(gap('as typed','TF-IDF','imdb100',2000))
     return [f'in {sum(map(ahead, each))} of {len(each)} comparisons. It took {spread(short, 0)} core minutes, on beginnings of reviews {spread(long, 0)}']
 
 @claim
