@@ -55,7 +55,7 @@ def spread(
 # %% ../../nbs/learner/04_spread.ipynb #6a00000d
 @patch
 def spread_labels(self:Learner,
-    texts, # Without labels, like the training rows
+    texts, # Like the training rows, without labels
     scores=() # Probabilities `(n, n_out)` of `texts` by other classifiers; with any, labels spread even if near texts differ
 )->list: # A label for each of `texts`, or empty
     "Label `texts` like the texts near them (Zhou et al. 2004), or return [] if near texts differ"
