@@ -20,6 +20,6 @@ if __name__=='__main__':
     torch.set_num_threads(1)
     quiet()
     rows = Rows(results/'attribution')
-    rows.settings = {'commit':commit, 'precision':os.environ.get('FASTFORMERS_PRECISION','auto')}
+    rows.settings = {'commit':commit, 'precision':precision()}
     for name in ('agnews','sst2'): rows.get(lambda: table(name, 1), 'methods', set=name, seed=1)
     for o in rows.all: print(o['set'], pd.DataFrame(o['methods']).T.round(3).to_string(), sep='\n')

@@ -72,7 +72,7 @@ if __name__=='__main__':
     if args.verb=='run':
         torch.set_num_threads(1)
         quiet()
-        rows.settings = {'commit':commit, 'precision':os.environ.get('FASTFORMERS_PRECISION','auto')}
+        rows.settings = {'commit':commit, 'precision':precision()}
         of = {'domains':(utterances, 300), 'sst2':(lambda: sets['sst2'][1]()[:2], 500)}
         for seed in map(int, args.seeds.split(',')):
             for name in args.sets.split(','):

@@ -54,6 +54,12 @@ commit = git('rev-parse','--short','HEAD') # of the code that runs, not of what 
 
 def processor(): return next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if Path('/proc/cpuinfo').exists() else platform.processor()
 
+def precision():
+    "Number format in which networks train and predict here"
+    from fastformers.models.fast_cpu import bf16_speedup, number_format
+    how = number_format('auto', 'cpu')
+    return how if how!='auto' else 'bf16' if bf16_speedup()>=1.1 else 'fp32'
+
 def circumstances(args):
     from fastformers.inference.stage_json import versions
     return {'date':time.strftime('%Y-%m-%d'), 'commit':commit, 'command':' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *('DIR' if Path(o).is_absolute() else o for o in sys.argv[1:])]),

@@ -168,7 +168,7 @@ def scored(predictor, rows, at):
         res = dict(score=round(float(np.mean([2*len(a&b)/max(len(a)+len(b), 1) for a,b in both])), 5))
     else: res = dict(score=round(float(np.corrcoef(np.ravel(predictor.scores(texts)), at.label)[0,1]), 5))
     if hasattr(predictor, 'printed'): res['printed'] = predictor.printed
-    return res | dict(commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor(), versions=versions())
+    return res | dict(commit=commit, precision=precision(), processor=processor(), versions=versions())
 
 def cases(args):
     "List the key of each set, size and draw"

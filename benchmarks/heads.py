@@ -43,7 +43,7 @@ def shares(seed, kept=(1,.5,.25)):
                 start = time.perf_counter()
                 error(parts[row['kept']])
                 row['seconds'] = min(row['seconds'], round(time.perf_counter()-start, 2))
-    return dict(shares=rows, lm_loss=round(float(lm.metrics['loss']), 3), commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
+    return dict(shares=rows, lm_loss=round(float(lm.metrics['loss']), 3), commit=commit, precision=precision(), processor=processor())
 
 if __name__=='__main__':
     args,table = parser(__doc__).parse_args(),Rows(results/'heads')

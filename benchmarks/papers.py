@@ -18,7 +18,7 @@ def clock(): return np.array([time.time(), time.process_time()])
 def row(right, start):
     took = clock()-start
     return dict(accuracy=round(float(np.mean(right)), 5), hits=np.packbits(right).tobytes().hex(), n_scored=len(right),
-                seconds=round(took[0]), cpu=round(took[1]), commit=commit, precision=os.environ.get('FASTFORMERS_PRECISION', 'auto'), processor=processor())
+                seconds=round(took[0]), cpu=round(took[1]), commit=commit, precision=precision(), processor=processor())
 
 def plain(df, at, arch='minilm', cols='text', **kw):
     "Train a classifier as typed, with the rows `at` for validation"

@@ -8,7 +8,7 @@ All rates see the same rows and the same number of steps. Finished rows are in r
 import tempfile
 from classify import Rows as Table
 from common import *
-from compare import draw, sets
+from compare import draw, entries, sets
 
 def spanish():
     "Topics of Spanish news, of each article the first 60 words"
@@ -18,12 +18,9 @@ def spanish():
 sets = sets | dict(fakenews_es=((300,), spanish))
 
 def store(args):
-    from fastformers.models.fast_cpu import bf16_speedup, number_format
     quiet()
     logging.disable(logging.INFO)
-    precision = number_format('auto', 'cpu')
-    if precision=='auto': precision = 'bf16' if bf16_speedup()>=1.1 else 'fp32'
-    return Table(results/'rates', part='development', precision=precision, **circumstances(args)['versions'])
+    return Table(results/'rates', part='development', precision=precision(), **circumstances(args)['versions'])
 
 def drawn(args, seed):
     "Key, labelled rows and 500 development rows of each set"
@@ -53,12 +50,13 @@ def choose(args):
     from fastformers.compare.leaderboard import leaderboard
     from fastformers.inference.predictor import from_hf
     table,archs = store(args),args.archs.split(',')
+    ours = [k for k,o in entries.items() if o.fit.__module__.startswith('fastformers')] # `compare` registers arms of its own
     for seed in map(int, args.draws.split(',')):
         for key,rows,dev in drawn(args, seed):
             def make():
                 start,cpu = time.perf_counter(),time.process_time()
                 with tempfile.TemporaryDirectory() as tmp:
-                    board = leaderboard(rows, archs=archs, minutes=args.minutes, path=tmp, log=lambda o: None)
+                    board = leaderboard(rows, archs=archs, minutes=args.minutes, path=tmp, entries=ours, log=lambda o: None)
                     took,spent = time.perf_counter()-start,time.process_time()-cpu
                     found = [o['label'] for o in from_hf(f'{tmp}/best')(dev.text.tolist())]
                 return dict(choice=board.winner, entries=[*board.scored], accuracy=round(float(np.mean(np.array(found)==dev.label.to_numpy())), 4),
