@@ -50,7 +50,7 @@ def choose(args):
     from fastformers.compare.leaderboard import leaderboard
     from fastformers.inference.predictor import from_hf
     table,archs = store(args),args.archs.split(',')
-    ours = [k for k,o in entries.items() if o.fit.__module__.startswith('fastformers')] # `compare` registers arms of its own
+    ours = [k for k,o in entries.items() if o.fit is None or o.fit.__module__.startswith('fastformers')] # `compare` registers arms of its own
     for seed in map(int, args.draws.split(',')):
         for key,rows,dev in drawn(args, seed):
             def make():
