@@ -58,8 +58,8 @@ def _command(commands, f, says=''):
     p.set_defaults(command=f, parser=p, json=False)
     p.add_argument('--debug', action='store_true', help='Show where in the code an error arose')
     if f in _with_json:
-        p.add_argument('--json', action='store_true',
-                       help='Print the results as one JSON object, all else on standard error')
+        p.add_argument('--json', action='store_true', help='Print the results as one JSON object, all else '
+                                                           'on standard error')
     return p
 
 def _output(p, **kw):
@@ -81,8 +81,8 @@ def _stage_flags(p, section, names):
 # %% ../nbs/10_cli.ipynb #cce3d3d1
 def _add_stages(commands):
     p = _command(commands, run, 'settings.ini')
-    p.add_argument('recipe', metavar='settings.ini',
-                   help='The recipe; copy settings.ini of the project or a run')
+    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or '
+                                                          'a run')
     for p in (p, _command(commands, demo)):
         p.add_argument('--seeds', type=typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
@@ -117,20 +117,19 @@ def _add_choices(commands):
     add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
     add_flags(p, 'classifier', 'task score class_weights sep_level')
     p = _command(commands, label, 'TEXTS --labels NAMES')
-    p.add_argument('file', metavar='TEXTS',
-                   help='csv, tsv or jsonl file with texts and columns to show beside them, or file with a '
-                        'text a line')
+    p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show '
+                                                 'beside them, or file with a text a line')
     p.add_argument('--labels', type=class_names, metavar='NAMES', required=True, help=_names)
     p.add_argument('--output', metavar='FILE', default='labels.csv',
                    help='csv file of the labels, continued if it is there (default: labels.csv)')
-    p.add_argument('--labelled', metavar='FILE',
-                   help='File of texts that have a label already; column by: whose it is')
+    p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: '
+                                                      'whose it is')
     p.add_argument('--by', default='', metavar='NAME', help='Name of the person, if several people label')
     p.add_argument('--target', type=float, help='Say stop at this score, as .9')
-    p.add_argument('--worth', type=float, default=.5,
-                   help='Say stop where 100 more labels would bring fewer points (default: 0.5)')
-    p.add_argument('--arch',
-                   help='Encoder that chooses the texts: hub id, directory or shipped name (default: minilm)')
+    p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would bring '
+                                                           'fewer points (default: 0.5)')
+    p.add_argument('--arch', help='Encoder that chooses the texts: hub id, directory or shipped name '
+                                  '(default: minilm)')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
     add_flags(p, 'data', 'text_col label_col sep encoding')
 
@@ -195,10 +194,9 @@ def _add_predict(commands):
     p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE',
-                   help='csv, tsv or jsonl file to label, or file with a text a line; '
-                   'in two processes: torchrun --nproc_per_node 2 -m fastformers predict DIR --csv FILE '
-                   '--out FILE')
+    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a '
+                                                 'line; in two processes: torchrun --nproc_per_node 2 -m '
+                                                 'fastformers predict DIR --csv FILE --out FILE')
     p.add_argument('--out', metavar='FILE',
                    help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
@@ -208,9 +206,8 @@ def _add_predict(commands):
                            ('top-k', int, 'Labels for each text, best first'),
                            ('threshold', float, 'Multi-label: give the labels with a higher score'),
                            ('abstain-below', float, 'One label a text: give none where the score is lower'),
-                           ('unknown', float,
-                            'One label a text: give none to texts of no class, at this share of false '
-                            'alarms, as .05')):
+                           ('unknown', float, 'One label a text: give none to texts of no class, at this '
+                                              'share of false alarms, as .05')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
     add_flags(p, 'data', 'text_col sep encoding')
 

@@ -139,7 +139,7 @@ def verdict_on(
     units,what = (n,'held-out rows') if groups is None else (len({*np.asarray(groups)[both.any(0)]}),
                                                              'groups of held-out rows')
     few = f'{units} {what} are too few, expected 20 or more' if units<20 else ''
-    diff = (round(float(o), 6)
-            for o in paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), both,
-                                      groups=groups)) # equal scores may differ in the last digit
+    diff = (round(float(o), 6) for o in paired_bootstrap(np.nan_to_num(a), np.nan_to_num(b), both,
+                                                         # equal scores may differ in the last digit
+                                                         groups=groups))
     return Verdict(measure, a[both].mean().item(), name, b[both].mean().item(), *diff, n, means, few)

@@ -109,8 +109,7 @@ tiny_families = { # family -> arguments of its configuration
 _families_of = dict(
     roberta='roberta mpnet eurobert', xlm_roberta='xlm-roberta camembert', xlnet='xlnet', funnel='funnel',
     gpt2='gpt2 openai-gpt bloom gpt_neox qwen2', llama='llama opt gemma mistral', t5='t5 mt5 umt5')
-tiny_family_styles = dict.fromkeys(tiny_families, 'bert') | {o:s for s,
-                                                             fs in _families_of.items() for o in fs.split()}
+tiny_family_styles = dict.fromkeys(tiny_families, 'bert') | {o:s for s,fs in _families_of.items() for o in fs.split()}
 
 def tiny_arch(
     family:str, # A key of `tiny_families`, which is HF's `model_type`

@@ -85,5 +85,4 @@ class StopAtNaN(Callback):
         if not torch.isfinite(self.loss).all():
             rate = max(o['lr'] for o in self.opt.hypers)
             raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, "
-                           "at a learning rate "
-                           f"of {rate:.2g}")
+                           f"at a learning rate of {rate:.2g}")

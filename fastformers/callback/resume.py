@@ -246,9 +246,9 @@ def _newest(self:Resume):
             _log.warning(f"{o} is damaged: {e}; trying an older one")
         else:
             if diff := differences(state['settings'], self._settings):
-                raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; "
-                                 "use the settings of that run, choose another `path`, or delete that "
-                                 "directory to train anew")
+                raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; use the settings "
+                                 "of that run, choose another `path`, or delete that directory to train "
+                                 "anew")
             return state,tensors
 
 @patch

@@ -83,8 +83,7 @@ def _open(path, **how):
 def _check_texts(args, instead):
     "Raise an error if a text of the command line is the name of a file"
     def is_name(o):
-        return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z',
-                         o) or len(o)<256 and Path(o).is_file()
+        return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).is_file()
     for o in filter(is_name, args.texts):
         raise ValueError(f"expected a text, got the name of a file, {o}; {instead}")
 
@@ -230,8 +229,7 @@ def predict(args):
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below','unknown') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
-        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace',
-                                                newline='') as f:
+        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace', newline='') as f:
             predict_file(answer, chunks, f, _separator(args.out))
     elif args.csv:
         if 'utf' not in (name := sys.stdout.encoding or 'utf-8').lower():

@@ -59,5 +59,4 @@ def class_names(text):
     names = tuple(o.strip() for o in names if o.strip())
     if len(names)>1: return names
     raise argparse.ArgumentTypeError("expected two classes or more, as travel,banking, or a file with a "
-                                     "name a line, "
-                                     f"got {text}; for a single class write NAME,none of these")
+                                     f"name a line, got {text}; for a single class write NAME,none of these")

@@ -55,9 +55,7 @@ class Leaderboard:
         return [self.best_of(o) if o in ('network','words') else o for o in self.plan[name].of]
     def best_of(self, kind):
         "Name the best entry that needs a checkpoint ('network') or none ('words'), None if none has finished"
-        names = [k for k,
-                 o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network')
-                 and self.done(k) and o.fit is not largest_class]
+        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network') and self.done(k) and o.fit is not largest_class]
         return max(names, key=self.score, default=None)
 
     def fit(self, name, seed):
@@ -69,8 +67,8 @@ class Leaderboard:
         return torch.stack([o[:,:n] for o,_ in got]).mean(0), _sum([o for _,o in got])
 
     def done(self, name):
-        "Check whether all seeds of an entry have finished"; return None not in [self.fit(name, o)
-                                                                                 for o in self.seeds]
+        "Check whether all seeds of an entry have finished"
+        return None not in [self.fit(name, o) for o in self.seeds]
 
     def rows(self, name)->np.ndarray: # `(seeds, rows)`, NaN where a row was not scored
         "Return the score of each row"
@@ -130,7 +128,8 @@ def against(self:Leaderboard, a, b): # '' if there is nothing to compare
 # %% ../../nbs/compare/01_board.ipynb #3e2c730b
 @patch(as_prop=True)
 def scored(self:Leaderboard):
-    "List the entries with a score"; return [o for o in self.plan if any(self.fit(o, s) for s in self.seeds)]
+    "List the entries with a score"
+    return [o for o in self.plan if any(self.fit(o, s) for s in self.seeds)]
 
 @patch(as_prop=True)
 def rated(self:Leaderboard)->list:
@@ -171,14 +170,12 @@ def cheaper(self:Leaderboard, name): # None if there is none
 def recipe(self:Leaderboard):
     "Return the recipe with which `fastformers run` trains the winner or its network, None if there is none"
     if self.winner is None: return
-    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner])
-              if 'arch' in self.plan[o].needs)
+    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
     if not e or not {'lm','classifier'} & {*e.recipe}: return
     recipe = Recipe().replace(**e.recipe)
     if self.chosen is None: return recipe
     trained = 'contrastive' in self.chosen.settings # a frozen probe chooses only how texts are read
-    own = vars(resolved(self.chosen, TaskConfig)) if trained else {k:self.chosen[k]
-                                                                   for k in ('prompt','pairing','pool')}
+    own = vars(resolved(self.chosen, TaskConfig)) if trained else {k:self.chosen[k] for k in ('prompt','pairing','pool')}
     return recipe.replace(classifier=own)
 
 # %% ../../nbs/compare/01_board.ipynb #7f6e5861
@@ -187,8 +184,7 @@ def verdict(self:Leaderboard)->Verdict:
     "Compare the winner with the stronger of the best cheaper entry and TF-IDF, or else with the largest class"
     if self.winner is None: return Verdict(reason='no entry finished')
     rivals = {self.cheaper(self.winner), 'TF-IDF'} & {*self.rated} - {self.winner}
-    rivals = rivals or {o for o in self.scored
-                        if self.plan[o].fit is largest_class} or {*self.rated}-{self.winner}
+    rivals = rivals or {o for o in self.scored if self.plan[o].fit is largest_class} or {*self.rated}-{self.winner}
     return verdict_on(self.rows(self.winner), {o:self.rows(o) for o in rivals}, self.task.score_name,
                       self.groups)
 

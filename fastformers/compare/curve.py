@@ -76,8 +76,7 @@ class LabelCurve:
 
     def plot(self, ax=None, base='TF-IDF'):
         "Plot mean scores by number of labels, with bands from the lowest to the highest seed, and how many labels an entry saves"
-        o = self.table.groupby(['labels','entry'],
-                               sort=False).score.agg(['mean','min','max']).unstack().sort_index()
+        o = self.table.groupby(['labels','entry'], sort=False).score.agg(['mean','min','max']).unstack().sort_index()
         ax = o['mean'].plot(ax=ax, marker='o', logx=True, ylabel=self.measure)
         for entry in o['mean']: ax.fill_between(o.index, o['min'][entry], o['max'][entry], alpha=.2)
         saved = self.fewer(base) if base in o['mean'] else ()
@@ -85,8 +84,7 @@ class LabelCurve:
             best,n,most = saved.times.idxmax(),saved.labels[saved.times.idxmax()],o.index.max()
             y = o['mean'][base][most]
             ax.annotate('', (n,y), (most,y), arrowprops=dict(arrowstyle='->'))
-            ax.set_title(f"{best}: as good as {base} with {saved.times[best]:.3g} times fewer labels"
-                         if n<most else
+            ax.set_title(f"{best}: as good as {base} with {saved.times[best]:.3g} times fewer labels" if n<most else
                          f"{best}: as good as {base} at {most:,} labels")
         ax.set_xticks(o.index, [f'{n:,}' for n in o.index])
         ax.minorticks_off()
@@ -125,8 +123,7 @@ def label_curve(
     names = [o if task.one_class else '' for o,v in zip(labels, df.is_valid) if not v]
     if not len({*names})<=min(sizes)<=max(sizes)<=len(own):
         raise ValueError(f"`sizes` must be between {len({*names})}, one a class, and {len(own):,}, the "
-                         "training rows; "
-                         f"got {list(sizes)}")
+                         f"training rows; got {list(sizes)}")
     texts = []
     ways = list_entries(entries, [arch or default_arch], text_col, label_col, score=score,
                         class_weights=class_weights)

@@ -89,8 +89,7 @@ def _check_needs(e, others):
     for o in e.needs:
         if o not in (*_facts, *others):
             raise ValueError(f"the entry {e.name} needs {o!r}; expected {', '.join(_facts)}, or the name of "
-                             "an entry"
-                             f"{did_you_mean(o, [*_facts, *others])}")
+                             f"an entry{did_you_mean(o, [*_facts, *others])}")
 
 def list_entries(names, archs, text_col='text', label_col='label', **asked
 )->list: # of `Entry`. Their recipes hold checkpoint, columns and the settings `asked` of the classifier
@@ -104,8 +103,7 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked
             model = dict(model=dict(arch=str(a))) if a else {}
             needs = tuple(o+end if o in entries else o for o in e.needs)
             asked = {k:v for k,v in asked.items() if v is not None}
-            own = dict(classifier=e.recipe.get('classifier',
-                                               {}) | asked) if asked and {'lm','classifier'} & {*e.recipe} else {}
+            own = dict(classifier=e.recipe.get('classifier', {}) | asked) if asked and {'lm','classifier'} & {*e.recipe} else {}
             res.append(replace(e, name=e.name+end, needs=needs,
                                recipe={**e.recipe, **own, **model, 'data':data}))
     if len({o.name for o in res})<len(res):
@@ -180,8 +178,7 @@ def code_hash(e)->str:
         elif (isclass(o) or isfunction(o)) and o not in seen:
             seen.append(o)
             if isclass(o):
-                todo += [getattr(v, 'fget', getattr(v, '__func__', v)) for k,
-                         v in vars(o).items() if k!='__firstlineno__']
+                todo += [getattr(v, 'fget', getattr(v, '__func__', v)) for k,v in vars(o).items() if k!='__firstlineno__']
                 continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
@@ -296,8 +293,7 @@ def class_names(rows):
 @entry('class means', ('arch','one class','texts','unlabelled'))
 def class_means(rows):
     "Fit a linear model that begins at the mean of each class: of its texts, its name and the unlabelled texts near them"
-    df = pd.DataFrame(dict(text=rows.texts,
-                           label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
+    df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
     some = df.groupby('label', sort=False).head(200) # from more rows the frozen probe learns as much
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 

@@ -44,8 +44,8 @@ def _check(rows, minutes):
                          "on and tested; label more of it")
     if task.one_class and len({*names})==len(rows):
         raise ValueError(f"each of the {len(rows)} labels in column {task.target!r} occurs in one row, "
-                         "expected labels that occur in two rows or more; "
-                         "if they are numbers to predict, pass task='regression'")
+                         "expected labels that occur in two rows or more; if they are numbers to predict, "
+                         "pass task='regression'")
 
 def _held_out(rows, seeds, test, archs):
     "Choose the scored rows, and for each seed the numbers of its training and scored rows"
@@ -87,9 +87,8 @@ def _slices(board, rows, scored):
     "Score the winner on the slices of the rows, or return None if rows are too few"
     scores = board.rows(board.winner)
     at = np.flatnonzero(~np.isnan(scores).all(0)) # rows that a seed has scored
-    rated = [[o[i] for i in at]
-             for o in (rows.task.texts(scored, rows.text_col),
-                       read_labels(scored, rows.label_col, rows.task))]
+    rated = [[o[i] for i in at] for o in (rows.task.texts(scored, rows.text_col),
+                                          read_labels(scored, rows.label_col, rows.task))]
     with suppress(ValueError):
         return score_slices(np.nanmean(scores[:,at], 0), rows.task, *rated) # too few rows
 
@@ -113,8 +112,7 @@ def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
 def _score_note(why, often)->str: # '' if the score was asked for
     "Say why the score is the macro F1, and how often the rarer of two classes is answered"
     says = ('The score is the macro F1, with average precision, recall and precision of the rarest class '
-            'beside it: '
-            f'{why}.')*bool(why)
+            f'beside it: {why}.')*bool(why)
     if often:
         says += f' The rarer class is answered as often as the labelled rows have it, in {often[1]:.1%}.'
     return says

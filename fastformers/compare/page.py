@@ -31,8 +31,7 @@ _units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', mem
 def shown(self:Leaderboard)->pd.DataFrame: # of strings
     "Format the table as text"
     t = self.table
-    words,(sign,measure) = t[['against_tfidf','against_cheaper',
-                              'note']].fillna(''),split_sign(self.task.score_name)
+    words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),split_sign(self.task.score_name)
     def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
     res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
         '95 % interval':[fmt_range(a, b, sign) if a==a else '' for a,b in t[['low','high']].values],
@@ -76,9 +75,7 @@ def sentences(self:Leaderboard):
            _price_of(self, name)]
     if self.rare(name).get('recall')==0:
         do = ' and '.join(k for k in self.scored if self.rare(k)['recall'])
-        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found '
-                                                                'some.' if do
-                                                                else 'label more of its texts.'))
+        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'))
     both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
     if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
         mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))
@@ -144,11 +141,9 @@ from_hf('best')(['a new text'])   # label and score; without fastai
 _care = [
     'The score is of classifiers that were trained without the scored rows. `best` was trained on all rows '
     'and is scored by none.',
-    'The winner was chosen by these scores, so its own score is a little too good. Keep some rows aside, and '
-    'score the winner on '
-    'them once.',
-    'Minutes are those of the slowest fit of an entry. Intervals cover the choice of the scored rows, not of '
-    'the training rows.']
+    'The winner was chosen by these scores, so its own score is a little too good. Keep some rows aside, '
+    'and score the winner on them once.', 'Minutes are those of the slowest fit of an entry. Intervals '
+                                          'cover the choice of the scored rows, not of the training rows.']
 
 def _page(board):
     "Return the parts of the page of `board`"

@@ -40,8 +40,7 @@ def as_frame(data, text_col='text'):
     features,got = getattr(data, 'features', None),type(data).__name__
     if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
     if hasattr(data, 'to_pandas'): data = data.to_pandas()
-    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
-                                         for o in data.values()):
+    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in data.values()):
         data = pd.DataFrame(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
         data = list(data)
@@ -131,9 +130,9 @@ def marked_by(df): # None if there is none
     "Name the column that marks held-out rows: 'is_valid', or 'audit', which is true of rows that were drawn at random to be labelled"
     found = [c for c in ('is_valid','audit') if c in df]
     if len(found)>1: raise ValueError("the table has the columns `is_valid` and `audit`, expected one of "
-                                      "them: where rows were chosen to be "
-        "labelled, those of `audit` alone, which were drawn at random, tell how good a classifier is; drop "
-        "`is_valid`")
+                                      "them: where rows were chosen to be labelled, those of `audit` alone, "
+                                      "which were drawn at random, tell how good a classifier is; drop "
+                                      "`is_valid`")
     return found[0] if found else None
 
 def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row numbers
@@ -167,8 +166,7 @@ def _strata(names)->tuple: # (for each row the classes that are held out in shar
     k = np.array([*sizes.values()])
     if len(k)>4 and k.var(ddof=1)<k.mean()/2: return names, () # about equally many of each were drawn
     least = 5 if k[k>=20].sum()>=.9*k.sum() else np.inf
-    return [{n if sizes[n]>=least else None for n in o} for o in names], {n for n,
-                                                                          v in sizes.items() if least<=v<20}
+    return [{n if sizes[n]>=least else None for n in o} for o in names], {n for n,v in sizes.items() if least<=v<20}
 
 def _draw(at, names, pct, rare=(), keep=1, parts=1):
     "Draw the share `pct` of each of `names` by the hashes `at`, equal ones together, and leave `keep` rows of each and `parts` hashes"
@@ -285,8 +283,8 @@ def read_labels(df, label_col, task):
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "
-                f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as `unlabelled`, "
-                "to a command the same file once more")
+                             f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as "
+                             "`unlabelled`, to a command the same file once more")
     return task.read(df, label_col)
 
 # %% ../../nbs/data/00_labels.ipynb #b11c89eb
@@ -301,8 +299,7 @@ def trained_on(df, archs, text_col, what='held-out')->np.ndarray: # booleans
     "Find the rows of `df`, all to be scored, that a checkpoint in `archs` was trained on, and log their number"
     check_columns(df, text_col=text_col)
     keys = trained_keys(archs)
-    return say_trained_on(np.isin(row_keys(df, text_col), keys) if len(keys)
-                          else np.zeros(len(df), bool), what)
+    return say_trained_on(np.isin(row_keys(df, text_col), keys) if len(keys) else np.zeros(len(df), bool), what)
 
 def warn_seen(df, text_col, keys, so):
     "Log the number of rows of `df` whose hashes are in `keys`, those that a network was trained on, and what follows, `so`, as a warning"
@@ -388,6 +385,5 @@ def warn_conflicts(texts, labels):
 def class_weights(dls, weights='balanced'
 ): # tensor `(n_classes,)`, in the order of `dls.vocab`, on the device of `dls`; or None
     "Compute the weight of each class in the training rows, by `weights` as in `Task.weigh`"
-    w = weights and copy(task_of(dls)).weigh(weights).weights(np.array([o.numpy()
-                                                                        for o in dls.train_ds.tls[-1]]))
+    w = weights and copy(task_of(dls)).weigh(weights).weights(np.array([o.numpy() for o in dls.train_ds.tls[-1]]))
     return w if w is None else torch.tensor(w, dtype=torch.float, device=dls.device)

@@ -92,8 +92,7 @@ class PackedRows:
         "Join the documents in memory to one array, and return where each ends"
         pre,post = map(len, Template(tok, 'a').around)
         docs = [o[pre:len(o)-post].as_subclass(Tensor) for o in self.docs]
-        self.docs = torch.cat([torch.empty(0, dtype=torch.int64),
-                               *docs]).as_subclass(TensorTokens).ids.numpy()
+        self.docs = torch.cat([torch.empty(0, dtype=torch.int64), *docs]).as_subclass(TensorTokens).ids.numpy()
         return np.cumsum([len(o) for o in docs], dtype=np.int64)
 
     def _set_spans(self, parts):
@@ -117,8 +116,7 @@ class PackedRows:
         spans = self.spans[self.begin[i]:self.begin[i+1]].tolist()
         if self.pairs: return self.template(*(self._ids(a, b) for a,b,_ in spans))
         between = np.array([self.sep or 0], np.int64)
-        return self.template(np.concatenate([o for a,b,
-                                             sep in spans for o in (self._ids(a, b), between[:sep])]))
+        return self.template(np.concatenate([o for a,b,sep in spans for o in (self._ids(a, b), between[:sep])]))
 
 def pack_tokens(docs, tok, seq_len=128, packing='doc-sentences'):
     "Pack all `docs` into a list of rows"

@@ -44,7 +44,8 @@ class Rows:
     def __len__(self): return len(self.df)
     @cached_property
     def texts(self):
-        "Read the inputs, such as texts or pairs of texts"; return self.task.texts(self.df, self.text_col)
+        "Read the inputs, such as texts or pairs of texts"
+        return self.task.texts(self.df, self.text_col)
     @cached_property
     def labels(self):
         "Read the labels, or raise if one is missing"
@@ -84,8 +85,8 @@ def splits(self:Rows):
 
 @patch(as_prop=True)
 def frame(self:Rows):
-    "Return the table with a column `is_valid`"; return self.df.drop(columns='audit',
-                                                                     errors='ignore').assign(is_valid=self.is_valid)
+    "Return the table with a column `is_valid`"
+    return self.df.drop(columns='audit', errors='ignore').assign(is_valid=self.is_valid)
 
 @patch
 def part(self:Rows, valid):
@@ -96,8 +97,7 @@ def part(self:Rows, valid):
 @patch(as_prop=True)
 def untested(self:Rows):
     "List the classes without a held-out row"
-    return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]},
-                  key=str)
+    return sorted({n for o in self.names for n in o}-{n for i in self.splits[1] for n in self.names[i]}, key=str)
 
 @patch
 def leave_out_seen(self:Rows, archs):

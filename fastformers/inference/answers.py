@@ -30,8 +30,7 @@ def as_texts(texts):
     if isinstance(texts, str): return [texts]
     if isinstance(texts, (Mapping,bytes)) or hasattr(texts, 'columns') or not hasattr(texts, '__iter__'):
         raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as "
-                        "df['text'], "
-            f"got a {type(texts).__name__}")
+                        f"df['text'], got a {type(texts).__name__}")
     texts = list(texts)
     if (i := first(i for i,o in enumerate(texts) if not hasattr(o, '__len__'))) is not None:
         raise TypeError(f"expected texts, got {texts[i]!r} at position {i}; drop missing texts, or fill "
@@ -74,8 +73,7 @@ class BasePredictor:
             raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
                              f"top_k={top_k}")
         if unknown is not None: self._check_unknown(unknown, top_k)
-        if threshold is not None and not (self.task.multi_label or self.task.one_class
-                                          and self.task.n_out==2):
+        if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
             raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
         blank = 0
         def answers(part):
@@ -104,8 +102,7 @@ class BasePredictor:
     def as_list(self, texts):
         "Convert `texts` to a list of inputs of the task"
         fields = self.task.fields
-        parts = (self.pairs
-                 or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
+        parts = (self.pairs or fields) and isinstance(texts, (tuple,Mapping)) and isinstance(first(texts), str)
         texts = as_texts([texts] if parts else texts)
         texts = (tuple(map(o.get, fields)) if fields and isinstance(o, Mapping) else o for o in texts)
         return [self.task.check_input(o, self.pairs) for o in texts]
@@ -124,8 +121,7 @@ def _check_distances(self:BasePredictor, least, what, instead=''):
     "Raise unless the classifier keeps the distances of `least` texts that were new to its network"
     if self.kept is None or (n := len(self.kept.distances))>=least: return
     raise ValueError(f"{what} needs {least} or more texts that were new to the network, this classifier has "
-                     f"{n}: "
-                     f"train it with more held-out rows or with unlabelled texts{instead}")
+                     f"{n}: train it with more held-out rows or with unlabelled texts{instead}")
 
 @patch
 def scores_and_novelty(self:BasePredictor, texts, bs=64)->tuple: # scores `(n, n_out)`, novelty `(n,)`

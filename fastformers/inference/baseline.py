@@ -26,8 +26,7 @@ from ..tasks.core import tasks
 # %% ../../nbs/inference/02_baseline.ipynb #c9e09538
 def _logistic(x, y, C, weight):
     from sklearn.linear_model import LogisticRegression
-    model = LogisticRegression(C=C, max_iter=1000).fit(x, y, None if weight is None
-                                                       else weight[y.astype(int)])
+    model = LogisticRegression(C=C, max_iter=1000).fit(x, y, None if weight is None else weight[y.astype(int)])
     return model.coef_, model.intercept_
 
 def _fit_classes(x, y, n, C, weights):
@@ -44,8 +43,7 @@ def _fit_labels(x, y, C, weights):
     weight,bias = np.zeros((y.shape[1], x.shape[1])),np.log(share/(1-share))
     for i,o in enumerate((y>.5).T):
         if 0<o.sum()<len(o):
-            (weight[i],),(bias[i],) = _logistic(x, o, C,
-                                                None if weights is None else np.array([1., weights[i]]))
+            (weight[i],),(bias[i],) = _logistic(x, o, C, None if weights is None else np.array([1., weights[i]]))
     return weight, bias
 
 def _fit_numbers(x, y):
@@ -134,8 +132,7 @@ class TextBaseline(BasePredictor):
     ):
         self.task,self.terms,self.tensors,self.pairs,self.char_ngrams = task,list(terms),tensors,pairs,list(char_ngrams)
         if not self.terms: return
-        self.counts = [_vectorizer(k, vocabulary=o) for k,
-                       o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
+        self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
         for o,idf in zip(self.counts, np.split(tensors['idf'], [len(self.terms)])): o.idf_ = idf
 
     def __repr__(self):

@@ -152,8 +152,7 @@ def _opened_by(bundle):
     if bundle is None: return "transformers' Auto classes open it whole"
     name = bundle.task.hf_class
     if bundle.whole: return f"`{name}` opens it too"+", and so does `pipeline`"*name.endswith('Classification')+(
-        f", and do not divide its logits by the temperature {bundle.task.temperature:.3g}"
-        if bundle.task.temperature else '')
+        f", and do not divide its logits by the temperature {bundle.task.temperature:.3g}" if bundle.task.temperature else '')
     given = ', given the module as `head=`' if bundle.head['class']=='custom' else ''
     rest = 'the network without its adapters' if bundle.adapters else 'the body'
     return f"`from_hf` opens it whole{given}; `AutoModel` reads {rest}"
@@ -175,8 +174,7 @@ def model_card(
         rows |= {'Predicts':f"{bundle.task}: {labels}", 'Rows':_shown(bundle.rows),
             'On validation rows':_shown(bundle.scores),
             'Longest text':f'{bundle.max_len and bundle.max_len*bundle.windows} tokens'}
-        example = '{'+', '.join(f"'{o}':..."
-                                for o in bundle.task.fields)+'}' if bundle.task.fields else "'a text'"
+        example = '{'+', '.join(f"'{o}':..." for o in bundle.task.fields)+'}' if bundle.task.fields else "'a text'"
         load = f"from fastformers.inference.predictor import from_hf\nfrom_hf('.')([{example}])"
     table = '\n'.join(f'| {k} | {v} |' for k,v in rows.items() if v)
     yaml = 'license: # fill in\ntags: [fastformers]'

@@ -59,9 +59,8 @@ def _check(predictor):
         raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}")
     _check_network(predictor)
     if predictor.kept is None or not len(predictor.kept.inputs):
-        raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, by "
-                         "version 0.2 or by another "
-                         "library); train again with the rows of all classes")
+        raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, "
+                         "by version 0.2 or by another library); train again with the rows of all classes")
 
 def _check_network(predictor):
     "Raise unless `predictor` has a network that can change"
@@ -102,8 +101,7 @@ def add_class(self:BasePredictor,
     odd = [o['label'] for o in self.task.answers(self.task.scores(logits)) if o['score']>.9]
     if len(odd)>len(texts)/2:
         _log.warning(f"{len(odd)} of {len(texts)} texts of {name!r} have a score above .9 for a class that "
-                     "is there, most often "
-                     f"{max(odd, key=odd.count)!r}: are they new?")
+                     f"is there, most often {max(odd, key=odd.count)!r}: are they new?")
     n,by_means = self.task.n_out,_by_means(self)
     x,row = _mean(self.model, x.numpy()) if by_means else (x.numpy(),None)
     x,y = np.concatenate([kept.inputs, x]),np.append(kept.classes, np.full(len(x), n))
@@ -113,14 +111,11 @@ def add_class(self:BasePredictor,
         before,after = (_answers(self.model, x[~train], o)==y[~train] for o in ([], [row]))
         new = y[~train]==n
         _log.info(f"{name!r} from {len(texts)} texts: of {(~new).sum()} kept texts of other classes "
-                  f"{before[~new].mean():.1%} were right and "
-                  f"{after[~new].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}"
-                                                   if new.any() else ''))
+                  f"{before[~new].mean():.1%} were right and {after[~new].mean():.1%} are"+(f", of {new.sum()} of the new one {after[new].mean():.0%}" if new.any() else ''))
     _place(self.model, [*self.labels, name], slice(None),
            [row if by_means else fit_row(self.model, x, y==n, row)])
     kept.inputs,kept.classes = x,y
-    kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words,
-                                                                                   word_hashes(texts))
+    kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words, word_hashes(texts))
     return _changed(self, f'added {name}')
 
 # %% ../../nbs/inference/04_classes.ipynb #c8e84fb1
@@ -166,7 +161,6 @@ def merge_classes(self:BasePredictor,
     _place(self.model, labels, rest)
     _place(self.model, [*labels, into], slice(None), [row or fit_row(self.model, kept.inputs, merged)])
     if row:
-        kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged],
-                                                                                       ats[0])
+        kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged], ats[0])
     kept.classes = np.array([rest.index(i) if i in rest else len(rest) for i in kept.classes.tolist()])
     return _changed(self, f"merged {', '.join(map(str, names))} into {into}")

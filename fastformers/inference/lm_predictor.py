@@ -91,8 +91,7 @@ def lm_from_hf(
     hf,report = load_hf(auto, path, revision=revision)
     if report.new:
         raise ValueError(f"{path} holds no whole language model: {len(report.new)} tensors are missing, the "
-                         "first is "
-            f"{report.new[0]}; train one with `lm_learner` or `fine_tune_lm`")
+                         f"first is {report.new[0]}; train one with `lm_learner` or `fine_tune_lm`")
     model = LanguageModel(hf, report).to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     return LMPredictor(model, HFTokenizer(load_tokenizer(path, revision)).without_prompt())
 

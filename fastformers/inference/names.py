@@ -140,9 +140,7 @@ def fit_vectors(
     x = x.reshape(len(y), -1 if y else len([*names.values()][0]))
     at = np.array([classes.index(o) for o in y], int)
     called = np.stack([names.get(o, np.zeros(x.shape[1])) for o in classes]).astype(np.float32)
-    return VectorClassifier(classes,
-                            *fit_near(x, at, class_means(x, at, called,
-                                                         np.asarray(texts[:3000], np.float32))))
+    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called, np.asarray(texts[:3000], np.float32))))
 
 # %% ../../nbs/inference/05_names.ipynb #d53458f5
 def from_names(
@@ -179,8 +177,7 @@ def from_names(
     if texts:
         _,new,vectors = (o.numpy() for o in res.layers(texts))
         n = min(len(texts)//5, 1000) # the first n are held out for `distances`
-        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words,
-                                                                                                word_hashes(texts[n:]))
+        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words, word_hashes(texts[n:]))
         kept.distances = np.sort(kept.distance(vectors[:n]))
     kept.inputs = class_means(known, y, x, new)
     set_output_layer(model, *fit_near(known, y, kept.inputs))

@@ -51,8 +51,7 @@ class Kept:
         "Compute the distance of vectors `x` `(n, nf)` to the nearest of `vectors`, or to the fifth nearest of a thousand or more"
         own,k = torch.from_numpy(self.vectors),_nearest(len(self.vectors))
         parts = torch.as_tensor(x).split(1024)
-        res = np.concatenate([1-(o@own.T).topk(k, dim=1).values[:,-1].numpy() for o in parts]
-                             or [np.zeros(0, np.float32)])
+        res = np.concatenate([1-(o@own.T).topk(k, dim=1).values[:,-1].numpy() for o in parts] or [np.zeros(0, np.float32)])
         if self.foreign is None or not len(res): return res
         return res-(1-torch.as_tensor(x)@torch.from_numpy(self.foreign).T).min(1).values.numpy()/4
 

@@ -70,9 +70,8 @@ class Predictor(BasePredictor):
         if self._task: return self._task
         path = self.model.loaded.source
         raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face "
-                         "classifier; "
-            f"train one on labelled texts with `classifier_learner(dls, {path!r})` and write it with "
-            "`learn.to_hf`")
+                         f"classifier; train one on labelled texts with `classifier_learner(dls, {path!r})` "
+                         "and write it with `learn.to_hf`")
 
     @torch.no_grad()
     def _each(self, f, rows, bs):
@@ -175,8 +174,8 @@ def _card_of_now(predictor):
     "Return the README of the directory that was opened, with the labels of now and what changed since"
     card,changes = predictor.card,predictor.changes
     if not changes: return card
-    old,new = (', '.join(f'`{o}`' for o in names[:20])
-               for names in (predictor.stage['labels'], predictor.labels))
+    old,new = (', '.join(f'`{o}`' for o in names[:20]) for names in (predictor.stage['labels'],
+                                                                     predictor.labels))
     return f"{card.replace(old, new, 1)}\nAfter training: {', '.join(changes)}. Scores above are of before.\n"
 
 # %% ../../nbs/inference/04_predictor.ipynb #6200a63b
@@ -218,15 +217,13 @@ def scores_and_novelty(self:Predictor, texts, bs=64):
         raise ValueError(f"novelty is for a network that puts single texts into classes; {why}")
     if self.kept is None:
         raise ValueError("this classifier keeps no texts to compare with: its directory was written with "
-                         "keep=0, "
-                         "by version 0.2 or by another library; train it again")
+                         "keep=0, by version 0.2 or by another library; train it again")
     self._check_distances(1, 'novelty')
     texts = self.as_list(texts)
     old = in_keys(texts, self.trained_on).sum()
     if old>=10 and old>.1*len(texts):
         _log.warning(f"{old:,} of the {len(texts):,} texts were in training, with a label or without, so "
-                     "they count as usual: "
-                     "ask about other texts, or train without these")
+                     "they count as usual: ask about other texts, or train without these")
     logits,_,vectors = self.layers(texts, bs)
     return self.task.scores(logits), self.kept.novelty(vectors)
 

@@ -58,11 +58,9 @@ def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `
     names = [*map(predictor.task.names, predictor.task.read(df, label_col))]
     if odd := [n for o in names for n in o if n not in predictor.labels]:
         raise ValueError(f"`audit`: {odd[0]!r} is no class; classes are "
-                         f"{', '.join(map(str, predictor.labels))}; "
-                         "for texts of none of them add a class first, such as add_class('none of these', "
-                         "texts)")
-    return predictor.as_list(read_column(df, text_col)), np.array([[float(n in o) for n in predictor.labels]
-                                                                   for o in names])
+                         f"{', '.join(map(str, predictor.labels))}; for texts of none of them add a class "
+                         "first, such as add_class('none of these', texts)")
+    return predictor.as_list(read_column(df, text_col)), np.array([[float(n in o) for n in predictor.labels] for o in names])
 
 def _sums(predictor, texts, bs
 )->tuple: # (number of texts; sums of answers, scores and squares, each `(n_out,)`)

@@ -84,8 +84,7 @@ def other_first_name(text):
     return [re.sub(rf'\b{found[0]}\b', o if found[0][0].isupper() else o.lower(), text) for o in new]
 
 # short -> long
-contractions = dict(o.split('=')
-                    for o in """i'm=i am,i've=i have,i'll=i will,i'd=i would,you're=you are,you've=you have,it's=it is,\
+contractions = dict(o.split('=') for o in """i'm=i am,i've=i have,i'll=i will,i'd=i would,you're=you are,you've=you have,it's=it is,\
 that's=that is,there's=there is,what's=what is,where's=where is,who's=who is,how's=how is,he's=he is,she's=she is,we're=we are,\
 they're=they are,isn't=is not,aren't=are not,wasn't=was not,don't=do not,doesn't=does not,didn't=did not,can't=cannot,\
 won't=will not,wouldn't=would not,couldn't=could not,shouldn't=should not,haven't=have not,hasn't=has not""".split(','))

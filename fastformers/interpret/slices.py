@@ -97,8 +97,7 @@ def score_slices(
         raise ValueError(f"{len(texts)} rows hold no slice with {least} rows in it and {least} outside; pass "
                          "more rows")
     res = pd.DataFrame([dict(slice=k) | against_rest(score, v) for k,v in found.items()])
-    res = res.assign(p=false_discovery_control(res.p),
-                     below=lambda o: o.p<.05).sort_values('high', kind='stable')
+    res = res.assign(p=false_discovery_control(res.p), below=lambda o: o.p<.05).sort_values('high', kind='stable')
     word = res.slice.isin([*words])
     return res[~word | (word.cumsum()<=n_words)].reset_index(drop=True)
 
@@ -168,8 +167,7 @@ def label_issues(
     n,found = (np.bincount(o, minlength=len(names)) for o in (y, y[at!=y]))
     if rare := [k for k,a,b in zip(names, n, found) if a<10 and b>a/2]:
         _log.warning(f"most rows of {named(rare)} are listed, since fewer than ten rows do not tell what a "
-                     "class is; "
-                     "read rows before you drop or change them")
+                     "class is; read rows before you drop or change them")
     res = dict(text=texts, label=labels, other=names[at], score=p[rows,at], given=p[rows,y])
     return pd.DataFrame(res, df.index)[at!=y].sort_values('score', ascending=False, kind='stable')
 

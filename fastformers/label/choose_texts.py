@@ -58,8 +58,7 @@ def between(
 # %% ../../nbs/label/01_choose_texts.ipynb #56d4a601
 def _look(text):
     "Normalize `text` to compare texts, '' if there is nothing to read"
-    return ' '.join(re.findall(r'\w+', normal(text))) or ''.join(o for o in normal(text) if o.isprintable()
-                                                                 and not o.isspace())
+    return ' '.join(re.findall(r'\w+', normal(text))) or ''.join(o for o in normal(text) if o.isprintable() and not o.isspace())
 
 def pool_of(texts, text_col='text')->list: # of strings, '' for a missing one
     "Read the texts of a list, a column or a table"
@@ -110,8 +109,7 @@ def choose_rows(
     done,classes = np.concatenate([done, x[[*res]]]).astype(np.float32),{*labels, *names}
     free = (x.astype(np.float32)@done.T).max(1, initial=-1)<_same
     rest,left = np.flatnonzero(free).tolist(),n-len(res)
-    clf = fit_vectors(done[:len(labels)], labels, names,
-                      x) if len({*labels})>1 and len(labels)>=3*len(classes) else None
+    clf = fit_vectors(done[:len(labels)], labels, names, x) if len({*labels})>1 and len(labels)>=3*len(classes) else None
     if clf is not None and rest:
         p = clf.scores(x[rest])
         for i in between(x[rest], done, left, p):

@@ -37,8 +37,7 @@ def learning_curve(
         for i,n in enumerate(sizes):
             seen = np.setdiff1d(np.arange(n), out)
             clf = fit_vectors(x[seen], labels[seen].tolist(), names, texts)
-            right[k::folds,
-                  i] = (labels[out]==labels[seen][0]) if clf is None and len(seen) else clf is not None and clf(x[out])==labels[out]
+            right[k::folds,i] = (labels[out]==labels[seen][0]) if clf is None and len(seen) else clf is not None and clf(x[out])==labels[out]
     return sizes, right
 
 # %% ../../nbs/label/02_forecast.ipynb #d3bc7c81

@@ -26,8 +26,8 @@ from .session import none
 # %% ../../nbs/label/04_page.ipynb #ffc2f9dd
 longest = 1<<14 # bytes of a request's body
 _headers = {'content-security-policy':"default-src 'none'; style-src 'self'; script-src 'self'; connect-src "
-                                      "'self'; img-src data:; "
-                                      "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+                                      "'self'; img-src data:; form-action 'self'; base-uri 'none'; "
+                                      "frame-ancestors 'none'",
             'referrer-policy':'same-origin', 'x-content-type-options':'nosniff', 'cache-control':'no-store',
             'cross-origin-resource-policy':'same-origin'}
 
@@ -95,8 +95,7 @@ def text_part(o):
     context = [part for k,v in o['context'].items() for part in (Dt(visible(k)), Dd(visible(v), dir='auto'))]
     many,index = len(o['labels'])>10,Input(type='hidden', name='index', value=o['index'])
     hint = 'type a few letters, Enter takes the first'
-    search = *_field('search', 'Search a class', type='search', placeholder=hint), P(id='found',
-                                                                                     role='status')
+    search = *_field('search', 'Search a class', type='search', placeholder=hint), P(id='found', role='status')
     note,name = (_field(k, v, name=k, maxlength=200) for k,v in (('note','Note'), ('name','New class')))
     skip = _post('/skip', Button(Kbd('s'), ' Set aside', id='skip'), index)
     return Main(Article(visible(o['text']), id='text', tabindex=0, dir='auto', aria_label='Text to label'),
@@ -136,8 +135,7 @@ def whole_page(session, said=''):
                 Link(rel='icon', href='data:,'), Link(rel='stylesheet', href='/page.css'),
                 Script(src='/page.js', defer=True))
     keys = Footer(*(part for k,v in _keys(len(session.labels)>10).items() for part in (Kbd(k), f' {v}  ')))
-    body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session),
-                                                                    cls='columns'), keys
+    body = Header(H1(name), P(said, id='said', role='status')), Div(main, side_part(session), cls='columns'), keys
     return Html(head, Body(*body), lang='en')
 
 def _keys(many):
@@ -200,8 +198,7 @@ def serve(session, sock):
     "Print the link of the page of a `session`, and answer on `sock` until the process is stopped"
     port,token = sock.getsockname()[1],secrets.token_urlsafe(24)
     print(f"Open http://127.0.0.1:{port}/?token={token}\n{session.file.path} has {len(session.rows())} "
-          "labels; "
-          "Ctrl+C ends, and the same command goes on.", flush=True)
+          "labels; Ctrl+C ends, and the same command goes on.", flush=True)
     app = make_app(session, token, port)
     config = uvicorn.Config(app, log_level='error', ws='none', lifespan='off', server_header=False)
     try:

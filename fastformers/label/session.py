@@ -225,8 +225,7 @@ def _fill(self:LabelSession, new=()):
     rows = [o for o in self.rows() if o['label']]
     mine = {o[self.text_col] for o in (*rows, *self.skips.read()) if o['by']==self.by}
     known = {o[self.text_col] for o in rows}
-    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine
-                  and (o['audit'] or o['text'] not in known)]
+    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine and (o['audit'] or o['text'] not in known)]
 
 @patch
 def _refill(self:LabelSession):
@@ -393,9 +392,8 @@ def train(self:LabelSession)->Training:
     names = [o for o in self.labels if o!=none or none in {*df.label}]
     comma,bare = any(',' in o for o in names),sorted({*names}-{*df.label})
     if comma and bare:
-        self.file.say('comma',
-                      "a class name has a comma, so classes without a label are not trained: "
-                      f"{', '.join(bare)}")
+        self.file.say('comma', "a class name has a comma, so classes without a label are not trained: "
+                               f"{', '.join(bare)}")
     more = [] if comma else ['--labels', ','.join(names)]
     if texts := self._unlabelled():
         file = self.file.path.with_suffix('.texts.csv')

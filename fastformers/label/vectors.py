@@ -25,8 +25,7 @@ from ..text.encode import first_texts
 # %% ../../nbs/label/00_vectors.ipynb #9bd3a75c
 def cache_dir()->Path:
     "Return the cache directory of fastformers: FASTFORMERS_HOME, or fastformers in the user's cache"
-    home = os.environ.get('FASTFORMERS_HOME') or Path(os.environ.get('XDG_CACHE_HOME')
-                                                      or '~/.cache')/'fastformers'
+    home = os.environ.get('FASTFORMERS_HOME') or Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache')/'fastformers'
     return Path(home).expanduser()
 
 # %% ../../nbs/label/00_vectors.ipynb #c0de0b06

@@ -22,11 +22,11 @@ def _found(labels, typed):
     def rank(o):
         name,words = o.lower().replace('_', ' '),' '.join(typed.lower().replace('_', ' ').split())
         at = f' {name}'
-        tests = name==words, name.startswith(words), f' {words}' in at, words in name, all(f' {o}' in at
-                                                                                           for o in words.split())
+        tests = name==words, name.startswith(words), f' {words}' in at, words in name, all(f' {o}' in at for o in words.split())
         return tests.index(True) if any(tests) else len(tests)
     return sorted((o for o in labels if rank(o)<5), key=rank)
 
+# %% ../../nbs/label/05_widget.ipynb #91f17861
 @patch
 def show(self:LabelSession):
     "Show the session in a notebook: the text, buttons for classes, undo, training, and the score so far"
@@ -56,8 +56,7 @@ def show(self:LabelSession):
     def choice(typed=''):
         "The classes that have a button now"
         labels = now.get('labels', [])
-        return _found(labels, typed)[:9] if typed.strip() else [o for o in labels
-                                                                if o!=none][:9]+[none]*bool(labels)
+        return _found(labels, typed)[:9] if typed.strip() else [o for o in labels if o!=none][:9]+[none]*bool(labels)
     def classes(typed=''): return [button(o, label, now['index'], o) for o in choice(typed)]
     def draw():
         name.value = ''

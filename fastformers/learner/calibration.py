@@ -86,8 +86,7 @@ def _costs(task, cost):
     res = [(task.same_label(a), task.same_label(b), float(v)) for (a,b),v in cost.items()]
     if odd := [o for o in res if not {*o[:2]}<={*task.labels} or o[0]==o[1] or not 0<=o[2]<math.inf]:
         raise ValueError(f"`cost` is {{(true class, answer): cost}} of two of "
-                         f"{', '.join(map(repr, task.labels))}, 0 or more, "
-                         f"got {odd[0][:2]}: {odd[0][2]:g}")
+                         f"{', '.join(map(repr, task.labels))}, 0 or more, got {odd[0][:2]}: {odd[0][2]:g}")
     return res
 
 def _least_cost(learn, cost, dl):

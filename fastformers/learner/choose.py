@@ -69,8 +69,7 @@ def choose_schedule(is_lm, new_head, head_init, asked=None)->tuple: # (name in `
     "Choose which layer groups train when"
     if asked is not None: return asked, 'as asked'
     if head_init!='random': return 'probe_first', 'after a probe'
-    return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune',
-                                                                           'all layers from the start')
+    return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune','all layers from the start')
 
 def choose_epochs(dl, objective=None, windows_of=None, asked=None)->tuple: # (epochs, why)
     "Choose how many epochs to train on `dl`, for an `objective` of language, or where a step reads one window of `windows_of` tokens of each text"
@@ -161,8 +160,7 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
         return None, 'names are for one class a text, after a probe'
     if reads_pairs(learn.dls) is not False: return None, 'names are for single texts of a table'
     if asked is not None and not len(asked): return None, 'as asked'
-    names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels)
-                                                                                if asked is not None else {})
+    names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels) if asked is not None else {})
     texts,labels = _labelled(train, names)
     n = Counter(labels)
     typos = lookalikes(labels)
@@ -193,8 +191,7 @@ def named_dls(learn, asked=None)->DataLoaders:
 def _plain(v):
     "Return the name of a function or class, other values as they are"
     if isinstance(v, Schedule): return {k:o.tolist() for k,o in vars(v).items()}
-    return v if isinstance(v, (str,int,float,tuple,list,dict,type(None))) else getattr(v, '__name__',
-                                                                                       type(v).__name__)
+    return v if isinstance(v, (str,int,float,tuple,list,dict,type(None))) else getattr(v, '__name__', type(v).__name__)
 
 @dataclass
 class Plan:
@@ -246,10 +243,8 @@ def plan(self:Learner,
     if not train.max_tokens and train.bs!=bs: train = train.new(bs=bs)
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
-    res = {k:(getattr(tok, k), long)
-           for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
-    res['prompt'] = (prompt_name(tok.tok, tok.prompt),
-                     'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
+    res = {k:(getattr(tok, k), long) for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
+    res['prompt'] = (prompt_name(tok.tok, tok.prompt), 'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm: init = 'random','a language model'
     elif not model.new_head:
@@ -262,8 +257,7 @@ def plan(self:Learner,
     asked = head_init is not None or is_lm
     res['names'] = (None,'a language model') if is_lm else choose_names(self, init[0], names)
     if more := res['names'][0]: train = with_names(self.dls, more).train.new(bs=train.bs)
-    res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0],
-                                                                                            schedule)
+    res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0], schedule)
     res['schedule'] = choose_schedule(is_lm, model.new_head, init[0], schedule)
     windows_of = tok.max_len if any(isinstance(o, SampleWindow) for o in self.cbs) else None
     res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, objective, windows_of, epochs)

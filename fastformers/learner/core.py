@@ -50,8 +50,8 @@ def _check_groups(model, splitter):
     held = {id(p) for group in splitter(model) for p in L(group)}
     if left := [n for n,p in model.named_parameters() if p.requires_grad and id(p) not in held]:
         raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; together its "
-                         "lists hold all weights, "
-                         "as those of `lambda m: [params(m.body), params(m.head)]` do")
+                         "lists hold all weights, as those of `lambda m: [params(m.body), params(m.head)]` "
+                         "do")
 
 def _warn_block(dls):
     "Warn of texts and labels of a `DataBlock` as `classifier_dls` does of those of a table"
@@ -134,8 +134,8 @@ def lm_learner(
     learn.lineage.made_by(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
         _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and "
-                     "should first "
-                     "train alone: `fine_tune_lm` does so; in your own loop use `fit_schedule(lp_ft)`")
+                     "should first train alone: `fine_tune_lm` does so; in your own loop use "
+                     "`fit_schedule(lp_ft)`")
     return learn
 
 # %% ../../nbs/learner/07_core.ipynb #ceb84322
@@ -163,8 +163,7 @@ def _new_rows(dls, seen):
 def _begin_head(learn, task, head, head_init, lr):
     "Let a new output layer begin as a probe, choose the rate where `lr` is None, and train on single windows where the data allow it"
     model,tok = learn.model,tokenizer_of(learn.dls)
-    init = choose_head_init(task, head, model.adapters, tok.pairing,
-                            head_init)[0] if model.new_head else 'random'
+    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
     if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
@@ -209,8 +208,7 @@ def classifier_learner(
                          "or build the dls with windows=1 and without `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head=='hf': return build_with_hf_head(task, arch, pretrained, drop_mult, **opts)
-        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init,
-                                **opts)
+        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),

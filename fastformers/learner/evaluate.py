@@ -150,8 +150,7 @@ def class_scores(
     tested = by.support>0
     if not tested.all():
         _log.warning(f"classes that have no row to be scored, whose cells are blank: {(~tested).sum()} of "
-                     f"{len(names)}, "
-                     f"{named(by.index[~tested])}; the average is that of the others")
+                     f"{len(names)}, {named(by.index[~tested])}; the average is that of the others")
     by.loc[~tested, [*by][:3]] = np.nan
     by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]
     return by.astype({'support':int})
@@ -159,8 +158,7 @@ def class_scores(
 # %% ../../nbs/learner/00_evaluate.ipynb #03ceee78
 def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` padded with zeros
     "Stack the scores of texts, which may have different numbers of outputs"
-    return torch.as_tensor(scores) if hasattr(scores, 'shape') else pad_sequence(list(scores),
-                                                                                 batch_first=True)
+    return torch.as_tensor(scores) if hasattr(scores, 'shape') else pad_sequence(list(scores), batch_first=True)
 
 def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     "Score rows with targets `y` from the `scores` of a predictor, by the metric of `task`"
@@ -173,8 +171,8 @@ def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # tex
     "Read labelled rows that `predictor` is scored on, and warn of those that it was trained on"
     task = predictor.task
     check_columns(df, text_col=text_col, label_col=label_col)
-    warn_seen(df, text_col, predictor.trained_on,
-              'so the scores are too good; score rows that it has not seen')
+    warn_seen(df, text_col, predictor.trained_on, 'so the scores are too good; score rows that it has not '
+                                                  'seen')
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "

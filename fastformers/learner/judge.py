@@ -95,8 +95,7 @@ def _probe_scores(learn):
     task = learn.model.task
     with no_random():
         new = learn.lineage.make(learn.dls, head='linear') if not task.per_token else None
-        if new is None or not new.model.new_head or choose_head_init(task, None,
-                                                                     new.model.adapters)[0]!='probe':
+        if new is None or not new.model.new_head or choose_head_init(task, None, new.model.adapters)[0]!='probe':
             return
         return evaluate(new.fit_probe())[1]
 

@@ -44,8 +44,8 @@ def _check_head(head, task, pairing):
     name = type(head).__name__
     if getattr(head, 'per_token', task.per_token)!=task.per_token: # a head of your own may not say it
         raise ValueError(f"the task {task.name} needs an output for each "
-                         f"{'token' if task.per_token else 'text'}, "
-            f"{name} has one for each {'text' if task.per_token else 'token'}; leave out `head`")
+                         f"{'token' if task.per_token else 'text'}, {name} has one for each "
+                         f"{'text' if task.per_token else 'token'}; leave out `head`")
     takes = inspect.signature(head.forward).parameters
     apart = head.pairing if isinstance(head, PoolingHead) else 'starts' in takes
     if pairing!='together' and not apart:
@@ -58,8 +58,7 @@ def _form(spec): return {k:v for k,v in (spec or {}).items() if k!='n_out'}
 def _known_rows(path, saved, model): # None if there are none
     "Read the inputs of the output layer that the directory `path` keeps, with the numbers of their classes in `model`"
     kept,at = Kept.load(path),{as_text(o):i for i,o in enumerate(model.task.labels)}
-    if kept is None or not (saved.task.one_class
-                            and model.task.one_class) or _form(saved.head)!=_form(model.head_spec()):
+    if kept is None or not (saved.task.one_class and model.task.one_class) or _form(saved.head)!=_form(model.head_spec()):
         return
     y = np.array([at.get(as_text(saved.task.labels[i]), -1) for i in kept.classes])
     if (y>=0).any(): return kept.inputs[y>=0], y[y>=0]
@@ -75,8 +74,7 @@ def build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
     if head is None or head=='linear':
         has_cls = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # it sums up the text
         at = 'cls' if has_cls and not is_causal(body.config) else 'last'
-        init = choose_head_init(task, None, report.adapters, tok.pairing,
-                                head_init)[0] if report.loaded else 'random'
+        init = choose_head_init(task, None, report.adapters, tok.pairing, head_init)[0] if report.loaded else 'random'
         linear = (head=='linear' or init=='probe') and not task.per_token
         join = 'products' if linear and tok.pairing=='siamese' else tok.pairing
         args = dict(pool=pool, at=at, pairing=None if join=='together' else join)

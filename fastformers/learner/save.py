@@ -83,8 +83,7 @@ def _last_metrics(learn):
     "Measure the metrics on the validation rows, None if there are no rows"
     if not len(learn.dls.valid): return
     with evaluation(learn): values = learn.validate()
-    return {k:float(v) for k,
-            v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
+    return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
 
 def apart(texts)->tuple: # (texts that no network trains on, the others)
     "Split texts without labels: a fifth, at most 1,000, to measure the distances of new texts, and the rest"
@@ -169,8 +168,7 @@ def load_encoder(self:Learner, path)->Learner:
     theirs = obj.build(path) if obj else HFModel(*load_body(path))
     if mine.adapters and mine.adapters['method']!=(theirs.adapters or {}).get('method'):
         raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has "
-                         f"{(theirs.adapters or {}).get('method', 'none')}: "
-                         "call `remove_adapters` first")
+                         f"{(theirs.adapters or {}).get('method', 'none')}: call `remove_adapters` first")
     check_tokenizer(tokenizer_of(self.dls).tok, theirs, path)
     for to,of in zip(mine.saved_models, theirs.saved_models):
         ours,source = (o.hf if to.is_lm else o.body for o in (to,of))

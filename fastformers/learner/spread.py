@@ -61,8 +61,7 @@ def spread_labels(self:Learner,
     "Label `texts` like the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task
     if not task.one_class: raise TypeError(f"labels spread where a text has one class, not for {task}")
-    predictor,rows = Predictor(self.model, tokenizer_of(self.dls), task, False,
-                               self.dls.device),self.dls.train_ds
+    predictor,rows = Predictor(self.model, tokenizer_of(self.dls), task, False, self.dls.device),self.dls.train_ds
     y = np.array([task.labels.index(o) for o in item_labels(rows)])
     x = predictor.vectors([*item_texts(rows), *predictor.as_list(texts)]).numpy()
     clf = fit_vectors(x[:len(y)], y.tolist(), texts=x[len(y):]) # classes without a row are no answer

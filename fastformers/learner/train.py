@@ -142,17 +142,15 @@ def _fit(learn, plan, res, title, reserved, took):
 # %% ../../nbs/learner/08_train.ipynb #0bb07784
 def _check_memory(learn, title):
     "Warn if training needs more memory than is free: for each weight a gradient and two numbers of Adam, in float32"
-    need,free = 12*sum(o.numel() for o in learn.model.parameters()
-                       if o.requires_grad),free_memory(learn.dls.device)
+    need,free = 12*sum(o.numel() for o in learn.model.parameters() if o.requires_grad),free_memory(learn.dls.device)
     if free is not None and need>free:
         _log.warning(f"{title}: training needs at least {need/2**30:.1f} GB of memory, {free/2**30:.1f} GB "
-                     "are free, and the system may stop this process; "
-                     "take a smaller checkpoint, adapters='lora' (few weights train), or free memory")
+                     "are free, and the system may stop this process; take a smaller checkpoint, "
+                     "adapters='lora' (few weights train), or free memory")
 
 def _memory_error(e):
     "Check whether `e` says that memory is too small, on a GPU or a CPU"
-    return isinstance(e, (MemoryError,
-                          torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
+    return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
 
 def _read_at_once(learn, n, plan):
     "Read `n` rows at once, and make a step after as many as `plan` says"

@@ -86,8 +86,8 @@ def _smaller(model):
     names = [k for k,v in model.hf.state_dict().items() if k not in one or one[k].shape!=v.shape]
     if names and all(map(_cut.search, names)): return names
     raise ValueError(f"transformers' {model.config.model_type} cannot have fewer heads of the same size, so "
-                     "nothing "
-                     "could open the smaller network; use `gated`, or a family whose config has `head_dim`")
+                     "nothing could open the smaller network; use `gated`, or a family whose config has "
+                     "`head_dim`")
 
 def prune_heads(
     o, # A `Learner` or `Predictor`; its network stays as it is

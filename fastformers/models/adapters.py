@@ -45,8 +45,8 @@ def train_only(
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
     if model.new_tokens:
         _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their "
-                     "pieces; "
-        "to train them, train the language model on your texts first, without adapters (`fine_tune_lm`)")
+                     "pieces; to train them, train the language model on your texts first, without adapters "
+                     "(`fine_tune_lm`)")
     few = sum(p.numel() for g in layer_groups(model) for p in g)
     every = sum(p.numel() for p in model.parameters())
     _log.info(f"{few:,} of {every:,} weights train ({few/every:.2%})")
@@ -81,8 +81,8 @@ def sublayers(body)->list: # A pair of modules for each block
         # a feed-forward layer ends in a projection from another width
         if len(two)!=2 or not names and _sizes(two[1])[0]==nf:
             raise ValueError("found no end of attention and feed-forward in the blocks of "
-                             f"{type(body).__name__}; "
-                             f"name them in `family_meta[{body.config.model_type!r}].sublayers`")
+                             f"{type(body).__name__}; name them in "
+                             f"`family_meta[{body.config.model_type!r}].sublayers`")
         res.append(tuple(two))
     return res
 

@@ -91,8 +91,7 @@ def padding_safe(
     with evaluating(body): safe = _try_padding(body)
     if not safe:
         _log.warning(f"padding changes the predictions of {body.config.model_type}: texts of equal length "
-                     "are run "
-                     "together without padding, which is exact but slower")
+                     "are run together without padding, which is exact but slower")
     return safe
 
 # %% ../../nbs/models/07_core.ipynb #bb5b3fb3

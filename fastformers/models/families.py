@@ -51,8 +51,8 @@ family_meta = {
     'big_bird': FamilyMeta(padding=True), # a short text, as in a self-test, switches its sparse attention off
     'bert-generation': FamilyMeta(bidirectional=True), # has no masked LM
     # reads Unicode code points, which it hashes
-    'canine': FamilyMeta(chain=tuple(f'{o}.layer'
-                                     for o in ('initial_char_encoder','encoder','final_char_encoder')),
+    'canine': FamilyMeta(chain=tuple(f'{o}.layer' for o in ('initial_char_encoder','encoder',
+                                                            'final_char_encoder')),
                          before=('chars_to_molecules','projection'), bidirectional=True, min_len=4,
                          vocab=0x110000),
     'cpmant': FamilyMeta(before=('position_bias',)),

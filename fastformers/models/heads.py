@@ -24,8 +24,7 @@ def _real(h, mask):
 
 def _pick(h, mask, at):
     "Select the hidden state at position `at` `(bs,)` of each row, with zeros for rows without a real token"
-    return h[torch.arange(h.shape[0], device=h.device),
-             at].float().masked_fill(~mask.any(1, keepdim=True), 0.)
+    return h[torch.arange(h.shape[0], device=h.device), at].float().masked_fill(~mask.any(1, keepdim=True), 0.)
 
 def cls_pool(
     h:Tensor, # hidden states, `(bs, sl, nf)`
@@ -116,8 +115,7 @@ class PoolingHead(nn.Module):
         if pairing=='cosine': nn.init.ones_(self.layers[-1].weight)
         pair = {'pair':pairing} if pairing else {} # the key in saved files
         # JSON for `build_head`
-        self.spec = spec_of(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm,
-                            **pair)
+        self.spec = spec_of(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pair)
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"
         self.layers[-1].bias.data.copy_(y)

@@ -43,8 +43,8 @@ class LoadReport:
     where: str = None # Directory or hub id of its files; None: there are none
     @property
     def adapters(self):
-        "Find the file of bottleneck adapters, None if there is none"; return find_file(self.where,
-                                                                                        ADAPTERS) if os.path.isdir(self.where or '') else None
+        "Find the file of bottleneck adapters, None if there is none"
+        return find_file(self.where, ADAPTERS) if os.path.isdir(self.where or '') else None
     def __str__(self):
         def some(o): return f"{len(o)} ({', '.join(o[:3])}{', ...' if len(o)>3 else ''})" if o else 'none'
         return f"{self.source}: {self.loaded} tensors loaded; new: {some(self.new)}; dropped: {some(self.dropped)}"
@@ -69,8 +69,7 @@ def load_config(
     if isinstance(path, PretrainedConfig): return path
     if not isinstance(path, (str,os.PathLike)):
         raise TypeError("`arch` is a hub id, a directory, a shipped name, a config or a network of "
-                        "transformers, "
-                        f"got {type(arch).__name__}")
+                        f"transformers, got {type(arch).__name__}")
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
@@ -123,8 +122,7 @@ def load_hf(
     if encoder and auto_cls is AutoModelForMaskedLM: auto_cls = EncoderLM
     elif cfg.is_encoder_decoder and encoder!=getattr(auto_cls, '__name__', ''):
         raise ValueError(f"{cfg.model_type} is an encoder-decoder: only encoders named in `family_meta` are "
-                         "used, "
-                         "without Hugging Face's own head")
+                         "used, without Hugging Face's own head")
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
     with _loading, quiet_hf(), TemporaryDirectory() as d:

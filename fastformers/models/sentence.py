@@ -54,8 +54,8 @@ class SentencePool:
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
             if kind not in read: raise ValueError(f"{where}: modules.json names the module {kind}, expected "
-                                                  f"{', '.join(read)}; "
-                                                  "without modules.json its network alone is read")
+                                                  f"{', '.join(read)}; without modules.json its network "
+                                                  "alone is read")
             if Path(o['path']).is_absolute() or '..' in o['path']:
                 raise ValueError(f"{where}: modules.json names a folder outside: {o['path']}")
             if read[kind]: width = read[kind](o['path'], self._json(f"{o['path']}/config.json") or {}, width)

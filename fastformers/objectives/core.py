@@ -90,8 +90,7 @@ objectives = Registry('objective', 'fastformers.objectives', 'fastformers.papers
 def _begin_head(hf, new):
     "Begin the square layers among the `new` weights as the identity: an LM head reads the states as they are"
     for k,m in hf.named_modules():
-        if isinstance(m, nn.Linear) and m.in_features==m.out_features and {f'{k}.weight',
-                                                                           f'{k}.bias'} <= {*new}:
+        if isinstance(m, nn.Linear) and m.in_features==m.out_features and {f'{k}.weight',f'{k}.bias'} <= {*new}:
             nn.init.eye_(m.weight)
             nn.init.zeros_(m.bias)
 

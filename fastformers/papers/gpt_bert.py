@@ -35,8 +35,7 @@ class HybridLM(LanguageModel):
         self.mask_id = mask_id
         if is_causal(self.body, is_causal=False):
             raise ValueError(f"{hf.config.model_type} cannot read in both directions (`is_causal=False` has "
-                             "no effect); "
-                             "families that can: llama, qwen3, mistral, gemma, gpt2 and others")
+                             "no effect); families that can: llama, qwen3, mistral, gemma, gpt2 and others")
 
     def forward(self, x):
         x = as_tokens(x)

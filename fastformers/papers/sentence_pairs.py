@@ -94,8 +94,7 @@ class NSP(Objective):
             raise ValueError(f"{type(self).__name__} needs rows of two parts; pass packing='segment-pair' to "
                              "`lm_dls`")
         new,y = self.changed(x, (self.hash(x)*x.real).sum(1))
-        return as_tokens(torch.where(y[:,None], new.as_subclass(Tensor),
-                                     x.as_subclass(Tensor))), y[:,None].long()
+        return as_tokens(torch.where(y[:,None], new.as_subclass(Tensor), x.as_subclass(Tensor))), y[:,None].long()
 
     def decodes(self, b):
         "Return two batches to show, in the other the second part `predicted` where it was changed"

@@ -131,8 +131,7 @@ def candidate_rows(dialogues, n, seed=42): # Yields for each reply a list of dia
         others = np.delete(np.arange(len(replies)), [number[t] for t in d if t in number])
         if len(others)<n:
             raise ValueError(f"expected at least {n} replies of other dialogues in the same part as "
-                             "distractors, "
-                             f"got {len(others)}; pass fewer `n_distractors` or more dialogues")
+                             f"distractors, got {len(others)}; pass fewer `n_distractors` or more dialogues")
         for k in range(2, len(d)+1, 2):
             wrong = [replies[i] for i in rng.choice(others, n, replace=False)]
             yield [[*d[:k-1], o] for o in (d[k-1], *wrong)]

@@ -27,9 +27,11 @@ def as_text(o): # 1, 1.0, '1' and '1 ' are one label
 list_types = list,tuple,set,np.ndarray # types of a value that holds several labels
 
 def is_flag(o):
-    "Check whether `o` is the number 0 or 1, or a boolean"; return not isinstance(o, str) and o in (0,1)
+    "Check whether `o` is the number 0 or 1, or a boolean"
+    return not isinstance(o, str) and o in (0,1)
 def split_names(o, sep=';'):
-    "Split names that are joined by `sep`"; return [p.strip() for p in o.split(sep) if p.strip()]
+    "Split names that are joined by `sep`"
+    return [p.strip() for p in o.split(sep) if p.strip()]
 
 # %% ../../nbs/tasks/00_columns.ipynb #c5b2681d
 def flag_names(values, column)->tuple: # (names, a remark about them), ([], None) for other values
@@ -37,12 +39,11 @@ def flag_names(values, column)->tuple: # (names, a remark about them), ([], None
     rows = [[*v] if isinstance(v, (list,tuple,np.ndarray)) else [] for v in values]
     if len({*map(len, rows)})==1 and len(rows[0])>1 and all(map(is_flag, (n for o in rows for n in o))):
         return [*map(str, range(len(rows[0])))], (f"column {column!r} holds lists of 0 and 1, read as "
-                                                  f"{len(rows[0])} labels whose "
-            "names are their places; other names are passed as task=MultiLabel(['joy', ...])")
+                                                  f"{len(rows[0])} labels whose names are their places; "
+                                                  "other names are passed as task=MultiLabel(['joy', ...])")
     if odd := first(n for o in rows for n in o if isinstance(n, (float,np.floating)) and n%1):
         raise ValueError(f"column {column!r} holds lists of numbers such as {odd:g}; write each number to "
-                         "predict in a "
-                         "column of its own, and pass label_col=['a', 'b'], task='regression'")
+                         "predict in a column of its own, and pass label_col=['a', 'b'], task='regression'")
     return [], None
 
 # %% ../../nbs/tasks/00_columns.ipynb #91fe2c07
@@ -75,8 +76,7 @@ def doubt_classes(df, label_col)->str: # None if there is no doubt
         free = len(again)>len(places)/2 and any(len({*o})>1 for o in again)
         if free or again and sep in '|\t': return (
             f"it holds names joined by {sep!r}, {first(sorted(names), lambda k: sep in k)!r:.60}, each "
-            "combination read "
-            "as a class; for several labels a text write ';' between them, "
+            "combination read as a class; for several labels a text write ';' between them, "
             f"df[{label_col!r}].str.replace({sep!r}, ';')")
 
 def doubt_several(df, label_col)->str: # None if there is no doubt

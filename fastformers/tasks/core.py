@@ -133,8 +133,7 @@ def fit(self:Task, labels):
 @patch
 def same_label(self:Task, o):
     "Return the label of the task that equals `o` as text, such as 0 for '0', or `o` if there is none"
-    return o if not self.labels or o in self.labels else {as_text(l):l
-                                                          for l in self.labels}.get(as_text(o), o)
+    return o if not self.labels or o in self.labels else {as_text(l):l for l in self.labels}.get(as_text(o), o)
 
 @patch
 def name_labels(self:Task, values): # returns a remark for the log, or None
@@ -322,8 +321,8 @@ def again(self:Task, **facts):
 def from_dict(d):
     "Make the task from the result `d` of `to_dict`"
     facts = dict(d)
-    scale,t,weights,sep,costs = (facts.pop(k, None)
-                                 for k in ('target_scale','temperature','class_weights','sep_level','costs'))
+    scale,t,weights,sep,costs = (facts.pop(k, None) for k in ('target_scale','temperature','class_weights',
+                                                              'sep_level','costs'))
     if t is not None and not 0<t<float('inf'):
         raise ValueError(f"temperature is {t}, expected a number above 0")
     res = tasks[facts.pop('name')](**facts)

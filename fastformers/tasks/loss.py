@@ -50,6 +50,5 @@ class OwnLoss(nn.Module):
 def loss_for(task, loss_func=None):
     "Return `loss_func`, by default the loss of `task`, with the methods that a fastai learner calls"
     if loss_func is None: loss_func = task.loss_func()
-    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh',
-                                                       None)==task.threshold and not task.costs
+    decodes = hasattr(loss_func,'decodes') and getattr(loss_func, 'thresh', None)==task.threshold and not task.costs
     return loss_func if decodes else OwnLoss(loss_func, task)

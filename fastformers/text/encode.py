@@ -42,8 +42,8 @@ def read_column(df, col):
     if isinstance(col, (list,tuple,L)):
         if len(col)>2:
             raise ValueError(f"`text_col` is a column or a pair of columns, got {len(col)}: "
-                             f"{', '.join(map(str, col))}; "
-                             "join several into one: df[columns].agg(' '.join, axis=1)")
+                             f"{', '.join(map(str, col))}; join several into one: df[columns].agg(' '.join, "
+                             "axis=1)")
         return read_column(df, col[0]) if len(col)==1 else [*zip(*(read_column(df, o) for o in col))]
     texts = df[col].tolist()
     bad = first(i for i,o in enumerate(texts) if not isinstance(o, str))
@@ -113,8 +113,8 @@ def _reversed_positions(seq, at):
 
 # %% ../../nbs/text/03_encode.ipynb #54356804
 # a pair -> the texts of each of its sequences
-pairings = dict(together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b], both_orders=lambda a,
-                b: [(a,b),(b,a)])
+pairings = dict(together=lambda a,b: [(a,b)], siamese=lambda a,b: [a,b],
+                both_orders=lambda a,b: [(a,b),(b,a)])
 
 def join_sequences(seqs)->TensorTokens:
     "Join tokens to one row, in which each of `seqs` is read by itself"
@@ -308,7 +308,8 @@ def limit(self:HFTokenizer):
 
 @patch(as_prop=True)
 def multi_sequence(self:HFTokenizer):
-    "Check if rows hold many sequences"; return self.windows>1 or self.pairing!='together'
+    "Check if rows hold many sequences"
+    return self.windows>1 or self.pairing!='together'
 
 # %% ../../nbs/text/03_encode.ipynb #a1e00006
 @patch

@@ -38,9 +38,7 @@ def _open(path, encoding):
     head = f.peek(300)[:300]
     if head.startswith(lfs_pointer):
         raise ValueError("it is a pointer of git-lfs; fetch the file itself by git lfs pull")
-    what = first(v for k,
-                 v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar'
-                                                                  else '')
+    what = first(v for k,v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar' else '')
     if what: raise ValueError(f"it is {what}; save tables as csv or jsonl, texts as .txt")
     told = json.detect_encoding(head)
     return io.TextIOWrapper(f, encoding if told=='utf-8' else told, newline='')
@@ -73,8 +71,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             if kind in _tables:
                 yield from _table(f, kind, texts, sep, chunksize, as_written)
                 return
-            rows = _folder(path, encoding, labels, train,
-                           valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
+            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
             while part := [*islice(rows, chunksize)]:
                 yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
@@ -136,8 +133,7 @@ def _folder(path, encoding, labels, train, valid):
     if train=='train' and not (path/train).is_dir(): train,valid = '',None
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
-    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts
-            and first(_files(o))]
+    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts and first(_files(o))]
     if labels:
         left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
     elif train=='train': parts,left = parts | dict.fromkeys(left, parts[train]),[]

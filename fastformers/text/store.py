@@ -103,8 +103,7 @@ def _batches(texts, n_chars=1<<18):
 def _write_ids(path, batches, tok, code):
     "Write the documents of `batches` to `path` and yield the bytes of ids and ends"
     n,empty = 0,[] if tok.tok.num_special_tokens_to_add(pair=False) else [tok.blank]
-    with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin',
-                                                                                    'wb') as k:
+    with open(path/'tokens.bin', 'wb') as f, open(path/'ends.bin', 'wb') as e, open(path/'keys.bin', 'wb') as k:
         for batch in batches:
             es = tok.rust.encode_batch_fast(batch, add_special_tokens=False)
             ids = [o.ids[::-1 if tok.backwards else 1] or empty for o in es]

@@ -81,7 +81,8 @@ class PythonEncoder:
         return Encoding([next(ids) if o<0 else o for o in row], types, seq, len(parts))
 
     def encode(self, *texts):
-        "Encode a text or the texts of a pair"; return self._encoding(self.text_ids(texts))
+        "Encode a text or the texts of a pair"
+        return self._encoding(self.text_ids(texts))
     def encode_batch_fast(self, texts, add_special_tokens=True):
         "Encode many texts, or pairs of texts"
         start,some,rest = time.monotonic(),texts[:100],texts[100:]

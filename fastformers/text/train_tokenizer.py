@@ -107,8 +107,7 @@ def _unigram(texts, vocab_sz):
         max_sentence_length=1<<30) # longer sentences would be skipped without a word
     except RuntimeError as e:
         raise ValueError(f"`vocab_sz` {vocab_sz} is too small for these {len(texts)} texts, whose characters "
-                         "and 256 bytes "
-                         f"are tokens too: {str(e).rpartition('] ')[2]}") from None
+                         f"and 256 bytes are tokens too: {str(e).rpartition('] ')[2]}") from None
     return spm.SentencePieceProcessor(model_proto=f.getvalue())
 
 def _train_unigram(texts, vocab_sz):

@@ -34,8 +34,7 @@ def worst_rows(stage, n=20)->pd.DataFrame: # of strings: text, label, answer, sc
     at = np.argsort(stage.score, kind='stable')[:500]
     texts,labels = ([o[i] for i in at] for o in (item_texts(ds), item_labels(ds)))
     scores = as_predictor(stage.learner).scores(texts)
-    right = row_scores(task, scores,
-                       as_targets(task, labels)) if stage.learner.model.task.score else stage.score[at]
+    right = row_scores(task, scores, as_targets(task, labels)) if stage.learner.model.task.score else stage.score[at]
     found = [[*o.values()] for o in answer_rows(task.answers(scores, texts))]
     # numbers of columns; a tagger may find none
     answers = [(o[1::2], '') if task.target_scale else (o+['',''])[:2] for o in found]

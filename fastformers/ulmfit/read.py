@@ -88,8 +88,7 @@ def _reads_apart(c, rows, arch, tok):
     a,b,both = (row_means(model, tok, tok.encode_batch(o))[-1] for o in (*map(list, zip(*pairs)), pairs))
     if few:
         both = both/np.linalg.norm(both, axis=1, keepdims=True)
-        return right_in_folds(joins['products'](*map(torch.from_numpy, (a,b))),
-                              y).mean()>right_in_folds(both, y).mean()
+        return right_in_folds(joins['products'](*map(torch.from_numpy, (a,b))), y).mean()>right_in_folds(both, y).mean()
     cosine = (a*b).sum(1)/np.linalg.norm(a, axis=1)/np.linalg.norm(b, axis=1)
     probe = cross_val_predict(make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 6))), both, y)
     return np.corrcoef(cosine, y)[0,1]>np.corrcoef(probe, y)[0,1]
@@ -121,8 +120,7 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
 # %% ../../nbs/ulmfit/01_read.ipynb #3b7d10a5
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
-    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
-                                              for o in test.values())
+    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in test.values())
     return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])

@@ -97,14 +97,13 @@ def set_objective(learn, c, why)->dict: # setting -> (value, why), as in a `Plan
     if not learn.model.is_lm:
         learn.lr = fine_tuning_lr(learn.model)
         _log.info("word similarity helps a network that stays frozen, and labels of topics; on TREC's "
-                  "questions a training of all layers lost 1 to 3 points, "
-                  "so compare with the encoder as it was before")
+                  "questions a training of all layers lost 1 to 3 points, so compare with the encoder as it "
+                  "was before")
     if learn.model.new_head:
         learn.lr = 1e-3 # of the head; the body has a tenth of it
         _log.info("stage 2 from a checkpoint without an LM head brought two points of accuracy after ten "
-                  "passes over "
-                  "15,000 utterances, nothing on 5,000 TREC questions; `unlabelled=` of a classifier brought "
-                  "as much in minutes")
+                  "passes over 15,000 utterances, nothing on 5,000 TREC questions; `unlabelled=` of a "
+                  "classifier brought as much in minutes")
         if objective.auto_cls is AutoModelForMaskedLM:
             if c.keep_vectors is None: learn.add_cb(KeepVectors())
             if c.mask_rate is None and c.objective in (None,'mlm'): objective.p = .2
@@ -112,8 +111,7 @@ def set_objective(learn, c, why)->dict: # setting -> (value, why), as in a `Plan
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
     return dict(objective=(camel2snake(type(objective).__name__), why),
                 mask_rate=(getattr(objective, 'p', None), 'by the objective'),
-                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head'
-                              if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
+                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head' if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
 
 def start_embeddings(learn, c):
     "Start the embeddings of `learn` from counts of neighbours where the settings `c` say so"

@@ -102,8 +102,8 @@ class Stage(Training):
         return stage_table({self.name:[self]})
     def sentences(self):
         "List what was chosen by the validation rows"
-        return self.chosen and [*self.chosen,
-                                'the validation rows made this choice, so their scores are a little too good']
+        return self.chosen and [*self.chosen, 'the validation rows made this choice, so their scores are a '
+                                              'little too good']
     def _repr_markdown_(self): return '\n\n'.join([markdown_table(self.table()), *self.sentences()])
     def __repr__(self): return '\n'.join([self.table().T.to_string(), *self.sentences()])
 

@@ -38,9 +38,8 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
     after,before = (sign*np.average(np.where(w>0, o, 0), weights=w).item() for o in (a,b))
     seeds = f" with {len(a)} seeds"*(len(a)>1)
     says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval "
-            f"{fmt_range(low, high, -1 if high<0 else 1)}): "
-            f"{words[0]} {fmt(before)}, {words[1]} {fmt(after)}, on the same {a.shape[1]:,} {on} "
-            f"rows{seeds}{_mended(b, a)}.")
+            f"{fmt_range(low, high, -1 if high<0 else 1)}): {words[0]} {fmt(before)}, {words[1]} "
+            f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low,
                high=high,
                rows=a.shape[1], seeds=len(a), says=says)
@@ -63,8 +62,7 @@ def _plot_scores(r, ax):
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
-        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr)))) for y,
-                  o in got]
+        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr)))) for y,o in got]
         y,low,v,high = np.array(points).T
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
         for o in zip(v, y):
@@ -103,7 +101,8 @@ class Report:
         return self.named.get(_final) or self.named[self.stages[-1].name]
     @property
     def learner(self):
-        "Return the last classifier's `Learner`, of the first seed"; return self.final[0].learner
+        "Return the last classifier's `Learner`, of the first seed"
+        return self.final[0].learner
     @property
     def metrics(self):
         "Return the metrics of the last classifier, means over seeds, with `test_` before those of test rows"
@@ -130,8 +129,7 @@ class Report:
         "Tabulate the mean score of each classifier on validation and on test rows"
         sign,measure = split_sign(self.final[0].score_name)
         def mean(o): return sign*np.mean([*o.values()])
-        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,
-                what in self.arms().items()}
+        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,what in self.arms().items()}
         return pd.DataFrame(rows).T.rename_axis(measure)
 
     def test_sets(self):
@@ -148,8 +146,7 @@ class Report:
 def _compare(report):
     arms = report.arms()
     lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
-    pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),
-             (b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
+    pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
     pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
     pairs += [(arms[k], o, k) for k in arms for o in arms if k.startswith(f'{o} with ')]
     by = report.final[0].groups
@@ -240,8 +237,8 @@ from fastformers.all import *
 learn = classifier_learner(dls, '{dir}')   # to train further; dls = classifier_dls(df, '{dir}')
 ```"""
 _care = [
-    'The validation score is too optimistic if settings were chosen on validation rows. Keep some rows aside '
-    'as `test` and score them once.',
+    'The validation score is too optimistic if settings were chosen on validation rows. Keep some rows '
+    'aside as `test` and score them once.',
     'Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, '
     'standard deviation).',
     'The losses of a language model before and after are on the same tokens of its own validation rows.']

@@ -112,8 +112,7 @@ def classifiers(self:_Run, start):
     if 'general' in compare and start!=before:
         arms['classifier from the general LM'] = 'classifier_general',dict(arch=before)
     if 'random' in compare:
-        arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before),
-                                                                          tok=before)
+        arms['classifier from random weights'] = 'classifier_random',dict(arch=load_config(before), tok=before)
     for o in self.r.run.archs or ():
         arms[f'classifier from {Path(o).name}'] = f'classifier_{Path(o).name}',dict(arch=o)
     for seed in self.seeds:
@@ -157,8 +156,7 @@ def report(self:_Run, **kwargs):
 def _begin(path, r, resume, data, **facts):
     "Write `run.json`, or check that the directory `path` holds the same run"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
-    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,
-            v in vars(c).items() if k!='arch'}
+    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
     facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
     kept = path/'checkpoints'
     stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()

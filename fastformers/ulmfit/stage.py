@@ -53,8 +53,7 @@ def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
     "Convert the settings `c` to a dict, with names for functions and classes"
-    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,
-            v in vars(c).items()}
+    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,v in vars(c).items()}
 
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
@@ -63,8 +62,8 @@ def _not_default(c):
 
 def _sizes(dls):
     parts = {'training':dls.train, 'validation':dls.valid}
-    return {f'{k} {unit}':n for k,dl in parts.items() for unit,
-            n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
+    return {f'{k} {unit}':n for k,dl in parts.items() for unit,n in (('rows',dl.n),
+                                                                     ('tokens',int(dl.lengths.sum())))}
 
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
@@ -98,9 +97,9 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     learn = stage.learner
     if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
         name,share = learn.model.task.often
-        stage.note(f"{stage.name}, seed {stage.seed}",
-                   f"{name!r} is answered in {share:.1%} of the texts, as often as the labelled rows have it "
-                   f"(threshold {t:.3g})")
+        stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, "
+                                                       "as often as the labelled rows have it (threshold "
+                                                       f"{t:.3g})")
         stage.metrics,stage.score,stage.weight = evaluate(learn)
     if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
@@ -115,8 +114,7 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
         stage.price = price
     if path is not None: _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
     _log.info(f"{stage.name}, seed {stage.seed}: "
-              f"{', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} "
-              f"in {fmt_time(stage.seconds)}")
+              f"{', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
     return stage
 
 def _write(stage, path, c, learn, kept):
@@ -124,8 +122,7 @@ def _write(stage, path, c, learn, kept):
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {k:stage.plan.to_dict()[k][0] for k in vars(c)} | {'schedule':vars(stage.schedule)}
-    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe,
-                                    **facts)
+    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
@@ -194,8 +191,7 @@ def fine_tune_lm(
 def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` with the scores
     "Read the groups of the held-out and the test rows, if they have any"
     held = dict(score=rows.df[rows.is_valid], test_score=test)
-    return {k:o[rows.group_col].astype(str).tolist() for k,
-            o in held.items() if o is not None and rows.group_col in o}
+    return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
 def _refit(stage, c, learn, path, test_dl, meter, unlabelled):

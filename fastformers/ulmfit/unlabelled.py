@@ -40,8 +40,7 @@ def _no_spreading(frozen, rows, texts, names): # why `texts` cannot get labels, 
     alone = sum(n==1 for n in sizes)/sum(sizes) # estimates the share of classes without a row (Good 1953)
     if alone>.05 and not names:
         return (f"{alone:.0%} of the training rows are alone in their class and about as many of the texts "
-                "have a class "
-                "without a row (names= tells all classes)")
+                "have a class without a row (names= tells all classes)")
     return '' if frozen.spread_labels(texts[:1000]) else 'near texts have different labels'
 
 def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: part of the most text to read
@@ -82,8 +81,8 @@ def _better(second, first, rows, n):
     kept = second if few else best
     loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, "
-            f"{first.score.mean():.3f} without{loss}, "
-            f"so the training {'with' if kept is second else 'without'} them is kept"
+            f"{first.score.mean():.3f} without{loss}, so the training "
+            f"{'with' if kept is second else 'without'} them is kept"
             f"{', since few rows tell little' if kept is not best else ''}")
     first.name,first.test_sets,first.groups = second.name,second.test_sets,second.groups
     kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
