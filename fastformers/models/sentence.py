@@ -108,8 +108,7 @@ def _layer(self:SentencePool, at, width, kind):
     "Add the layer of the class `kind` in the folder `at`"
     if not (data := self._bytes(f'{at}/model.safetensors')):
         raise ValueError(f"{self.where}/{at} has no model.safetensors, and pickled weights are not read; "
-                         "write it anew with "
-                         "`SentenceTransformer(path).save(directory)`")
+                         "write it anew with `SentenceTransformer(path).save(directory)`")
     w = {k.split('.')[-1]:v.float() for k,v in load(data).items()}
     n,m = w['weight'].shape[-1],len(w['weight'])
     if width not in (None,n):
