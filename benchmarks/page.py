@@ -208,7 +208,7 @@ def ablations():
 def encoders():
     "Each encoder with the rate of the rule, beside its frozen probe and the best rate of the grid on the same draws"
     d = rows('rates')
-    d = d[d.what.isna() & (d.pool=='concat')] if 'what' in d else d[d.pool=='concat']
+    d = d[d.pool=='concat']
     d = d.assign(points=100*d.accuracy, lr=[str(o) for o in d.lr])
     labels,lines = {(k,n):v for (k,n),v in sets.items()} | {('fakenews_es',300):'Spanish news, 300'},[]
     for (name,key,n),o in d.groupby(['encoder','set','labels'], sort=False):

@@ -65,11 +65,9 @@ def choose(args):
 
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'rates'/'rows.jsonl').read_text().splitlines())
-    if 'what' in rows: # what `leaderboard` chose, then the others
-        chosen = rows[rows.what=='leaderboard']
-        print(chosen[['precision','set','labels','draw','encoder','choice','accuracy','took']].to_string(index=False), end='\n\n')
-        rows = rows[rows.what.isna()]
-    rows['precision'] = rows.get('precision', pd.Series(dtype=str)).reindex(rows.index).fillna('fp32') # older rows do not say
+    chosen = rows[rows.what=='leaderboard']
+    print(chosen[['precision','set','labels','draw','encoder','choice','accuracy','took']].to_string(index=False), end='\n\n')
+    rows = rows[rows.what.isna()].fillna({'precision':'fp32'}) # older rows do not say
     by = ['encoder','precision','pool','set','labels']
     p = rows.pivot_table(index=by, columns='lr', values='accuracy', aggfunc='mean', sort=False)
     p = p[sorted(p, key=lambda o: -1 if isinstance(o, str) else o)]

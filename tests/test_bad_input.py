@@ -266,6 +266,13 @@ def test_a_tokenizer_of_other_tokens_trains_no_classifier(tmp_path, log):
     assert lm_learner(build(lm_dls, tiny_df(), tok('roberta')), tmp_path) and 'another tokenizer' in log.text # learns them anew
     assert classifier_learner(build(classifier_dls, tiny_df(), tok('roberta')), tmp_path, pretrained=False)
 
+def test_a_tokenizer_of_which_a_part_differs_is_told(tmp_path, log, monkeypatch):
+    AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path); tok().save_pretrained(tmp_path)
+    for share,told in ((.95,False), (.7,True)):
+        monkeypatch.setattr('fastformers.learner.vocab.same_ids', lambda *args: share)
+        classifier_learner(build(classifier_dls, tiny_df(), tok()), tmp_path)
+        assert ('30% of its tokens differ' in log.text)==told
+
 @pytest.mark.parametrize('key,bad', [('temperature',0.), ('temperature',float('nan')), ('temperature',-1.), ('labels','abc')])
 def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
     f = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert')).to_hf(tmp_path/'o')/'classifier.json'
