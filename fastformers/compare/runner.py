@@ -148,7 +148,8 @@ def first(self:Runner, todo):
     "Return the next entry of `todo`: with several checkpoints that whose needed entries have the best score"
     b = self.board
     def promise(e): return max((b.score(o) for o in e.needs if o in b.plan and b.done(o)), default=-float('inf'))
-    return max((o for o in todo if o.fit is todo[0].fit), key=promise)
+    def way(o): return o.fit, o.name.rsplit(' (', 1)[0] # without the checkpoint
+    return max((o for o in todo if way(o)==way(todo[0])), key=promise)
 
 @patch
 def entry(self:Runner, e, later):
