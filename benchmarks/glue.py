@@ -65,7 +65,7 @@ def trainer(what, df, test, seed, lr, epochs=epochs, max_len=max_len):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
     from fastformers.hub import resolve_arch
-    from fastformers.models.fast_cpu import bf16_speedup
+    from fastformers.models.fast_cpu import bf16_faster
     texts,path = columns(df),str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df.label for l in str(o).split(';')})
     kind = 'regression' if what=="Pearson's r" else 'multi_label_classification' if what=='LRAP' else 'single_label_classification'
@@ -79,7 +79,7 @@ def trainer(what, df, test, seed, lr, epochs=epochs, max_len=max_len):
     set_seed(seed)
     model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=1 if kind=='regression' else len(names), problem_type=kind)
     with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=64, learning_rate=lr, warmup_steps=.1, seed=seed, bf16=not torch.cuda.is_available() and bf16_speedup()>=1.1,
+        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=64, learning_rate=lr, warmup_steps=.1, seed=seed, bf16=not torch.cuda.is_available() and bf16_faster(),
                                  use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
         t = Trainer(model, args, train_dataset=rows(df[~df.is_valid]), data_collator=DataCollatorWithPadding(tok))
         t.train()

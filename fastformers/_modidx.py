@@ -2133,6 +2133,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fastformers/models/fast_cpu.py'),
                                              'fastformers.models.fast_cpu.attention': ( 'models/fast_cpu.html#attention',
                                                                                         'fastformers/models/fast_cpu.py'),
+                                             'fastformers.models.fast_cpu.bf16_faster': ( 'models/fast_cpu.html#bf16_faster',
+                                                                                          'fastformers/models/fast_cpu.py'),
                                              'fastformers.models.fast_cpu.bf16_speedup': ( 'models/fast_cpu.html#bf16_speedup',
                                                                                            'fastformers/models/fast_cpu.py'),
                                              'fastformers.models.fast_cpu.dropout': ( 'models/fast_cpu.html#dropout',
