@@ -1754,6 +1754,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/learner/judge.py'),
                                            'fastformers.learner.judge._probe_scores': ( 'learner/judge.html#_probe_scores',
                                                                                         'fastformers/learner/judge.py'),
+                                           'fastformers.learner.judge.all_rivals': ( 'learner/judge.html#all_rivals',
+                                                                                     'fastformers/learner/judge.py'),
                                            'fastformers.learner.judge.judge': ('learner/judge.html#judge', 'fastformers/learner/judge.py'),
                                            'fastformers.learner.judge.linear_rival': ( 'learner/judge.html#linear_rival',
                                                                                        'fastformers/learner/judge.py'),

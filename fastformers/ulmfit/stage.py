@@ -31,7 +31,7 @@ from ..learner.evaluate import evaluate, reports
 from ..learner.save import kept_texts
 from ..learner.calibration import answer_as_often, check_rows
 from ..learner.choose import named_dls # and `Learner.plan`
-from ..learner.judge import judge, linear_rival, trivial_score, write_rival
+from ..learner.judge import all_rivals, judge, linear_rival, write_rival
 from ..learner.train import train, train_again
 from ..objectives.core import objective_of
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
@@ -86,11 +86,9 @@ def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **f
 
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
-    rivals = trivial_score(learn, len(stage.score))
-    if 'largest class' in rivals: stage.majority = rivals['largest class'].mean()
-    if tfidf is not None: rivals['TF-IDF'] = tfidf
-    if stage.score_before is not None: rivals['frozen probe'] = stage.score_before
+    rivals = all_rivals(learn, stage, tfidf)
     stage.verdict = judge(learn, stage, rivals, stage.name, stage.interval(), stage.groups.get('score'))
+    stage.majority = stage.verdict.rivals.get('largest class', 0.)
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
     "Measure the learner of `stage` on `test_dl`, log its verdict, and write it to `path`"
