@@ -175,5 +175,4 @@ def leaderboard(
     if path:
         board.save(path)
         shutil.rmtree(path/'work', ignore_errors=True)
-    log('\n'.join(board.sentences()))
     return board
