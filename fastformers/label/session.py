@@ -21,7 +21,7 @@ from filelock import Timeout
 from ..data.labels import as_frame
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
-from .choose_texts import choose_texts, is_audit
+from .choose_texts import choose_texts, is_audit, order_of
 from .file import LabelFile
 from .forecast import standing
 from .vectors import TextVectors
@@ -110,6 +110,12 @@ class LabelSession:
     @cached_property
     def vectors(self): return TextVectors(self.arch, self.pool[self.text_col])
 
+    @cached_property
+    def reserve(self):
+        "List the positions of the texts for random rows, those first that `choose_texts` draws last"
+        order,random = order_of(self.pool[self.text_col], seed=self.seed)
+        return order[random][::-1].tolist()
+
     @property
     def busy(self): return self._thread is not None and self._thread.is_alive()
 
@@ -164,13 +170,14 @@ def label(self:LabelSession, index, label, note=''):
 
 @patch
 def skip(self:LabelSession, index):
-    "Set the text `index` aside"
+    "Set the text `index` aside, and offer another random text later if it was one"
     with self._lock:
         item = self._offered(index)
         self.skips.add({self.text_col:item['text'], 'audit':item['audit'], 'by':self.by,
                         'time':(time := _now())})
         self._wrote[item['text'],time] = item['order']
         self.queue.remove(item)
+        if item['audit']: self._draw()
     self._refill()
 
 # %% ../../nbs/label/03_session.ipynb #650bcf13
@@ -226,6 +233,15 @@ def _fill(self:LabelSession, new=()):
     mine = {o[self.text_col] for o in (*rows, *self.skips.read()) if o['by']==self.by}
     known = {o[self.text_col] for o in rows}
     self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine and (o['audit'] or o['text'] not in known)]
+
+@patch
+def _draw(self:LabelSession):
+    "Add a random text to the queue, if one is left"
+    gone = {o[self.text_col] for o in (*self.file.rows, *self.skips.rows)} | {o['text'] for o in self.queue}
+    for i in self.reserve:
+        if (text := self.pool[self.text_col][i]) in gone: continue
+        self.queue.append(dict(index=i, text=text, why='random, to be held out', audit=True, order=None))
+        return
 
 @patch
 def _refill(self:LabelSession):
