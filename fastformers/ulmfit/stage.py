@@ -13,7 +13,6 @@ __all__ = ['pretrain_lm', 'fine_tune_lm', 'fine_tune_classifier']
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging
 from inspect import signature
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,7 @@ from ..data.rows import Rows
 from ..files import check_dir
 from ..learner.evaluate import evaluate, reports
 from ..learner.save import kept_texts
-from ..learner.calibration import answer_as_often, check_rows
-from ..learner.choose import named_dls # and `Learner.plan`
+from ..learner.calibration import answer_as_often
 from ..learner.judge import all_rivals, judge, linear_rival, write_rival
 from ..learner.train import train, train_again
 from ..objectives.core import objective_of
@@ -39,7 +37,7 @@ from ..stats import fmt, fmt_time
 from .read import labelled_dl, prepare_rows, task_dls, task_learner, with_reading
 from .read_lm import general_parts, set_objective, start_embeddings, text_learner
 from .record import Stage
-from .unlabelled import kept_of_two, unlabelled_texts, with_unlabelled
+from .unlabelled import kept_of_two, with_unlabelled
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +122,13 @@ def _write(stage, path, c, learn, kept):
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
+def _check_path(path, refit, name):
+    "Raise if the directory `path` cannot be written, and warn if there is none for the network of all rows"
+    if path is not None: check_dir(path)
+    elif refit:
+        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
+                     "`stage.learner` has the training rows alone")
+
 def _check_room(path, learn):
     "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
     if path is not None: check_dir(path, size=sum(o.nbytes for o in learn.model.state_dict().values()))
@@ -242,30 +247,23 @@ def fine_tune_classifier(
 ) -> Stage:
     "Train a head and the body of `arch` on your labels (stage 3)"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
-    if path is not None: check_dir(path)
-    elif c.refit:
-        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
-                     "`stage.learner` has the training rows alone")
+    _check_path(path, c.refit, name)
     meter = Meter()
     set_seed(seed)
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
     weights,test,sets,names,untested = prepare_rows(rows, c, test, names, valid_col, arch, name)
     c,chosen = with_reading(c, rows, arch, tok)
-    labelled,first,texts = rows,None,[]
     tfidf = linear_rival(rows.task, rows.part(False), rows.part(True)) if rows.task.has_linear else None
+    labelled,first,texts,dls = rows,None,[],task_dls(rows, tok, c, seed)
     if unlabelled is not None:
-        texts = unlabelled_texts(rows, unlabelled, test, seed)
-        frozen = task_learner(task_dls(rows, tok, c, seed), arch, c, **how)
-        frozen.dls = named_dls(frozen, names)
+        frozen = task_learner(dls, arch, c, **how)
         fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col, group_col=group_col,
                       names=names, seed=seed, cbs=cbs, **kwargs | how | dict(task=rows.task))
-        rows,first = with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)
+        rows,first,texts = with_unlabelled(rows, unlabelled, test, frozen, names, name, c, resume, fit, seed)
         set_seed(seed)
-    with checked() if unlabelled is not None else nullcontext(): # the rows were checked when `frozen` read them
-        dls = task_dls(rows, tok, c, seed)
+        with checked(): dls = task_dls(rows, tok, c, seed) # they were checked above
     if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
-    if c.calibrate: check_rows(dls)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)

@@ -20,6 +20,7 @@ from ..data.rows import Rows
 from ..files import mark_checkpoints
 from ..inference.baseline import TextBaseline
 from ..learner import spread # `spread_labels`
+from ..learner.choose import named_dls
 from ..learner.save import apart, as_predictor
 from ..text.encode import first_texts
 
@@ -57,19 +58,21 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: part of th
     every = pd.concat([df, *[train]*again, more], ignore_index=True)
     return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
 
-def with_unlabelled(rows, texts, frozen, names, name, c, resume, fit
-)->tuple: # (`Rows`, record of the first training or None)
-    "Train on `rows` by `fit`, and add `texts` to the rows with the labels found by it, if near texts have the same label"
+def with_unlabelled(rows, unlabelled, test, frozen, names, name, c, resume, fit, seed
+)->tuple: # (`Rows`, record of the first training or None, the texts that were read)
+    "Train on `rows` by `fit`, and add `unlabelled` texts to the rows with the labels found by it, if near texts have the same label"
+    texts = unlabelled_texts(rows, unlabelled, test, seed)
+    frozen.dls = named_dls(frozen, names)
     if why := _no_spreading(frozen, rows, texts, names):
         _log.warning(f"{name}: {why}, so `unlabelled` is left out")
-        return rows, None
+        return rows, None, texts
     _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
               f"{', then as long on all rows'*bool(c.refit)}")
     if resume: mark_checkpoints(resume.path)
     with checked():
         first = fit(rows.frame, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
                     prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3))
-    return _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1)), first
+    return _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1)), first, texts
 
 # %% ../../nbs/ulmfit/03_unlabelled.ipynb #c140552f
 def _better(second, first, rows, n):
