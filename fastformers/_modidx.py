@@ -3753,6 +3753,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fastformers/ulmfit/unlabelled.py'),
                                                'fastformers.ulmfit.unlabelled._better': ( 'ulmfit/unlabelled.html#_better',
                                                                                           'fastformers/ulmfit/unlabelled.py'),
+                                               'fastformers.ulmfit.unlabelled._first': ( 'ulmfit/unlabelled.html#_first',
+                                                                                         'fastformers/ulmfit/unlabelled.py'),
                                                'fastformers.ulmfit.unlabelled._no_spreading': ( 'ulmfit/unlabelled.html#_no_spreading',
                                                                                                 'fastformers/ulmfit/unlabelled.py'),
                                                'fastformers.ulmfit.unlabelled.kept_of_two': ( 'ulmfit/unlabelled.html#kept_of_two',

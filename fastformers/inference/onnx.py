@@ -38,7 +38,8 @@ class _Graph(nn.Module):
         super().__init__()
         self.model,self.names = model,names
         joins = isinstance(model, TextClassifier) and isinstance(model.head, PoolingHead) and model.head.pairing
-        marked = isinstance(model, TextClassifier) and not model.sentence.include_prompt # the graph has no flags of tokens
+        # the graph has no flags of tokens
+        marked = isinstance(model, TextClassifier) and not model.sentence.include_prompt
         self.has_logits = model.task is not None and not joins and not marked
 
     def forward(self, *args): # returns a dict
@@ -89,7 +90,8 @@ def to_onnx(
     if int8:
         from onnxruntime.quantization import quantize_dynamic
         with atomic_file(path/_files['onnx_int8']) as f:
-            quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # better than one scale
+            # better than one scale
+            quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True)
         if texts is not None:
             a,b = ([o['label'] for o in from_hf(path, 'cpu', backend=k)(texts)] for k in _files)
             _log.info(f"int8: {sum(map(eq, a, b))/len(a):.1%} of {len(a)} labels are those of float32")

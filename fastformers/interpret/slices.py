@@ -140,7 +140,9 @@ def fixed_broken(
 
 # %% ../../nbs/interpret/05_slices.ipynb #8faecb40
 def label_issues(
-    predictor, # A `Predictor` or `Learner` not trained on these labels, for its `vectors`; None or a `TextBaseline`: words
+    # A `Predictor` or `Learner` not trained on these labels, for its `vectors`;
+    # None or a `TextBaseline`: words
+    predictor,
     df, # Labelled rows
     text_col='text', label_col='label', # As in `slices`, with one label a row
     folds:int=5 # Folds of the cross-validation

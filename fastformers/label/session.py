@@ -59,7 +59,8 @@ class LabelSession:
         texts, # A list, a Series, or a table with `text_col` and columns of context
         names, # Names of the classes, or a dict {label: description}
         output='labels.csv', # File of the labels, continued if it exists
-        labelled=None, # Table of earlier labels, which are never held out; its column `by` says whose they are
+        # Table of earlier labels, which are never held out; its column `by` says whose they are
+        labelled=None,
         by='', # Name of the person, if several people label
         arch='minilm', # Sentence encoder that chooses the texts: hub id, directory or shipped name
         text_col='text',

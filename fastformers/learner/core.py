@@ -173,7 +173,9 @@ def _begin_head(learn, task, head, head_init, lr):
 @delegates(_learner)
 def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
-    arch, # Hub id, directory of a stage, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
+    # Hub id, directory of a stage, shipped name, a network of
+    # transformers, or a `PretrainedConfig` for random weights
+    arch,
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     # A class or function called with `(nf, n_out)`, such as `PoolingHead`, or its name; a module called with
     # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own;

@@ -57,7 +57,9 @@ class Training:
     score_before:np.ndarray|None = None # `score` before training
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
-    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, if at most 200 (or 10 a class) are for training; 0: not measured
+    # Accuracy of the probe in five folds of all rows, if at
+    # most 200 (or 10 a class) are for training; 0: not measured
+    cross_validated:float = 0.
     # Rows that were read at once, if memory was too small for the batch; 0: memory was large enough
     at_once:int = 0
     # Were blocks computed a second time in the backward pass, because memory was too small for one row?

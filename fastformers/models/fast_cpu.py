@@ -39,7 +39,9 @@ def bf16_faster()->bool:
     return bf16_speedup()>=1.1
 
 def number_format(
-    how:str, # 'bf16', 'fp16', 'fp32'; 'auto': the environment variable FASTFORMERS_PRECISION, else the fastest on this machine
+    # 'bf16', 'fp16', 'fp32';
+    # 'auto': the environment variable FASTFORMERS_PRECISION, else the fastest on this machine
+    how:str,
     device # Where the network runs
 )->str: # 'auto' only on a CPU, where `bf16_faster` decides
     "Return the number format in which a network runs on `device`"

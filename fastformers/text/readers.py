@@ -88,7 +88,9 @@ def read_texts(
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
     # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`
     labels=True,
-    sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv, or what separates the column of the texts
+    # Column separator of a csv file;
+    # None: a comma, or a tab in .tsv, or what separates the column of the texts
+    sep:str=None,
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
     chunksize:int=None, # Rows of each DataFrame; None: one DataFrame
     train='train', # Subfolder for training, if there is one
@@ -212,7 +214,8 @@ def _table(f, kind, texts, sep, chunksize, as_written):
     sep,res = _csv(f, kind, texts, sep, chunksize) if csv else (None, _records(f, chunksize))
     def cells(o):
         if o.name not in texts: return _typed(o) if csv and not as_written else o
-        return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v) # null, 5
+        # null, 5
+        return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if csv and type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")

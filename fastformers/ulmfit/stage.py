@@ -13,7 +13,6 @@ __all__ = ['pretrain_lm', 'fine_tune_lm', 'fine_tune_classifier']
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging
 from inspect import signature
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from fastai.basics import L, Learner, delegates, set_seed
@@ -23,7 +22,6 @@ from ..callback.progress import Diverged, Meter, quiet
 from ..callback.resume import Resume
 from ..callback.schedule import now
 from ..data.block import all_rows
-from ..data.labels import checked
 from ..data.rows import Rows
 from ..files import check_dir
 from ..learner.evaluate import evaluate, reports
@@ -89,15 +87,15 @@ def _verdict(learn, stage, tfidf):
     stage.majority = stage.verdict.rivals.get('largest class', 0.)
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
-    "Measure the learner of `stage` on `test_dl`, log its verdict, and write it to `path`"
-    learn = stage.learner
+    "Log the verdict on `stage`, and unless it is trained again on all rows, measure it on `test_dl` and write it to `path`"
+    learn,last = stage.learner,not vars(c).get('refit')
     if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
         name,share = learn.model.task.often
         stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, "
                                                        "as often as the labelled rows have it (threshold "
                                                        f"{t:.3g})")
         stage.metrics,stage.score,stage.weight = evaluate(learn)
-    if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
+    if test_dl is not None and last: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
     if not scored:
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
@@ -108,7 +106,8 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     if not earlier:
         # of a resumed training only the time is known, not the CPU seconds before the stop
         stage.price = price
-    if path is not None: _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
+    if path is not None and last:
+        _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
     _log.info(f"{stage.name}, seed {stage.seed}: "
               f"{', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
     return stage
@@ -197,9 +196,10 @@ def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` w
     return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
-def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
-    "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
-    start,tried = now(),stage.learner
+def _refit(stage, c, arch, cbs, how, path, test_dl, meter, unlabelled):
+    "Train a new learner on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
+    tried = stage.learner
+    learn,start = _for_all_rows(tried, arch, c, cbs, stage.name, how),now()
     def most(part=1.): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
     try: train_again(learn, stage.plan, stage, len(tried.dls.train), most)
     except Diverged as e:
@@ -234,7 +234,8 @@ def fine_tune_classifier(
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
-    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    valid_col=None,
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
     # Names of all classes, in the order of the labels, or {label: description}; []: none; default: the labels, if they are words
@@ -255,23 +256,21 @@ def fine_tune_classifier(
     weights,test,sets,names,untested = prepare_rows(rows, c, test, names, valid_col, arch, name)
     c,chosen = with_reading(c, rows, arch, tok)
     tfidf = linear_rival(rows.task, rows.part(False), rows.part(True)) if rows.task.has_linear else None
-    labelled,first,texts,dls = rows,None,[],task_dls(rows, tok, c, seed)
+    first,texts,dls = None,[],task_dls(rows, tok, c, seed)
     if unlabelled is not None:
         frozen = task_learner(dls, arch, c, **how)
-        fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col, group_col=group_col,
-                      names=names, seed=seed, cbs=cbs, **kwargs | how | dict(task=rows.task))
-        rows,first,texts = with_unlabelled(rows, unlabelled, test, frozen, names, name, c, resume, fit, seed)
-        set_seed(seed)
-        with checked(): dls = task_dls(rows, tok, c, seed) # they were checked above
-    if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
+        fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col,
+                      group_col=group_col, names=names, seed=seed, cbs=cbs,
+                      **kwargs | how | dict(task=rows.task))
+        dls,c,first,texts = with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit, seed)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights), test_sets=sets,
-                   groups=_groups(labelled, test), untested=untested)
+    stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights),
+                   test_sets=sets, groups=_groups(rows, test), untested=untested)
+    if first is not None: stage = kept_of_two(stage, first, rows, texts, chosen, kwargs)
     if 'audit' in rows.df: stage.cross_validated = 0. # most rows were chosen, and say nothing of others
-    if first is not None: stage = kept_of_two(stage, first, labelled, texts, chosen, kwargs)
-    _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
-    if path is not None: write_rival(stage.learner, stage, tfidf, labelled, Path(path), name, c.refit)
-    if c.refit: _refit(stage, c, _for_all_rows(stage.learner, arch, c, cbs, name, how), path, test_dl, meter, texts)
+    _finish(stage, c, path, resume, meter, test_dl, tfidf, rows.scored, texts)
+    if path is not None: write_rival(stage.learner, stage, tfidf, rows, Path(path), name, c.refit)
+    if c.refit: _refit(stage, c, arch, cbs, how, path, test_dl, meter, texts)
     return stage
