@@ -172,7 +172,8 @@ def classify(args):
         write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
     print(f"The report is {args.output}/report.html.")
     if stage.learner.model.task.one_class and len(L(text_col))==1 and stage.score is not None and stage.score.mean()<.95:
-        at = ''.join(f' --{k}-col {shlex.quote(o)}' for k,o in (('text',text_col),('label',label_col)) if o!=k)
+        at = ''.join(f' --{k}-col {shlex.quote(o)}'
+                     for k,o in (('text',text_col),('label',label_col)) if o!=k)
         print(f"Rows whose label may be wrong: fastformers label-issues {shlex.quote(str(d.source))}{at}")
     texts = " 'A text of this kind.'"*len(L(text_col))
     print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")

@@ -170,7 +170,8 @@ def cheaper(self:Leaderboard, name): # None if there is none
 def recipe(self:Leaderboard):
     "Return the recipe with which `fastformers run` trains the winner or its network, None if there is none"
     if self.winner is None: return
-    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
+    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner])
+              if 'arch' in self.plan[o].needs)
     if not e or not {'lm','classifier'} & {*e.recipe}: return
     recipe = Recipe().replace(**e.recipe)
     if self.chosen is None: return recipe

@@ -178,7 +178,8 @@ def code_hash(e)->str:
         elif (isclass(o) or isfunction(o)) and o not in seen:
             seen.append(o)
             if isclass(o):
-                todo += [getattr(v, 'fget', getattr(v, '__func__', v)) for k,v in vars(o).items() if k!='__firstlineno__']
+                todo += [getattr(v, 'fget', getattr(v, '__func__', v))
+                         for k,v in vars(o).items() if k!='__firstlineno__']
                 continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
@@ -293,7 +294,8 @@ def class_names(rows):
 @entry('class means', ('arch','one class','texts','unlabelled'))
 def class_means(rows):
     "Fit a linear model that begins at the mean of each class: of its texts, its name and the unlabelled texts near them"
-    df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
+    df = pd.DataFrame(dict(text=rows.texts,
+                           label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
     some = df.groupby('label', sort=False).head(200) # from more rows the frozen probe learns as much
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 

@@ -40,7 +40,8 @@ def as_frame(data, text_col='text'):
     features,got = getattr(data, 'features', None),type(data).__name__
     if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
     if hasattr(data, 'to_pandas'): data = data.to_pandas()
-    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in data.values()):
+    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
+                                         for o in data.values()):
         data = pd.DataFrame(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
         data = list(data)

@@ -140,7 +140,8 @@ def fit_vectors(
     x = x.reshape(len(y), -1 if y else len([*names.values()][0]))
     at = np.array([classes.index(o) for o in y], int)
     called = np.stack([names.get(o, np.zeros(x.shape[1])) for o in classes]).astype(np.float32)
-    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called, np.asarray(texts[:3000], np.float32))))
+    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called,
+                                                                  np.asarray(texts[:3000], np.float32))))
 
 # %% ../../nbs/inference/05_names.ipynb #d53458f5
 def from_names(

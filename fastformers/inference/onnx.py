@@ -63,7 +63,8 @@ def _export(model, path):
     with evaluating(model), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         names = [*graph(*x.values())]
-        try: torch.onnx.export(graph, tuple(x.values()), path, dynamo=True, input_names=[*x], output_names=names,
+        try: torch.onnx.export(graph, tuple(x.values()), path, dynamo=True, input_names=[*x],
+                               output_names=names,
                                dynamic_shapes=((axes,)*len(x),), external_data=False, verbose=False)
         except Exception as e:
             raise ValueError(f"torch cannot write {type(model.hf).__name__} as a graph; choose another family, or "

@@ -86,7 +86,8 @@ class LabelSession:
         self.context = [o for o in self.pool if o!=text_col]
         self.at = {o:i for i,o in [*enumerate(self.pool[text_col])][::-1]} # text -> its first row
         self.file = LabelFile(output, [text_col, *self.context, *own], [text_col,'label'])
-        self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'), [text_col,'audit','by','time'], [text_col])
+        self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'),
+                               [text_col,'audit','by','time'], [text_col])
         self.added = LabelFile(self.file.path.with_suffix('.classes.csv'), ['name','by','time'], ['name'])
         self.queue,self.standing,self.error,self.training = [],None,None,None
         self._learned,self._thread,self._lock = None,None,threading.RLock()
@@ -233,7 +234,8 @@ def _fill(self:LabelSession, new=()):
     rows = [o for o in self.rows() if o['label']]
     mine = {o[self.text_col] for o in (*rows, *self.skips.read()) if o['by']==self.by}
     known = {o[self.text_col] for o in rows}
-    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine and (o['audit'] or o['text'] not in known)]
+    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine
+                  and (o['audit'] or o['text'] not in known)]
 
 @patch
 def _draw(self:LabelSession):

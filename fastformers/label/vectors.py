@@ -42,7 +42,8 @@ class TextVectors:
         arch='minilm', # A sentence encoder: hub id, directory or shipped name
         pool=() # Texts from which vectors of words are counted, if there are 300 or more
     ):
-        files = [o for o in sorted(Path(model_dir(arch)).rglob('*')) if o.suffix in ('.json','.safetensors','.txt','.model')]
+        files = [o for o in sorted(Path(model_dir(arch)).rglob('*'))
+                 if o.suffix in ('.json','.safetensors','.txt','.model')]
         seen = [f'{o.name} {o.stat().st_size} {o.stat().st_mtime_ns}' for o in files]
         self.arch,self.path = arch,cache_dir()/'vectors'/content_hash(seen)
         self.lock,self.pool = FileLock(self.path/'lock'),[*dict.fromkeys(o for o in pool if o.strip())]

@@ -210,7 +210,8 @@ def classifier_learner(
                          "or build the dls with windows=1 and without `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head=='hf': return build_with_hf_head(task, arch, pretrained, drop_mult, **opts)
-        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
+        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool,
+                                hidden_states, head_init, **opts)
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),

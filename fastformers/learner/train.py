@@ -246,7 +246,8 @@ def train(
     if probe and _lost(learn, res):
         learn.model.load_state_dict(weights)
         res.metrics,res.score,res.probe_kept = res.before,res.score_before,True
-        res.note(title, f"training lowered the {res.score_name} of the probe, so the probe is kept", logging.WARNING)
+        res.note(title, f"training lowered the {res.score_name} of the probe, so the probe is kept",
+                 logging.WARNING)
     if not math.isfinite(res.metrics['loss']):
         raise ValueError(f"{title}: the loss is {res.metrics['loss']} after training; try a lower `lr` than {res.lr:g}")
     if plan['calibrate']:

@@ -44,5 +44,6 @@ def default_objective(tok, seed=42, config=None):
     cls = MLM if masks else CLM
     if config is not None and not (MLM.supports(config) or CLM.supports(config)):
         # it trains an LM head
-        cls = first(o for o in objectives.load().values() if o.supports(config) and o.auto_cls is not AutoModel) or cls
+        cls = first(o for o in objectives.load().values() if o.supports(config)
+                    and o.auto_cls is not AutoModel) or cls
     return cls(tok, seed=seed)

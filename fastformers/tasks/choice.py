@@ -39,7 +39,8 @@ class ChoiceTokenizer(HFTokenizer):
         return [join_sequences(islice(seqs, len(o)-1)) for o in rows]
     def decodes(self, o:TensorTokens):
         o = o[o.real]
-        parts = [HFTokenizer.decodes(self, s).pieces for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
+        parts = [HFTokenizer.decodes(self, s).pieces
+                 for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
         text,cs = parts[0][0][0]*(len(parts[0])>1),[f'({i}) {p[-1][0]}' for i,p in enumerate(parts)]
         return TokenText((' '.join([text, *cs]), False), marks=lambda i: [(cs[i], True)])
 

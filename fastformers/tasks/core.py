@@ -284,7 +284,8 @@ class MultiLabel(Task):
         if top_k!=1: return super().answers(scores, texts, top_k)
         chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.decide(scores, threshold).tolist()]
         ranked = super().answers(scores, texts, None)
-        return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
+        return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')}
+                for r,c in zip(ranked, chosen)]
     def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
         if t is not None: return scores>torch.as_tensor(t, device=scores.device)

@@ -180,7 +180,8 @@ class HFTokenizer(Transform):
         ends = {tok.cls_token_id, tok.sep_token_id, tok.bos_token_id, tok.eos_token_id}
         self._hidden = set(tok.all_special_ids) - ({tok.mask_token_id, tok.unk_token_id}-ends)
         # a model needs at least one token: without a template, an empty text becomes the end-of-text token
-        self.blank = first(o for o in (tok.eos_token_id, tok.unk_token_id, tok.pad_token_id, 0) if o is not None)
+        self.blank = first(o for o in (tok.eos_token_id, tok.unk_token_id, tok.pad_token_id, 0)
+                           if o is not None)
 
     @cached_property
     def rust(self):

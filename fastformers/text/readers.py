@@ -135,7 +135,8 @@ def _folder(path, encoding, labels, train, valid):
     if train=='train' and not (path/train).is_dir(): train,valid = '',None
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
-    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts and first(_files(o))]
+    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir()
+            and o.name not in parts and first(_files(o))]
     if labels:
         left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
     elif train=='train': parts,left = parts | dict.fromkeys(left, parts[train]),[]
@@ -186,7 +187,8 @@ def _csv(f, kind, texts, sep, chunksize):
     seps = [sep.replace(r'\t', '\t')] if sep else [told[1]] if told else ['\t' if kind=='tsv' else ',', *',;\t|']
     line = first(filter(str.strip, start.splitlines())) or ''
     sep = _separator(line, texts, seps) or first(o for o in seps if o in line) or seps[0]
-    return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize, skiprows=int(bool(told)),
+    return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize,
+                            skiprows=int(bool(told)),
                             skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
 
 _objects = "expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it"

@@ -122,7 +122,8 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
 # %% ../../nbs/ulmfit/01_read.ipynb #3b7d10a5
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
-    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in test.values())
+    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
+                                              for o in test.values())
     return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])

@@ -49,7 +49,8 @@ def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
     "Convert the settings `c` to a dict, with names for functions and classes"
-    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,v in vars(c).items()}
+    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v)
+            for k,v in vars(c).items()}
 
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
@@ -117,7 +118,8 @@ def _write(stage, path, c, learn, kept):
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {k:stage.plan.to_dict()[k][0] for k in vars(c)} | {'schedule':vars(stage.schedule)}
-    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
+    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data,
+                                    recipe=recipe, **facts)
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
@@ -193,7 +195,8 @@ def fine_tune_lm(
 def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` with the scores
     "Read the groups of the held-out and the test rows, if they have any"
     held = dict(score=rows.df[rows.is_valid], test_score=test)
-    return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
+    return {k:o[rows.group_col].astype(str).tolist()
+            for k,o in held.items() if o is not None and rows.group_col in o}
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
 def _refit(stage, c, arch, cbs, how, path, test_dl, meter, unlabelled):

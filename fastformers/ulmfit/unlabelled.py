@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
+from fastai.torch_core import set_seed
 from ..data.labels import checked, lm_texts
 from ..data.rows import Rows
 from ..files import mark_checkpoints
