@@ -66,7 +66,8 @@ def train(args, stage, data, section, **kwargs):
     delete_checkpoints(kept)
     from fastformers.ulmfit.record import fill_in
     own = {k:{o:kwargs[o] for o in settings(section_types[k]) if o in kwargs} for k in ('model',section)}
-    recipe,why = fill_in(Recipe().replace(run=dict(seeds=(args.seed,), output=f'{args.output}/run'), data=vars(args.data), **own).resolved(), [res])
+    run = dict(seeds=(args.seed,), output=f'{args.output}/run')
+    recipe,why = fill_in(Recipe().replace(run=run, data=vars(args.data), **own).resolved(), [res])
     if is_main_process(): write_text(path/'settings.ini', recipe.to_ini(why))
     print(res)
     return res

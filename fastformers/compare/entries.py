@@ -9,7 +9,7 @@ To add an entry, use the decorator `entry` on a function."""
 __all__ = ['entries', 'labels_in', 'folds', 'Entry', 'list_entries', 'entry_rows', 'planned', 'scores_of', 'deciding',
            'code_hash', 'entry', 'largest_class', 'tfidf', 'characters', 'word_vectors', 'OutOfTime', 'TimeLimit',
            'check_pass', 'frozen_probe', 'class_names', 'class_means', 'adapted', 'all_layers', 'contrastive',
-           'label_spreading', 'stage2', 'adapters', 'averaged_weights', 'random_weights']
+           'label_spreading', 'stage2', 'adapters', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 from copy import copy
@@ -347,19 +347,6 @@ def stage2(rows):
 def adapters(rows):
     "Train small bottleneck layers in a frozen network"
     return all_layers(rows)
-
-@entry('averaged weights', ('arch','all layers','texts')) # no recipe repeats it
-def averaged_weights(rows):
-    "Train all layers from the probe with three seeds, and average the weights (Wortsman et al. 2022)"
-    seed,limit = rows.plan['seed'],rows.plan['limit']
-    each = [planned(rows, seed=seed+1000*i, limit=limit and limit/3) for i in range(3)]
-    try: res,*more = map(all_layers, each)
-    except OutOfTime as e: raise OutOfTime(3*e.seconds) from None
-    rows.plan = each[0].plan.replace(limit=limit, n_stopped=sum(o.plan['n_stopped'] for o in each))
-    weights = zip(res.model.parameters(), *(o.model.parameters() for o in more))
-    with torch.no_grad():
-        for p,*others in weights: p.copy_(torch.stack([p,*others]).mean(0))
-    return res
 
 @entry('random weights', ('arch','frozen probe'))
 def random_weights(rows):

@@ -75,7 +75,8 @@ def sentences(self:Leaderboard):
            _price_of(self, name)]
     if self.rare(name).get('recall')==0:
         do = ' and '.join(k for k in self.scored if self.rare(k)['recall'])
-        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'))
+        do = f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'
+        res.insert(1, f'It finds no text of the rarest class; {do}')
     both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
     if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
         mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))

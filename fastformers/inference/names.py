@@ -178,7 +178,8 @@ def from_names(
     if texts:
         _,new,vectors = (o.numpy() for o in res.layers(texts))
         n = min(len(texts)//5, 1000) # the first n are held out for `distances`
-        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words, word_hashes(texts[n:]))
+        kept.vectors = np.concatenate([vectors[n:], kept.vectors])[:5000]
+        kept.words = np.union1d(kept.words, word_hashes(texts[n:]))
         kept.distances = np.sort(kept.distance(vectors[:n]))
     kept.inputs = class_means(known, y, x, new)
     set_output_layer(model, *fit_near(known, y, kept.inputs))

@@ -120,5 +120,6 @@ def standing(
     if target and binomtest(k, n).proportion_ci(.8, 'wilson').low>=target:
         res.stop = f'the score is above {target:.0%} with 90 % certainty'
     elif n>=50 and res.forecast[0]<worth and {*names}<={*labels}:
-        res.stop = f'100 more labels are forecast to bring {100*res.forecast[0]:.1f} points, less than the {100*worth:g} that they are worth'
+        res.stop = (f'100 more labels are forecast to bring {100*res.forecast[0]:.1f} points, '
+                    f'less than the {100*worth:g} that they are worth')
     return res

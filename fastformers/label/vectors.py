@@ -93,7 +93,8 @@ class TextVectors:
         new = np.unique(keys, return_index=True)[1]
         new = np.sort(new[~np.isin(keys[new], known)])
         parts = [new[i:i+chunk] for i in range(0, len(new), chunk)]
-        for at in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'): self._add([texts[i] for i in at], keys[at])
+        for at in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'):
+            self._add([texts[i] for i in at], keys[at])
         with self.lock: known,vectors = self._open()
         order = np.argsort(known)
         return np.asarray(vectors[order[np.searchsorted(known, keys, sorter=order)]]) if len(texts) else np.zeros((0,1), np.float16)

@@ -244,7 +244,8 @@ def plan(self:Learner,
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
     res = {k:(getattr(tok, k), long) for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
-    res['prompt'] = (prompt_name(tok.tok, tok.prompt), 'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
+    res['prompt'] = ((prompt_name(tok.tok, tok.prompt), 'as the data were built')
+                     if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default'))
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm: init = 'random','a language model'
     elif not model.new_head:

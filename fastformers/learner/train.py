@@ -176,7 +176,8 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
         says = f"for {dl.bs} rows at once, so {n} are read at once, and a step is made after as many as before"
     elif alone and _try_checkpointing(learn.model.body):
         n,res['at_once'],res['checkpointed'] = plan['bs'],0,True
-        says = 'so gradient checkpointing computes each block a second time in the backward pass, which takes a third more time'
+        says = ('so gradient checkpointing computes each block a second time in the backward pass, '
+                'which takes a third more time')
     else:
         e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, "
                    "which takes a third more time.")
@@ -224,7 +225,8 @@ def train(
     if probe and _few(learn): res.cross_validated = learn.cross_validate_probe().mean()
     begin(learn)
     weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
-    if plan['epochs']==0 and not probe: raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
+    if plan['epochs']==0 and not probe:
+        raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
     if plan['epochs']==0: res.lr = 0. # nothing but the probe
     else:
         _check_memory(learn, title)

@@ -38,7 +38,8 @@ def _open(path, encoding):
     head = f.peek(300)[:300]
     if head.startswith(lfs_pointer):
         raise ValueError("it is a pointer of git-lfs; fetch the file itself by git lfs pull")
-    what = first(v for k,v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar' else '')
+    tar = 'a tar archive' if head[257:262]==b'ustar' else ''
+    what = first(v for k,v in _foreign.items() if head.startswith(k)) or tar
     if what: raise ValueError(f"it is {what}; save tables as csv or jsonl, texts as .txt")
     told = json.detect_encoding(head)
     return io.TextIOWrapper(f, encoding if told=='utf-8' else told, newline='')
@@ -71,7 +72,8 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             if kind in _tables:
                 yield from _table(f, kind, texts, sep, chunksize, as_written)
                 return
-            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
+            rows = (_folder(path, encoding, labels, train, valid) if f is None
+                    else (_conll if kind=='conll' else _one_text_a_line)(f))
             while part := [*islice(rows, chunksize)]:
                 yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
@@ -204,7 +206,8 @@ def _records(f, chunksize):
     def rows():
         f.seek(0)
         for o in json.load(f) if array else (_json(o, n) for n,o in enumerate(f, 1) if o.strip()):
-            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()): raise ValueError(_objects)
+            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()):
+                raise ValueError(_objects)
             yield o
     if not chunksize: return pd.DataFrame(rows())
     names = [*dict.fromkeys(c for o in rows() for c in o)] # a line may lack a key

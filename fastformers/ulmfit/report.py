@@ -197,7 +197,8 @@ def verdict(self:Report)->Verdict:
 def best(self:Report): # a `Stage`
     "Return the record of the classifier to use: the last, or one with fewer stages if it is measurably better"
     v = self.verdict()
-    return self.named[v.rival][0] if v.word=='LOSS' and v.rival in self.arms() and v.rival!=_tfidf else self.final[0]
+    lost = v.word=='LOSS' and v.rival in self.arms() and v.rival!=_tfidf
+    return self.named[v.rival][0] if lost else self.final[0]
 
 # %% ../../nbs/ulmfit/03_report.ipynb #c5498ec7
 _title = 'Three stages, and what each stage gained'
@@ -245,7 +246,8 @@ _care = [
     'Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, '
     'standard deviation).',
     'The losses of a language model before and after are on the same tokens of its own validation rows.']
-_units = 'Metrics are on validation rows, before → after training. Rows and tokens are training + validation. Prices are CPU seconds.'
+_units = ('Metrics are on validation rows, before → after training. Rows and tokens are training + validation. '
+          'Prices are CPU seconds.')
 
 def _page(report):
     "Return the parts of the page of `report`"

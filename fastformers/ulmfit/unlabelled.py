@@ -93,7 +93,8 @@ def _better(second, first, rows, n):
     few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # may be luck
     best = max(first, second, key=worth) # `first` if both are equal
     kept = second if few else best
-    loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
+    loss = ('' if worth(first)[0]!=worth(second)[0]
+            else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})")
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, "
             f"{first.score.mean():.3f} without{loss}, so the training "
             f"{'with' if kept is second else 'without'} them is kept"
