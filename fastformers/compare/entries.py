@@ -139,6 +139,7 @@ def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `de
     "Score `texts` in the order of the labels of `task`, or raise if the predictor has other labels or its scores are not numbers"
     scores,own = stacked(predictor.scores(texts)),getattr(predictor, 'task', task)
     decides = {k:v for k,v in to_json(vars(own)).items() if k in ('threshold','at_least_one','costs')}
+    if task.often: decides['threshold'] = None # the board answers as often, by the scores of all seeds
     if not task.structured and scores.shape!=(len(texts),own.n_out):
         raise ValueError(f"expected scores of shape {(len(texts),own.n_out)}, a column for each of "
                          f"`rows.task.labels`, got {tuple(scores.shape)}")
@@ -320,8 +321,6 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
     rows.plan.settings |= stage.plan.settings | dict(task=rows.plan.settings['task'])
-    if rows.task.often:
-        stage.learner.model.task.threshold = None # the board answers as often, by the scores of all seeds
     return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'),
