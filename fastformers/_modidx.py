@@ -1491,6 +1491,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/label/forecast.py'),
                                             'fastformers.label.forecast.learning_curve': ( 'label/forecast.html#learning_curve',
                                                                                            'fastformers/label/forecast.py'),
+                                            'fastformers.label.forecast.score_interval': ( 'label/forecast.html#score_interval',
+                                                                                           'fastformers/label/forecast.py'),
                                             'fastformers.label.forecast.standing': ( 'label/forecast.html#standing',
                                                                                      'fastformers/label/forecast.py')},
             'fastformers.label.page': { 'fastformers.label.page.Guard': ('label/page.html#guard', 'fastformers/label/page.py'),
