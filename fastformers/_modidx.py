@@ -1558,8 +1558,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelSession.next': ( 'label/session.html#labelsession.next',
                                                                                             'fastformers/label/session.py'),
-                                           'fastformers.label.session.LabelSession.reserve': ( 'label/session.html#labelsession.reserve',
-                                                                                               'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelSession.rows': ( 'label/session.html#labelsession.rows',
                                                                                             'fastformers/label/session.py'),
                                            'fastformers.label.session.LabelSession.skip': ( 'label/session.html#labelsession.skip',

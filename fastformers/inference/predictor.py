@@ -130,9 +130,7 @@ def from_hf(
     device=None, # Default: GPU if there is one
     head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main', # Revision of a hub id
-    # Of torch: 'bf16', 'fp16', 'fp32';
-    # 'auto': the environment variable FASTFORMERS_PRECISION, else the fastest on this machine
-    precision='auto',
+    precision='auto', # 'bf16', 'fp16', 'fp32' of torch; 'auto': FASTFORMERS_PRECISION, else the fastest here
     backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, without fastai"

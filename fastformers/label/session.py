@@ -59,8 +59,7 @@ class LabelSession:
         texts, # A list, a Series, or a table with `text_col` and columns of context
         names, # Names of the classes, or a dict {label: description}
         output='labels.csv', # File of the labels, continued if it exists
-        # Table of earlier labels, which are never held out; its column `by` says whose they are
-        labelled=None,
+        labelled=None, # Table of earlier labels, never held out; its column `by` says whose they are
         by='', # Name of the person, if several people label
         arch='minilm', # Sentence encoder that chooses the texts: hub id, directory or shipped name
         text_col='text',
@@ -111,12 +110,6 @@ class LabelSession:
 
     @cached_property
     def vectors(self): return TextVectors(self.arch, self.pool[self.text_col])
-
-    @cached_property
-    def reserve(self):
-        "List the positions of the texts for random rows, those first that `choose_texts` draws last"
-        order,random = order_of(self.pool[self.text_col], seed=self.seed)
-        return order[random][::-1].tolist()
 
     @property
     def busy(self): return self._thread is not None and self._thread.is_alive()
@@ -216,8 +209,7 @@ def add_class(self:LabelSession, name):
 # %% ../../nbs/label/03_session.ipynb #4dff46cf
 @patch
 def _offered(self:LabelSession, index):
-    for o in self.queue:
-        if o['index']==index: return o
+    if found := [o for o in self.queue if o['index']==index]: return found[0]
     raise ValueError(f"text {index!r} is not on offer; expected the index that `next` gives")
 
 @patch
@@ -240,11 +232,11 @@ def _fill(self:LabelSession, new=()):
 @patch
 def _draw(self:LabelSession):
     "Add a random text to the queue, if one is left"
-    gone = {o[self.text_col] for o in (*self.file.rows, *self.skips.rows)} | {o['text'] for o in self.queue}
-    for i in self.reserve:
-        if (text := self.pool[self.text_col][i]) in gone: continue
-        self.queue.append(dict(index=i, text=text, why='random, to be held out', audit=True, order=None))
-        return
+    texts,rows = self.pool[self.text_col],(*self.file.rows, *self.skips.rows)
+    gone = [*(o[self.text_col] for o in rows), *(o['text'] for o in self.queue)]
+    order,random = order_of(texts, gone, self.seed)
+    for i in order[random][-1:].tolist(): # the one that `choose_texts` draws last
+        self.queue.append(dict(index=i, text=texts[i], why='random, to be held out', audit=True, order=None))
 
 @patch
 def _refill(self:LabelSession):

@@ -42,8 +42,7 @@ class TextVectors:
         arch='minilm', # A sentence encoder: hub id, directory or shipped name
         pool=() # Texts from which vectors of words are counted, if there are 300 or more
     ):
-        files = [o for o in sorted(Path(model_dir(arch)).rglob('*'))
-                 if o.suffix in ('.json','.safetensors','.txt','.model')]
+        files = [o for o in sorted(Path(model_dir(arch)).rglob('*')) if o.suffix in ('.json','.safetensors','.txt','.model')]
         seen = [f'{o.name} {o.stat().st_size} {o.stat().st_mtime_ns}' for o in files]
         self.arch,self.path = arch,cache_dir()/'vectors'/content_hash(seen)
         self.lock,self.pool = FileLock(self.path/'lock'),[*dict.fromkeys(o for o in pool if o.strip())]
@@ -93,8 +92,7 @@ class TextVectors:
         new = np.unique(keys, return_index=True)[1]
         new = np.sort(new[~np.isin(keys[new], known)])
         parts = [new[i:i+chunk] for i in range(0, len(new), chunk)]
-        for at in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'):
-            self._add([texts[i] for i in at], keys[at])
+        for at in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'): self._add([texts[i] for i in at], keys[at])
         with self.lock: known,vectors = self._open()
         order = np.argsort(known)
         return np.asarray(vectors[order[np.searchsorted(known, keys, sorter=order)]]) if len(texts) else np.zeros((0,1), np.float16)

@@ -39,13 +39,11 @@ class Task:
     hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
     score_name = 'accuracy' # name of the mean of `row_score`
-    # Name or function of a score of all rows together, see `tasks.scores`; None: the mean of `row_score`
-    score = None
+    score = None # Name or function of a score of all rows, see `tasks.scores`; None: the mean of `row_score`
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     class_weights = None # Weights of the classes in the loss, set by `weigh`
-    # Costs of wrong answers, a list of (true class, answer, cost), set by `Learner.tune_thresholds`
-    costs = None
+    costs = None # Costs of wrong answers, (true class, answer, cost) each, set by `Learner.tune_thresholds`
     often = None # (name of the rarer of two classes, share of the texts that get it), see `tasks.scores`
     # Classes that test rows alone have, so that these count as errors. Their names are no training rows
     from_test = ()
@@ -62,8 +60,7 @@ class Task:
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
-        # Scores above it choose a label: a number, or a list with one for each label; None: the best label
-        threshold=None,
+        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label
     ):
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
@@ -237,8 +234,7 @@ class MultiLabel(Task):
     problem_type,multi_label,score_name,by_column = 'multi_label_classification',True,'F1 of a text',True
     def __init__(self,
         labels=(), target='', # As in `Task`
-        # Scores above it choose a label: a number, or a list with one for each label; None: 0.5
-        threshold=None,
+        threshold=None, # Scores above it choose a label: a number, or one for each label; None: 0.5
         at_least_one=False # Choose the best label where none is above 0.5? Set by `fit`
     ):
         super().__init__(labels, target, threshold)
@@ -277,8 +273,7 @@ class MultiLabel(Task):
     def accuracy_multi(self, pred, y): return (self.decide(self.scores(pred))==(y>.5)).float().mean()
     def prior_bias(self, dls):
         ys = targets(dls)
-        # half a row with the label and half a row without it are added, so that it is finite
-        return ((ys.sum(0)+.5)/(len(ys)+1)).logit()
+        return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row with it and half a row without keep it finite
     def scores(self, logits): return logits.float().sigmoid()
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         if top_k!=1: return super().answers(scores, texts, top_k)
