@@ -31,7 +31,8 @@ _units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', mem
 def shown(self:Leaderboard)->pd.DataFrame: # of strings
     "Format the table as text"
     t = self.table
-    words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),split_sign(self.task.score_name)
+    words = t[['against_tfidf','against_cheaper','note']].fillna('')
+    sign,measure = split_sign(self.task.score_name)
     def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
     res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
         '95 % interval':[fmt_range(a, b, sign) if a==a else '' for a,b in t[['low','high']].values],

@@ -160,7 +160,8 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
         return None, 'names are for one class a text, after a probe'
     if reads_pairs(learn.dls) is not False: return None, 'names are for single texts of a table'
     if asked is not None and not len(asked): return None, 'as asked'
-    names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels) if asked is not None else {})
+    names = {o:name_text(o) for o in task.labels if o not in task.from_test}
+    if asked is not None: names |= read_names(asked, task.labels)
     texts,labels = _labelled(train, names)
     n = Counter(labels)
     typos = lookalikes(labels)

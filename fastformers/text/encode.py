@@ -162,7 +162,8 @@ class HFTokenizer(Transform):
         if said := {k:v for k,v in said.items() if v is not None}:
             self.tok = copy.deepcopy(self.tok)
             self.tok.init_kwargs |= said # written to tokenizer_config.json
-        self.backwards,self.prompt = self.tok.init_kwargs.get('backwards', False),self.tok.init_kwargs.get('prompt', '')
+        self.backwards = self.tok.init_kwargs.get('backwards', False)
+        self.prompt = self.tok.init_kwargs.get('prompt', '')
         if self.prompt: need_rust(self.tok, 'prompts')
         if not self.reversible: need_rust(self.tok, 'tags and answers')
         if self.backwards and not self.reversible:

@@ -265,7 +265,8 @@ def fine_tune_classifier(
         fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col,
                       group_col=group_col, names=names, seed=seed, cbs=cbs,
                       **kwargs | how | dict(task=rows.task))
-        dls,c,first,texts = with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit, seed)
+        dls,c,first,texts = with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit,
+                                            seed)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
