@@ -78,6 +78,20 @@ def gains():
         lines.append([f'{arms[a]} - {arms[b]}', *map(cell, sets)])
     return table(['points', *sets.values()], lines)
 
+networks = {'wiki-mini':'`wiki-mini`', 'minilm':'MiniLM', 'all-mpnet-base-v2':'mpnet, base size'}
+
+def starts():
+    "All layers and the frozen probe of each network, and what the largest gains"
+    d,lines = rows('compare'),[]
+    d = d[(d.test==True) & (d.part=='run') & (d.seed<=3)].assign(points=lambda o: 100*o.accuracy.astype(float))
+    for key,label in sets.items():
+        o = d[(d.set==key[0]) & (d.n==key[1])]
+        by = {k:o[(o.arch==k) & o.arm.isin(('all layers','frozen probe'))].pivot_table(index='seed', columns='arm', values='points') for k in networks}
+        if not all(p.shape[1]==2 for p in by.values()): continue
+        best,small = (by[k]['all layers'] for k in ('all-mpnet-base-v2','minilm'))
+        lines.append([label, *(f"{p['all layers'].mean():.1f} ({p['frozen probe'].mean():.1f})" for p in by.values()), interval((best-small).dropna())])
+    return table(['all layers (frozen probe)', *networks.values(), 'mpnet - MiniLM'], lines)
+
 def labels():
     d,lines = compared(),[]
     for name,label in dict(trec='TREC-6', clinc150='ten domains', sst2='SST-2', agnews='AG News', imdb100='IMDb, first 100 words').items():
@@ -326,7 +340,7 @@ def pictures():
     fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
+tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"

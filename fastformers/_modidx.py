@@ -710,6 +710,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fastformers/compare/runner.py'),
                                             'fastformers.compare.runner.Runner.entry': ( 'compare/runner.html#runner.entry',
                                                                                          'fastformers/compare/runner.py'),
+                                            'fastformers.compare.runner.Runner.first': ( 'compare/runner.html#runner.first',
+                                                                                         'fastformers/compare/runner.py'),
                                             'fastformers.compare.runner.Runner.fit_all': ( 'compare/runner.html#runner.fit_all',
                                                                                            'fastformers/compare/runner.py'),
                                             'fastformers.compare.runner.Runner.fit_one': ( 'compare/runner.html#runner.fit_one',
