@@ -188,8 +188,7 @@ def undo(self:LabelSession)->str: # the text, which is offered again if this ses
         file.remove(row)
         text = row[self.text_col]
         item = dict(index=self.at.get(text), text=text, audit=is_audit(pd.DataFrame([row]))[0],
-                    why='taken back',
-                    order=self._wrote.get((text,row['time'])))
+                    why='taken back', order=self._wrote.get((text,row['time'])))
         if text in self.at: self.queue.insert(0, item)
         return text
 
