@@ -96,3 +96,10 @@ def test_the_checkpoint_with_the_best_probe_is_trained_first(clock):
         return probe(rows)
     leaderboard(df, archs=['a','b'], entries=[Entry('frozen probe', probe, ('arch',)), Entry('all layers', layers, ('arch','frozen probe'))], minutes=2, seeds=(1,2), log=lambda o: None)
     assert order[0]=='b'
+
+def test_a_network_without_time_for_all_its_fits_may_win(clock, tiny):
+    def weak(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=3)
+    ways = [Entry('weak', weak), costs(clock, 20, 'network', needs=('arch',))]
+    board = leaderboard(df, archs=tiny, entries=ways, minutes=1.2, seeds=(1,2,3), log=lambda o: None)
+    assert not board.done('network') and board.winner=='network' and board.gain('network', 'weak')[1]>0
+    assert 'no time left for' in board.notes['network'] and board.best is not None and board.sentences()[0].startswith('Use network')

@@ -139,11 +139,14 @@ def rated(self:Leaderboard)->list:
 
 @patch(as_prop=True)
 def winner(self:Leaderboard):
-    "Name the entry with the best score, None if none has finished"
+    "Name the entry with the best score, or one without all its fits that is measurably better on the rows of both, None if none has finished"
     def order(o):
         # where no entry finds a text of the rarest class, scores are equal
         return self.score(o), self.rare(o).get('average_precision', 0)
-    return max(self.rated, key=order, default=None)
+    if (best := max(self.rated, key=order, default=None)) is None: return
+    part = [o for o in self.scored if not self.done(o) and self.plan[o].fit is not largest_class]
+    ahead = {o:g for o in part if (g := self.gain(o, best))[1]>0}
+    return max(ahead, key=ahead.get, default=best)
 
 @patch(as_prop=True)
 def threshold(self:Leaderboard):
