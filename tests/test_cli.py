@@ -296,6 +296,26 @@ def test_predict_says_what_the_learner_would(here, tmp_path, capsys):
     assert run('predict', here/'classifier', '--top-k', 2, texts[0])==0
     assert 'label_2' in (out := capsys.readouterr().out) and texts[0] in out
 
+def test_a_classifier_knows_the_columns_it_was_trained_on(here, tmp_path, capsys, caplog):
+    df = tiny_df().rename(columns=dict(text='headline', label='topic')).assign(text='Two weeks and no sign of it.', label='x')
+    df.to_csv(tmp_path/'both.csv', index=False)
+    assert run('classify', tmp_path/'both.csv', '--text-col', 'headline', '--label-col', 'topic', '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
+    assert "predict" in (says := capsys.readouterr().out.splitlines())[-2] and says[-1].endswith('--csv FILE --text-col headline')
+    clf = from_hf(tmp_path/'c', device='cpu')
+    want = [o['label'] for o in clf(df.headline.tolist())]
+    def labels(file, *flags):
+        assert run('predict', tmp_path/'c', '--csv', file, '--out', tmp_path/'out.csv', *flags)==0
+        return pd.read_csv(tmp_path/'out.csv').predicted_label.tolist()
+    assert labels(tmp_path/'both.csv')==want==clf.predict_frame(df).predicted_label.tolist()
+    assert labels(tmp_path/'both.csv', '--text-col', 'text')==[o['label'] for o in clf(df.text.tolist())] and 'is read' not in caplog.text
+    assert labels(here/'reviews.csv')==want and "column 'text' is read: there is no column 'headline'" in caplog.text
+    assert run('slices', tmp_path/'c', tmp_path/'both.csv')==0
+    clf.save(tmp_path/'again')
+    assert read_stage(tmp_path/'again')['columns']==dict(text_col='headline', label_col='topic')
+    (stage := json.loads((tmp_path/'c/stage.json').read_text())).pop('columns') # of an older version
+    (tmp_path/'c/stage.json').write_text(json.dumps(stage))
+    assert labels(tmp_path/'both.csv')==[o['label'] for o in clf(df.text.tolist())]
+
 def test_a_predicted_csv_is_the_same_table_in_all_else(here, tmp_path):
     texts = ['Cold soup', 'Two\nlines', 'a "word", quoted', '', 'Café 😡']
     pd.DataFrame({'id':['001','002','003','004','1.50'], 'text':texts, 'note':['NA','null','','x','1e3']}).to_csv(tmp_path/'in.csv', index=False)

@@ -10,10 +10,9 @@ The recipe with all settings that were chosen is written to the directory of the
 __all__ = ['run', 'demo']
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0004
-import shlex
 from ..files import check_dir, delete_checkpoints, write_text
 from ..ulmfit.recipe import demo_recipe, read_data, read_recipe
-from .answer import answer_table
+from .answer import answer_table, predict_next
 from .train import check_begun
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0007
@@ -48,7 +47,7 @@ def run(args):
     "Run the stages of a recipe and report the gain of each"
     report,*_ = _stages(args, read_recipe(args.recipe))
     res = _told(report)
-    print(f"Next: fastformers predict {shlex.quote(str(report.best.path))} 'A text of this kind.'")
+    print(predict_next(report.best.path))
     return res
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0010

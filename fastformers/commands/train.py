@@ -16,7 +16,7 @@ from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_pro
 from ..ulmfit.recipe import Recipe, read_data, read_recipe, read_table, section_types, settings, split_columns
 from ..stats import Verdict
 from .flags import changes
-from .answer import records
+from .answer import predict_next, records
 
 # %% ../../nbs/commands/02_train.ipynb #4d2fefb8
 def texts_of(sources, data):
@@ -145,8 +145,9 @@ def _classify_by_names(args):
         verdict = verdict_on(score, {'largest class':[float(o==largest) for o in labels]}, 'accuracy')
         print('accuracy {:.3f} (95 % interval {:.3f} to {:.3f}'.format(*mean_interval(score)),
               f'on {len(score):,} test rows)')
+    predictor.columns = dict(text_col=d.text_col, label_col=d.label_col)
     predictor.save(path)
-    print(f"\nNext: fastformers predict {shlex.quote(args.output)} 'A text of this kind.'")
+    print(f"\n{predict_next(args.output)}")
     return dict(verdict=verdict, stage=None, classes=None)
 
 def classify(args):
@@ -176,8 +177,7 @@ def classify(args):
         at = ''.join(f' --{k}-col {shlex.quote(o)}'
                      for k,o in (('text',text_col),('label',label_col)) if o!=k)
         print(f"Rows whose label may be wrong: fastformers label-issues {shlex.quote(str(d.source))}{at}")
-    texts = " 'A text of this kind.'"*len(L(text_col))
-    print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")
+    print(f"\n{predict_next(args.output)}")
     classes = None if scores is None else records(scores)
     return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(),
                 classes=classes)

@@ -21,6 +21,7 @@ from . import page # `Leaderboard.shown`
 from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
 from ..learner.choose import Plan
+from ..inference.answers import BasePredictor
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage
 from ..stats import fmt_time
@@ -229,6 +230,7 @@ def best(self:Runner):
             t = b.threshold
             res.task.threshold = t if t is None or res.task.labels==b.task.labels else 1-t
         plan = b.chosen and b.chosen.to_dict()
+        if isinstance(res, BasePredictor): res.columns = self.all.columns
         try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")
     return res

@@ -54,6 +54,7 @@ class BasePredictor:
     # changes of its classes after training, and the `stage.json` of the directory it came from
     changes,stage = (),None
     card = '' # the README.md of its directory, if there is one
+    columns = {} # text_col and label_col of its training, if they are known
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
@@ -142,13 +143,15 @@ def novelty(self:BasePredictor,
 # %% ../../nbs/inference/01_answers.ipynb #5d20c0a6
 @patch
 def predict_frame(self:BasePredictor, df,
-    text_col='text', # Column of the texts, or a list of the columns of an input's parts
+    # Column of the texts, or a list of the columns of an input's parts; default: as in training, or 'text'
+    text_col=None,
     **kwargs # As in a call
 ): # `df` and new columns, all with the prefix predicted_ if `df` has one of their names
     "Predict labels and scores of the rows of the DataFrame `df`"
     import pandas as pd # not needed for texts
-    from fastformers.text.readers import check_columns
+    from fastformers.text.readers import check_columns, found_columns
     if hasattr(df, 'to_pandas'): df = df.to_pandas()
+    if text_col is None: text_col = found_columns(df, self.columns.get('text_col', 'text'))
     if len(df): check_columns(df, text_col=text_col)
     cols = [df[c] for c in L(text_col)]
     texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]
@@ -172,7 +175,8 @@ def save(self:BasePredictor, path, **facts)->Path: # the directory; `facts` are 
         self.write(tmp)
         write_keys(tmp, self.trained_on)
         own = dict(changes=self.changes, parent=self.stage) if self.changes else self.stage or {}
-        write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | own | facts)
+        known = dict(columns=self.columns) if self.columns else {}
+        write_stage(tmp, **dict(stage=type(self).__name__, labels=[*map(str, self.labels)]) | own | known | facts)
     return Path(path)
 
 @patch

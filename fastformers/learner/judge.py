@@ -139,4 +139,5 @@ def write_rival(
     random = not learn.model.loaded.loaded
     if not rows.scored or tfidf is None or random or not worse(res.score, tfidf, rows.task.score): return
     best = TextBaseline.fit(*((rows.texts, rows.labels) if every else rows.part(False)), rows.task)
+    best.columns = rows.columns
     _log.warning(f"{title}: TF-IDF is better and is in {best.save(beside)}")
