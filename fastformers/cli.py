@@ -48,7 +48,7 @@ _with_json = run,demo,pretrain,adapt,classify,compare,check,slices,label_issues,
 
 _labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
 _names = 'Names of the classes, separated by commas, or a file with a name a line'
-_file = 'csv, tsv or jsonl file with texts, or file with a text a line'
+_file = 'csv, tsv or jsonl file with texts, file with a text a line, or folder of .txt files'
 
 def _command(commands, f, says=''):
     "Add the command `f` to the parsers `commands`"
@@ -196,8 +196,9 @@ def _add_predict(commands):
     p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a '
-                                                 'line; in two processes: torchrun --nproc_per_node 2 -m '
+    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, file with a text a line, or '
+                                                 'folder of .txt files, whose names are in the column file; '
+                                                 'in two processes: torchrun --nproc_per_node 2 -m '
                                                  'fastformers predict DIR --csv FILE --out FILE')
     p.add_argument('--out', metavar='FILE',
                    help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')

@@ -14,6 +14,7 @@ from fastformers.inference.stage_json import read_stage
 from fastformers.models.load import load_config
 from fastformers.stats import Verdict
 from fastformers.testing import tiny_arch, tiny_df, tiny_spans, tiny_tags, tiny_tok
+from fastformers.text.readers import read_texts
 from fastformers.text.corpora import intents
 
 repo = Path(__file__).parent.parent
@@ -323,6 +324,14 @@ def test_a_predicted_csv_is_the_same_table_in_all_else(here, tmp_path):
     got = pd.read_csv(tmp_path/'out.tsv', sep='\t', keep_default_na=False, dtype=str)
     assert got.text.tolist()==texts and got.id.tolist()==['001','002','003','004','1.50'] and got.note.tolist()==['NA','null','','x','1e3']
 
+def test_a_folder_is_labelled_with_the_names_of_its_files(here, tmp_path):
+    for name,text in zip(('b.txt','sub/a.txt'), tiny_df().text): write_text(tmp_path/'in'/name, text)
+    assert run('predict', here/'classifier', '--csv', tmp_path/'in', '--out', tmp_path/'out.csv')==0
+    got = pd.read_csv(tmp_path/'out.csv')
+    assert [*got]==['text','file','label','score'] and got.file.tolist()==['b.txt','sub/a.txt'] and got.text.tolist()==tiny_df().text.tolist()[:2]
+    write_text(tmp_path/'flat'/'a.txt', 'Cold soup')
+    with pytest.raises(ValueError, match='`labels=False` reads one without labels'): read_texts(tmp_path/'flat')
+
 def test_a_large_csv_is_read_in_chunks(here, tmp_path, monkeypatch):
     "Every row is answered once and in order, over the border of chunks"
     monkeypatch.setattr(answer, 'chunksize', 16)
@@ -390,6 +399,7 @@ def test_a_classifier_for_everybody(here, tmp_path):
     ('run nowhere.ini', 'does not exist'),
     ('predict classifier', 'expected either texts'),
     ('predict classifier reviews.csv', 'expected a text, got the name of a file, reviews.csv; pass it as --csv'),
+    ('predict classifier folder', 'expected a text, got the name of a folder, folder; pass it as --csv'),
     ('predict classifier nowhere.csv --out o.csv', 'got the name of a file, nowhere.csv; pass it as --csv'),
     ('predict classifier text --out o.csv', '--out is written with --csv FILE'),
     ('explain classifier reviews.csv', 'pass one of its texts'),

@@ -107,11 +107,11 @@ def _open(path, **how):
     return from_hf(path, **how)
 
 def _check_texts(args, instead):
-    "Raise an error if a text of the command line is the name of a file"
+    "Raise an error if a text of the command line is the name of a file or folder"
     def is_name(o):
-        return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).is_file()
+        return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).exists()
     for o in filter(is_name, args.texts):
-        raise ValueError(f"expected a text, got the name of a file, {o}; {instead}")
+        raise ValueError(f"expected a text, got the name of a {'folder' if Path(o).is_dir() else 'file'}, {o}; {instead}")
 
 def explain(args):
     "Weigh the words of a text, a pair, a question and its context, or a text and its candidates"

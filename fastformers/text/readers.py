@@ -88,7 +88,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
 def read_texts(
     path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, or a folder of `.txt` files
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
-    # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`
+    # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`, with a column `file`
     labels=True,
     # Column separator of a csv file;
     # None: a comma, or a tab in .tsv, or what separates the column of the texts
@@ -105,7 +105,9 @@ def read_texts(
     if chunksize: return res
     df = next(res, None)
     if df is None or not len(df):
-        raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label")
+        flat = labels and path.is_dir() and first(_files(path))
+        raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label"
+                         +"; `labels=False` reads one without labels"*bool(flat))
     return df
 
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
@@ -124,13 +126,13 @@ _unlabelled = 'unsup','unlabeled','unlabelled' # subfolders that are no label
 
 def _files(path): return (o for o in path.rglob('*') if o.name.lower().endswith(('.txt','.txt.gz')))
 
-def _texts(path, encoding, labels):
-    "Yield a row for each `.txt` file below the folder `path`, labelled with its subfolder if `labels`"
+def _texts(path, encoding, labels, root):
+    "Yield a row for each `.txt` file below the folder `path`, with its subfolder as label, or without `labels` with its name from `root`"
     for o in sorted(_files(path)):
         name = o.relative_to(path).parts[0]
         if labels and (o.parent==path or name in _unlabelled): continue
         with _open(o, encoding) as f: text = '\n'.join(line.rstrip('\r\n') for line in f)
-        yield dict(text=text, label=name) if labels else dict(text=text)
+        yield dict(text=text, label=name) if labels else dict(text=text, file=o.relative_to(root).as_posix())
 
 def _folder(path, encoding, labels, train, valid):
     "Yield the rows of the subfolders `train` and `valid`, without `labels` those of all others too, or of the folder itself if there is no `train`"
@@ -146,7 +148,7 @@ def _folder(path, encoding, labels, train, valid):
         _log.warning(f"{path}: the texts of {', '.join(left)} are left out; read them by the path of that "
                      "folder")
     for part,flag in parts.items():
-        yield from (o|flag for o in _texts(find_path(path/part), encoding, labels))
+        yield from (o|flag for o in _texts(find_path(path/part), encoding, labels, path))
 
 def _conll(f):
     "Yield a row for each sentence: `text` (words, first column) and `label` (tags, last column), both lists"
