@@ -95,7 +95,7 @@ def _add_stages(commands):
         if f is adapt:
             p.add_argument('--labelled', metavar='FILE',
                            help='Labelled rows to compare the encoder before and after')
-        _stage_flags(p, section, 'text_col'+' label_col'*(f is adapt))
+        _stage_flags(p, section, 'text_col'+' label_col drop_blank'*(f is adapt))
     p = _command(commands, classify, '(LABELLED | --labels NAMES) --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
     p.add_argument('--labels', type=class_names, metavar='NAMES',
@@ -165,14 +165,14 @@ def _add_questions(commands):
         p.add_argument('--rows', type=int, default=20, help='Most rows to show (default: 20)')
         p.add_argument('--out', metavar='FILE',
                        help='csv or tsv file to write (default: to the screen alone)')
-        add_flags(p, 'data', 'text_col label_col sep encoding', **(_trained if f is slices else {}))
+        add_flags(p, 'data', 'text_col label_col drop_blank sep encoding', **(_trained if f is slices else {}))
     p = _command(commands, shares, 'DIR FILE --audit FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
     p.add_argument('--audit', metavar='FILE', required=True,
                    help='Labelled rows, ten or more, drawn at random from the texts')
     p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
-    add_flags(p, 'data', 'text_col label_col sep encoding', **_trained)
+    add_flags(p, 'data', 'text_col label_col drop_blank sep encoding', **_trained)
 
 # %% ../nbs/10_cli.ipynb #eb71ff93
 def _add_changes(commands):

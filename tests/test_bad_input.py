@@ -165,7 +165,7 @@ def test_a_label_with_a_typo_is_named(caplog):
     assert re.search(r"label '\w+ee?' has 1 of 60 rows, '\w+' \d+; is it a typo", caplog.text)
 
 @pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
-def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; drop such rows first")
+def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; leave them out \(`--drop-blank`")
 
 def test_labels_that_number_the_rows_are_refused_and_names_train(log):
     rows = tiny_df().drop(columns='is_valid')

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from fastcore.foundation import L
 from ..files import atomic_file, check_dir, check_file, is_main_process, processes
-from ..ulmfit.recipe import split_columns, text_names
+from ..ulmfit.recipe import split_columns, text_names, without_blanks
 from .flags import changes
 
 # %% ../../nbs/commands/01_answer.ipynb #1eabc728
@@ -147,7 +147,7 @@ def _labelled(args, path): # a table, its columns of texts and of labels
     df = read_texts(path, [*L(trained.get('text_col')), *text_names(d)], True, d.sep, d.encoding)
     texts,labels = (columns_in(df, o, d, trained) for o in ('text_col','label_col'))
     check_columns(df, text_col=texts, label_col=labels)
-    return df, texts, labels
+    return without_blanks(df, texts, labels) if d.drop_blank else df, texts, labels
 
 def _write_table(table, out): # a csv or tsv file, or None
     if not out: return
