@@ -1032,6 +1032,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                'fastformers.inference.answers.answer_rows': ( 'inference/answers.html#answer_rows',
                                                                                               'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.as_texts': ( 'inference/answers.html#as_texts',
+                                                                                           'fastformers/inference/answers.py'),
+                                               'fastformers.inference.answers.is_blank': ( 'inference/answers.html#is_blank',
                                                                                            'fastformers/inference/answers.py')},
             'fastformers.inference.baseline': { 'fastformers.inference.baseline.TextBaseline': ( 'inference/baseline.html#textbaseline',
                                                                                                  'fastformers/inference/baseline.py'),

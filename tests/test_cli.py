@@ -323,6 +323,7 @@ def test_a_predicted_csv_is_the_same_table_in_all_else(here, tmp_path):
     assert run('predict', here/'classifier', '--csv', tmp_path/'in.csv', '--out', tmp_path/'out.tsv')==0
     got = pd.read_csv(tmp_path/'out.tsv', sep='\t', keep_default_na=False, dtype=str)
     assert got.text.tolist()==texts and got.id.tolist()==['001','002','003','004','1.50'] and got.note.tolist()==['NA','null','','x','1e3']
+    assert [not o for o in got.label]==[not o for o in got.score]==[False,False,False,True,False], 'blank texts have no answer'
 
 def test_a_folder_is_labelled_with_the_names_of_its_files(here, tmp_path):
     for name,text in zip(('b.txt','sub/a.txt'), tiny_df().text): write_text(tmp_path/'in'/name, text)

@@ -204,7 +204,10 @@ def test_answers_to_blank_texts_are_said_to_mean_nothing(tickets, caplog):
     p = from_hf(tickets[2])
     assert len(p(['good film', ' ', '']))==3 and '2 of 3 texts are blank, and their answers mean nothing' in caplog.text
     caplog.clear()
-    p.predict_frame(pd.DataFrame({'text':['a', '']})); assert '1 of 2 texts are blank' in caplog.text
+    for k in ({}, dict(top_k=2)):
+        got = p.predict_frame(pd.DataFrame({'text':['a', ' ', 'b']}, [7,7,7]), **k).drop(columns='text')
+        assert got.isna().all(axis=1).tolist()==[False,True,False] and got.iloc[0].notna().all() and got.score.dtype==float
+    assert '1 of 3 texts are blank' in caplog.text
     caplog.clear()
     p('good film'); [*p(iter(['']))]; assert 'blank' not in caplog.text
 
