@@ -508,6 +508,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/commands/train.py'),
                                             'fastformers.commands.train.pretrain': ( 'commands/train.html#pretrain',
                                                                                      'fastformers/commands/train.py'),
+                                            'fastformers.commands.train.say_if_new': ( 'commands/train.html#say_if_new',
+                                                                                       'fastformers/commands/train.py'),
                                             'fastformers.commands.train.texts_of': ( 'commands/train.html#texts_of',
                                                                                      'fastformers/commands/train.py'),
                                             'fastformers.commands.train.train': ( 'commands/train.html#train',

@@ -252,13 +252,15 @@ def test_lines_without_a_key_keep_their_columns(here, tmp_path, monkeypatch):
     table = pd.read_csv(tmp_path/'o.csv')
     assert table.lang.tolist()[2]=='fr' and table.text.tolist()==['a film','a cup','un film'] and table.label.notna().all()
 
-def test_resume_is_stronger_than_force(here, tmp_path):
+def test_resume_is_stronger_than_force(here, tmp_path, caplog):
     command = 'compare', here/'reviews.csv', '--output', tmp_path/'c', '--entries', 'TF-IDF', '--seeds', '1,2'
-    assert run(*command)==0
+    assert run(*command, '--resume')==0 and f"--resume: no checkpoint in {tmp_path/'c'}; it begins anew" in caplog.text
+    caplog.clear()
     fits = {o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
     assert run(*command, '--force', '--resume')==0 and fits=={o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
+    assert 'begins anew' not in caplog.text
 
-def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_command_continues(here, tmp_path, capsys, caplog, monkeypatch):
     from fastformers.ulmfit import stage
     command = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
     def stop(*args, resume, **kwargs): mark_checkpoints(resume); write_text(resume/'fit000-1/state.json', ''); raise KeyboardInterrupt
@@ -270,6 +272,7 @@ def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
     assert run(*command)==2 and '--resume' in capsys.readouterr().err
     (tmp_path/'c.checkpoints/fit000-1/state.json').unlink()
     assert run(*command, '--resume')==0 and [o.name for o in tmp_path.iterdir()]==['c']
+    assert caplog.text.count(f"no checkpoint in {tmp_path/'c.checkpoints'}")==1
 
 def test_files_of_others_stay(here, tmp_path, capsys):
     "Neither a command that is refused nor one that succeeds deletes what is not its own"

@@ -17,6 +17,7 @@ from ..ulmfit.recipe import Recipe, read_data, read_table
 from ..stats import Verdict
 from .flags import changes
 from .answer import predict_next, records
+from .train import say_if_new
 
 # %% ../../nbs/commands/03_choose.ipynb #84b6a442
 def label(args):
@@ -54,6 +55,7 @@ def compare(args):
     d,path = args.data,check_dir(args.output, 'compare.json')
     if (path/'compare.json').exists() and not (args.resume or args.force):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
+    say_if_new(args, (path/'compare.json').exists(), path)
     df,more,_,test = read_data(Recipe(data=d))
     if d.valid_col: df = df.drop(columns='audit', errors='ignore').assign(is_valid=df[d.valid_col])
     if args.force and not args.resume: # other files stay
