@@ -734,6 +734,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/compare/runner.py'),
                                             'fastformers.compare.runner.Runner.shares': ( 'compare/runner.html#runner.shares',
                                                                                           'fastformers/compare/runner.py'),
+                                            'fastformers.compare.runner._done': ( 'compare/runner.html#_done',
+                                                                                  'fastformers/compare/runner.py'),
                                             'fastformers.compare.runner._file': ( 'compare/runner.html#_file',
                                                                                   'fastformers/compare/runner.py'),
                                             'fastformers.compare.runner._peak': ( 'compare/runner.html#_peak',

@@ -114,6 +114,8 @@ def test_what_is_wrong_with_a_file_or_a_classifier_is_listed(here, tmp_path, cap
     found = results(capsys, 'slices', here/'classifier', tmp_path/'reviews.csv', '--by', 'half', '--out', tmp_path/'slices.tsv')[0]
     assert {'half = 0','half = 1'}<={o['slice'] for o in found['slices']} and any('too good' in o for o in found['warnings'])
     assert len(pd.read_csv(tmp_path/'slices.tsv', sep='\t'))==len(found['slices'])
+    for args,says in ((('slices', here/'classifier', tmp_path/'reviews.csv'), 'p is corrected for the number of slices'), (('explain', here/'classifier', 'Cold soup'), 'weight: the fall of the log-odds of the label without the word')):
+        assert run(*args)==0 and says in capsys.readouterr().out
     for args in (('label-issues', tmp_path/'no.csv'), ('label-issues', tmp_path/'rows.csv', '--label-col', 'no'), ('slices', here/'classifier', tmp_path/'rows.csv', '--by', 'no')):
         assert run(*args)==2, args
 
@@ -255,6 +257,7 @@ def test_lines_without_a_key_keep_their_columns(here, tmp_path, monkeypatch):
 def test_resume_is_stronger_than_force(here, tmp_path, caplog):
     command = 'compare', here/'reviews.csv', '--output', tmp_path/'c', '--entries', 'TF-IDF', '--seeds', '1,2'
     assert run(*command, '--resume')==0 and f"--resume: no checkpoint in {tmp_path/'c'}; it begins anew" in caplog.text
+    assert re.search(r'TF-IDF: accuracy 0\.\d+, under 1 s a training\. Next: the best, on all rows\. Left: ', caplog.text) and '95 % interval' not in caplog.text.partition('Next:')[0]
     caplog.clear()
     fits = {o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
     assert run(*command, '--force', '--resume')==0 and fits=={o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}

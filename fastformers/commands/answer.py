@@ -122,6 +122,9 @@ def explain(args):
         raise ValueError(f"expected a text, or the two of a pair, got {len(args.texts)} texts")
     text = args.texts[0] if len(args.texts)==1 else tuple(args.texts)
     print(predictor.explain(text, args.label, args.method, args.word))
+    what = 'log-odds of the label' if predictor.task.classes or predictor.task.structured else 'number'
+    print(f"\nweight: the fall of the {what} without the word" if args.method=='erasure' else
+          f"\nweight: the word's part of the {what}, from a text of mask tokens to this text")
 
 def check(args):
     "Measure the share of texts whose label changes with a typo, another first name or another number"
@@ -203,6 +206,8 @@ def slices(args):
     table = slices.slices(predictor, df, *columns, by=args.by)
     _write_table(table, args.out)
     print(table.head(args.rows).round(3).to_string(index=False))
+    print("\ndifference: to all other rows, low and high its 95 % interval for this slice alone. p is corrected for "
+          "the number of slices (Benjamini-Hochberg), since of many a few are low by chance; below: is p under .05?")
     return dict(slices=records(table))
 
 # %% ../../nbs/commands/01_answer.ipynb #d7778381
