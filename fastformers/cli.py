@@ -48,7 +48,7 @@ _with_json = run,demo,pretrain,adapt,classify,compare,check,slices,label_issues,
 
 _labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
 _names = 'Names of the classes, separated by commas, or a file with a name a line'
-_file = 'csv, tsv or jsonl file with texts, or file with a text a line'
+_file = 'csv, tsv or jsonl file with texts, file with a text a line, or folder of .txt files'
 
 def _command(commands, f, says=''):
     "Add the command `f` to the parsers `commands`"
@@ -95,7 +95,7 @@ def _add_stages(commands):
         if f is adapt:
             p.add_argument('--labelled', metavar='FILE',
                            help='Labelled rows to compare the encoder before and after')
-        _stage_flags(p, section, 'text_col'+' label_col'*(f is adapt))
+        _stage_flags(p, section, 'text_col'+' label_col drop_blank'*(f is adapt))
     p = _command(commands, classify, '(LABELLED | --labels NAMES) --output DIR')
     p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
     p.add_argument('--labels', type=class_names, metavar='NAMES',
@@ -134,6 +134,8 @@ def _add_choices(commands):
     add_flags(p, 'data', 'text_col label_col sep encoding')
 
 # %% ../nbs/10_cli.ipynb #ee0b03e5
+_trained = dict(text_col='as in the training of DIR, or text', label_col='as in the training of DIR, or label')
+
 def _add_questions(commands):
     p = _command(commands, explain, 'DIR TEXT')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
@@ -150,7 +152,7 @@ def _add_questions(commands):
     p.add_argument('--negated', type=typed(tuple[str,...]), default=(), metavar='LABELS',
                    help='Labels whose score a negation lowers, as good,bad (default: negation is not checked)')
     p.add_argument('--rows', type=int, default=500, help='Most rows to draw from the file (default: 500)')
-    add_flags(p, 'data', 'text_col sep encoding')
+    add_flags(p, 'data', 'text_col sep encoding', **_trained)
     for f,says in ((slices,'DIR FILE'), (label_issues,'FILE')):
         p = _command(commands, f, says)
         if f is slices:
@@ -163,14 +165,14 @@ def _add_questions(commands):
         p.add_argument('--rows', type=int, default=20, help='Most rows to show (default: 20)')
         p.add_argument('--out', metavar='FILE',
                        help='csv or tsv file to write (default: to the screen alone)')
-        add_flags(p, 'data', 'text_col label_col sep encoding')
+        add_flags(p, 'data', 'text_col label_col drop_blank sep encoding', **(_trained if f is slices else {}))
     p = _command(commands, shares, 'DIR FILE --audit FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
     p.add_argument('--audit', metavar='FILE', required=True,
                    help='Labelled rows, ten or more, drawn at random from the texts')
     p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
-    add_flags(p, 'data', 'text_col label_col sep encoding')
+    add_flags(p, 'data', 'text_col label_col drop_blank sep encoding', **_trained)
 
 # %% ../nbs/10_cli.ipynb #eb71ff93
 def _add_changes(commands):
@@ -180,7 +182,7 @@ def _add_changes(commands):
         for k,v in names.items(): p.add_argument(k, metavar=k.upper(), help=v)
         return p
     p = changes_classes(add_class, 'NAME FILE', name='Name of the new class', file=_file)
-    add_flags(p, 'data', 'text_col sep encoding')
+    add_flags(p, 'data', 'text_col sep encoding', **_trained)
     changes_classes(remove_class, 'NAME', name='Name of the class')
     changes_classes(rename_class, 'NAME NEW', name='Name of the class', new='Its new name')
     p = changes_classes(merge_classes, 'INTO NAME NAME ...', into='Name of the class that they become')
@@ -190,15 +192,17 @@ def _add_predict(commands):
     p = _command(commands, drift, 'DIR FILE')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
-    add_flags(p, 'data', 'text_col sep encoding')
+    add_flags(p, 'data', 'text_col sep encoding', **_trained)
     p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, or file with a text a '
-                                                 'line; in two processes: torchrun --nproc_per_node 2 -m '
+    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, file with a text a line, or '
+                                                 'folder of .txt files, whose names are in the column file; '
+                                                 'in two processes: torchrun --nproc_per_node 2 -m '
                                                  'fastformers predict DIR --csv FILE --out FILE')
     p.add_argument('--out', metavar='FILE',
-                   help='csv or tsv file to write: columns of --csv, label and score (default: to the screen)')
+                   help='csv or tsv file to write: columns of --csv, label and score, which '
+                                                 'are empty for blank texts (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
     p.add_argument('--precision', default='auto', choices=('auto','bf16','fp16','fp32'),
                    help='number format; auto: the fastest on this machine')
@@ -209,7 +213,7 @@ def _add_predict(commands):
                            ('unknown', float, 'One label a text: give none to texts of no class, at this '
                                               'share of false alarms, as .05')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
-    add_flags(p, 'data', 'text_col sep encoding')
+    add_flags(p, 'data', 'text_col sep encoding', **_trained)
 
 # %% ../nbs/10_cli.ipynb #108eb9cf
 def make_parser():

@@ -164,8 +164,13 @@ def test_a_label_with_a_typo_is_named(caplog):
     build(classifier_dls, replaced('label', 4, tiny_df().label[5]+'e').drop(columns='is_valid'))
     assert re.search(r"label '\w+ee?' has 1 of 60 rows, '\w+' \d+; is it a typo", caplog.text)
 
+def test_a_missing_column_of_test_rows_is_named():
+    dls = build(classifier_dls, tiny_df())
+    with pytest.raises(ValueError, match="`text_col` 'text' is not a column; columns are txt, label"): dls.test_dl(tiny_df()[['text','label']].rename(columns={'text':'txt'}))
+    assert len(dls.test_dl(tiny_df()[['text']]).dataset)==60==len(dls.test_dl(tiny_df().text).dataset)
+
 @pytest.mark.parametrize('label', [None, float('nan'), '', '  '], ids=repr)
-def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; drop such rows first")
+def test_a_missing_label_is_refused(label): refused(classifier_dls, replaced('label', 4, label), ValueError, "1 of 60 rows have no label in column 'label', first row 4; leave them out \(`--drop-blank`")
 
 def test_labels_that_number_the_rows_are_refused_and_names_train(log):
     rows = tiny_df().drop(columns='is_valid')
@@ -184,6 +189,7 @@ def test_a_classifier_of_several_labels_that_answers_none_says_so(log):
     df = tiny_df().assign(label=[['a','b','c','d','e','f','g'][i%8:i%8+1] for i in range(60)]) # every eighth row has none
     fine_tune_classifier(df, tiny_arch('bert'), tok=tok(), task='multi', epochs=1., head_init='random')
     assert re.search('100% of the validation rows get no label, and [1-9]+% have none', log.text)
+    assert re.search('no validation row gets .*, though some have it', log.text)
 
 def test_dicts_are_no_labels(): refused(classifier_dls, replaced('label', 4, {'name':'a'}), ValueError, "column 'label' holds {'name': 'a'}; expected a name")
 

@@ -14,6 +14,7 @@ from fastformers.inference.stage_json import read_stage
 from fastformers.models.load import load_config
 from fastformers.stats import Verdict
 from fastformers.testing import tiny_arch, tiny_df, tiny_spans, tiny_tags, tiny_tok
+from fastformers.text.readers import read_texts
 from fastformers.text.corpora import intents
 
 repo = Path(__file__).parent.parent
@@ -113,6 +114,8 @@ def test_what_is_wrong_with_a_file_or_a_classifier_is_listed(here, tmp_path, cap
     found = results(capsys, 'slices', here/'classifier', tmp_path/'reviews.csv', '--by', 'half', '--out', tmp_path/'slices.tsv')[0]
     assert {'half = 0','half = 1'}<={o['slice'] for o in found['slices']} and any('too good' in o for o in found['warnings'])
     assert len(pd.read_csv(tmp_path/'slices.tsv', sep='\t'))==len(found['slices'])
+    for args,says in ((('slices', here/'classifier', tmp_path/'reviews.csv'), 'p is corrected for the number of slices'), (('explain', here/'classifier', 'Cold soup'), 'weight: the fall of the log-odds of the label without the word')):
+        assert run(*args)==0 and says in capsys.readouterr().out
     for args in (('label-issues', tmp_path/'no.csv'), ('label-issues', tmp_path/'rows.csv', '--label-col', 'no'), ('slices', here/'classifier', tmp_path/'rows.csv', '--by', 'no')):
         assert run(*args)==2, args
 
@@ -251,13 +254,16 @@ def test_lines_without_a_key_keep_their_columns(here, tmp_path, monkeypatch):
     table = pd.read_csv(tmp_path/'o.csv')
     assert table.lang.tolist()[2]=='fr' and table.text.tolist()==['a film','a cup','un film'] and table.label.notna().all()
 
-def test_resume_is_stronger_than_force(here, tmp_path):
+def test_resume_is_stronger_than_force(here, tmp_path, caplog):
     command = 'compare', here/'reviews.csv', '--output', tmp_path/'c', '--entries', 'TF-IDF', '--seeds', '1,2'
-    assert run(*command)==0
+    assert run(*command, '--resume')==0 and f"--resume: no checkpoint in {tmp_path/'c'}; it begins anew" in caplog.text
+    assert re.search(r'TF-IDF: accuracy 0\.\d+, under 1 s a training\. Next: the best, on all rows\. Left: ', caplog.text) and '95 % interval' not in caplog.text.partition('Next:')[0]
+    caplog.clear()
     fits = {o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
     assert run(*command, '--force', '--resume')==0 and fits=={o:o.stat().st_mtime_ns for o in (tmp_path/'c/fits').iterdir()}
+    assert 'begins anew' not in caplog.text
 
-def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_command_continues(here, tmp_path, capsys, caplog, monkeypatch):
     from fastformers.ulmfit import stage
     command = 'classify', here/'reviews.csv', '--arch', here/'arch', '--output', tmp_path/'c', *quick
     def stop(*args, resume, **kwargs): mark_checkpoints(resume); write_text(resume/'fit000-1/state.json', ''); raise KeyboardInterrupt
@@ -269,6 +275,7 @@ def test_an_interrupted_command_continues(here, tmp_path, capsys, monkeypatch):
     assert run(*command)==2 and '--resume' in capsys.readouterr().err
     (tmp_path/'c.checkpoints/fit000-1/state.json').unlink()
     assert run(*command, '--resume')==0 and [o.name for o in tmp_path.iterdir()]==['c']
+    assert caplog.text.count(f"no checkpoint in {tmp_path/'c.checkpoints'}")==1
 
 def test_files_of_others_stay(here, tmp_path, capsys):
     "Neither a command that is refused nor one that succeeds deletes what is not its own"
@@ -296,12 +303,41 @@ def test_predict_says_what_the_learner_would(here, tmp_path, capsys):
     assert run('predict', here/'classifier', '--top-k', 2, texts[0])==0
     assert 'label_2' in (out := capsys.readouterr().out) and texts[0] in out
 
+def test_a_classifier_knows_the_columns_it_was_trained_on(here, tmp_path, capsys, caplog):
+    df = tiny_df().rename(columns=dict(text='headline', label='topic')).assign(text='Two weeks and no sign of it.', label='x')
+    df.to_csv(tmp_path/'both.csv', index=False)
+    assert run('classify', tmp_path/'both.csv', '--text-col', 'headline', '--label-col', 'topic', '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
+    assert "predict" in (says := capsys.readouterr().out.splitlines())[-2] and says[-1].endswith('--csv FILE --text-col headline')
+    clf = from_hf(tmp_path/'c', device='cpu')
+    want = [o['label'] for o in clf(df.headline.tolist())]
+    def labels(file, *flags):
+        assert run('predict', tmp_path/'c', '--csv', file, '--out', tmp_path/'out.csv', *flags)==0
+        return pd.read_csv(tmp_path/'out.csv').predicted_label.tolist()
+    assert labels(tmp_path/'both.csv')==want==clf.predict_frame(df).predicted_label.tolist()
+    assert labels(tmp_path/'both.csv', '--text-col', 'text')==[o['label'] for o in clf(df.text.tolist())] and 'is read' not in caplog.text
+    assert labels(here/'reviews.csv')==want and "column 'text' is read: there is no column 'headline'" in caplog.text
+    assert run('slices', tmp_path/'c', tmp_path/'both.csv')==0
+    clf.save(tmp_path/'again')
+    assert read_stage(tmp_path/'again')['columns']==dict(text_col='headline', label_col='topic')
+    (stage := json.loads((tmp_path/'c/stage.json').read_text())).pop('columns') # of an older version
+    (tmp_path/'c/stage.json').write_text(json.dumps(stage))
+    assert labels(tmp_path/'both.csv')==[o['label'] for o in clf(df.text.tolist())]
+
 def test_a_predicted_csv_is_the_same_table_in_all_else(here, tmp_path):
     texts = ['Cold soup', 'Two\nlines', 'a "word", quoted', '', 'Café 😡']
     pd.DataFrame({'id':['001','002','003','004','1.50'], 'text':texts, 'note':['NA','null','','x','1e3']}).to_csv(tmp_path/'in.csv', index=False)
     assert run('predict', here/'classifier', '--csv', tmp_path/'in.csv', '--out', tmp_path/'out.tsv')==0
     got = pd.read_csv(tmp_path/'out.tsv', sep='\t', keep_default_na=False, dtype=str)
     assert got.text.tolist()==texts and got.id.tolist()==['001','002','003','004','1.50'] and got.note.tolist()==['NA','null','','x','1e3']
+    assert [not o for o in got.label]==[not o for o in got.score]==[False,False,False,True,False], 'blank texts have no answer'
+
+def test_a_folder_is_labelled_with_the_names_of_its_files(here, tmp_path):
+    for name,text in zip(('b.txt','sub/a.txt'), tiny_df().text): write_text(tmp_path/'in'/name, text)
+    assert run('predict', here/'classifier', '--csv', tmp_path/'in', '--out', tmp_path/'out.csv')==0
+    got = pd.read_csv(tmp_path/'out.csv')
+    assert [*got]==['text','file','label','score'] and got.file.tolist()==['b.txt','sub/a.txt'] and got.text.tolist()==tiny_df().text.tolist()[:2]
+    write_text(tmp_path/'flat'/'a.txt', 'Cold soup')
+    with pytest.raises(ValueError, match='`labels=False` reads one without labels'): read_texts(tmp_path/'flat')
 
 def test_a_large_csv_is_read_in_chunks(here, tmp_path, monkeypatch):
     "Every row is answered once and in order, over the border of chunks"
@@ -370,6 +406,7 @@ def test_a_classifier_for_everybody(here, tmp_path):
     ('run nowhere.ini', 'does not exist'),
     ('predict classifier', 'expected either texts'),
     ('predict classifier reviews.csv', 'expected a text, got the name of a file, reviews.csv; pass it as --csv'),
+    ('predict classifier folder', 'expected a text, got the name of a folder, folder; pass it as --csv'),
     ('predict classifier nowhere.csv --out o.csv', 'got the name of a file, nowhere.csv; pass it as --csv'),
     ('predict classifier text --out o.csv', '--out is written with --csv FILE'),
     ('explain classifier reviews.csv', 'pass one of its texts'),

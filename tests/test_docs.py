@@ -189,9 +189,17 @@ def test_each_question_is_found_by_its_words(site, pages):
     docs = json.loads(index)['docs']
     asked = {o['location']:o for o in docs if o['location'].startswith('how_do_i.html#')}
     assert len(asked)>=50 and {o.partition('#')[2] for o in asked} <= pages['how_do_i.html'].ids
-    for o in ('active learning','out of scope','imbalanced','multi-label','multilingual','deploy','Docker','W&B','new category','early stopping','class weights','my own checkpoint'):
+    for o in ('active learning','out of scope','imbalanced','multi-label','multilingual','deploy','Docker','W&B','new category','early stopping','class weights','my own checkpoint','by date','model card'):
         assert any(o in d['title'] and d['boost']>1 for d in asked.values()), o
     assert (site/'search/search_index.js').read_text('utf-8')==f'var __index = {index}', 'the same without a server'
+
+def test_how_do_i_says_where_each_function_comes_from(root):
+    names = {'predict','predictor'} # of the page's first lines
+    exec('import pandas as pd\nfrom fastai.text.all import *\nfrom fastformers.all import *', known := {})
+    lines = [''.join(o['source']) for o in json.loads((root/'nbs/how_do_i.ipynb').read_text('utf-8'))['cells']]
+    for line in filter(re.compile(r'\|.*\?').match, '\n'.join(lines).splitlines()):
+        calls = {n for o in re.findall('`([^`]+)`', line) for n in re.findall(r"(?<![.\w/'-])([A-Za-z_]\w*)\(", o)}
+        assert calls <= {*known, *known['__builtins__'], *names} or re.search(r'\((in|of) `', line), line
 
 # How cells become pages
 

@@ -13,7 +13,7 @@ from fastformers.data.rows import Rows
 from fastformers.learner.train import unlikely
 from fastformers.ulmfit import unlabelled
 from fastformers.ulmfit.read import task_dls, task_learner
-from fastformers.ulmfit.recipe import Recipe, TaskConfig, read_data
+from fastformers.ulmfit.recipe import Recipe, TaskConfig, read_data, without_blanks
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.run import ulmfit
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
@@ -144,6 +144,17 @@ def test_blank_rows_can_be_dropped(door, tiny, tmp_path, caplog, capsys):
         caplog.clear()
         assert main([door, str(tmp_path/'rows.csv'), '--output', str(tmp_path/f'out{i}'), *more, *flag])==0
         assert sum('texts are blank' in o for o in caplog.messages)==(not flag)
+    rows = blanks()
+    rows.loc[[5,40],'label'] = ' '
+    rows.to_csv(tmp_path/'rows.csv', index=False)
+    again = [door, str(tmp_path/'rows.csv'), '--output', str(tmp_path/'out'), *more]
+    assert main(again)==2 and '2 of 100 rows have no label' in (err := capsys.readouterr().err) and '(--drop-blank, in Python df[' in err.replace('`','')
+    assert main([*again, '--drop-blank'])==0
+
+def test_blank_labels_are_dropped_where_each_text_has_one():
+    rows = blanks()[:6].assign(label=['a','b','','a',None,' '])
+    assert without_blanks(rows, 'text').index.tolist()==[0,1,2,4,5] and without_blanks(rows, 'text', 'label').index.tolist()==[0,1]
+    assert len(without_blanks(rows.assign(label=['a;b','b','','a','','']), 'text', 'label'))==5, 'none of several labels'
 
 @pytest.mark.parametrize('what', ['labels','texts'])
 def test_settings_are_chosen_by_training_rows(what, tiny, monkeypatch):
@@ -193,7 +204,10 @@ def test_answers_to_blank_texts_are_said_to_mean_nothing(tickets, caplog):
     p = from_hf(tickets[2])
     assert len(p(['good film', ' ', '']))==3 and '2 of 3 texts are blank, and their answers mean nothing' in caplog.text
     caplog.clear()
-    p.predict_frame(pd.DataFrame({'text':['a', '']})); assert '1 of 2 texts are blank' in caplog.text
+    for k in ({}, dict(top_k=2)):
+        got = p.predict_frame(pd.DataFrame({'text':['a', ' ', 'b']}, [7,7,7]), **k).drop(columns='text')
+        assert got.isna().all(axis=1).tolist()==[False,True,False] and got.iloc[0].notna().all() and got.score.dtype==float
+    assert '1 of 3 texts are blank' in caplog.text
     caplog.clear()
     p('good film'); [*p(iter(['']))]; assert 'blank' not in caplog.text
 

@@ -247,8 +247,8 @@ def _newest(self:Resume):
         else:
             if diff := differences(state['settings'], self._settings):
                 raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; use the settings "
-                                 "of that run, choose another `path`, or delete that directory to train "
-                                 "anew")
+                                 "of that run, choose another `path` (in a command another --output), or "
+                                 "delete that directory to train anew")
             return state,tensors
 
 @patch

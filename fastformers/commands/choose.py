@@ -9,14 +9,15 @@ Most wrong flags are reported before a file is read or torch is imported."""
 __all__ = ['label', 'compare']
 
 # %% ../../nbs/commands/03_choose.ipynb #6e9724c7
-import logging, shlex, shutil
+import logging, shutil
 from importlib.util import find_spec
 from pathlib import Path
 from ..files import check_dir, check_file, processes, write_text
 from ..ulmfit.recipe import Recipe, read_data, read_table
 from ..stats import Verdict
 from .flags import changes
-from .answer import records
+from .answer import predict_next, records
+from .train import say_if_new
 
 # %% ../../nbs/commands/03_choose.ipynb #84b6a442
 def label(args):
@@ -54,6 +55,7 @@ def compare(args):
     d,path = args.data,check_dir(args.output, 'compare.json')
     if (path/'compare.json').exists() and not (args.resume or args.force):
         raise FileExistsError(f"{args.output} holds a comparison; add --resume or, to begin anew, --force")
+    say_if_new(args, (path/'compare.json').exists(), path)
     df,more,_,test = read_data(Recipe(data=d))
     if d.valid_col: df = df.drop(columns='audit', errors='ignore').assign(is_valid=df[d.valid_col])
     if args.force and not args.resume: # other files stay
@@ -68,6 +70,6 @@ def compare(args):
         write_text(path/'settings.ini', recipe.to_ini())
     print(board)
     if board.winner: print(f"\nThe report is {path/'report.html'}.")
-    if board.best: print(f"Next: fastformers predict {shlex.quote(args.output)}/best 'A text of this kind.'")
+    if board.best: print(predict_next(f'{args.output}/best'))
     return dict(verdict=board.verdict(), winner=board.winner, says=board.sentences(),
                 entries=records(board.table))

@@ -26,15 +26,16 @@ def typed(kind):
         except ValueError as e: raise argparse.ArgumentTypeError(str(e)) from None
     return read
 
-def _help(o):
-    default = '' if o.default is None or o.default is False else f" (default: {'yes' if o.default is True else o.default})"
+def _help(o, default=None):
+    default = default or ('' if o.default is None or o.default is False else 'yes' if o.default is True else o.default)
+    if default!='': default = f' (default: {default})'
     return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
 
-def add_flags(parser, section, only=None):
+def add_flags(parser, section, only=None, **defaults): # `defaults`: name -> default in words
     "Add a flag to `parser` for each setting of a `section`, or for those in `only`, separated by blanks"
     group,known = parser.add_argument_group(f'[{section}]'),settings(section_types[section])
     for o in known.values() if only is None else map(known.get, only.split()):
-        kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o))
+        kw = dict(dest=f'{section}.{o.name}', default=argparse.SUPPRESS, help=_help(o, defaults.get(o.name)))
         if o.type is bool: kw['action'] = 'store_true'
         else:
             shown = 'yes|no' if o.type==bool|None else o.name.split('_')[-1].upper()

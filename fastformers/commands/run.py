@@ -10,11 +10,10 @@ The recipe with all settings that were chosen is written to the directory of the
 __all__ = ['run', 'demo']
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0004
-import shlex
 from ..files import check_dir, delete_checkpoints, write_text
 from ..ulmfit.recipe import demo_recipe, read_data, read_recipe
-from .answer import answer_table
-from .train import check_begun
+from .answer import answer_table, predict_next
+from .train import check_begun, say_if_new
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0007
 def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen, test rows)
@@ -26,6 +25,7 @@ def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen, test
     finished = (path/'report.json').exists()
     begun = not finished and any(path.glob('*/record.json'))
     goes_on = check_begun(args, path/'checkpoints', finished, begun)
+    say_if_new(args, goes_on, path)
     df,unlabelled,general,test = read_data(recipe)
     from fastformers.hub import resolve_arch
     for o in (recipe.model.arch, *(recipe.run.archs or ())): resolve_arch(o) # an error if one is not found
@@ -48,7 +48,7 @@ def run(args):
     "Run the stages of a recipe and report the gain of each"
     report,*_ = _stages(args, read_recipe(args.recipe))
     res = _told(report)
-    print(f"Next: fastformers predict {shlex.quote(str(report.best.path))} 'A text of this kind.'")
+    print(predict_next(report.best.path))
     return res
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0010

@@ -130,7 +130,7 @@ def leaderboard(
     path=None, # Directory of the results; None: nothing is written
     resume=False, # Continue the stopped comparison in `path`?
     entries=None, # Names or `Entry`s; default: all of `compare.entries`
-    log=print, # Function that gets a text after each entry: the table so far, what is next, the time left
+    log=print, # Function that gets a line after each entry: its score, its time, what is next, the time left
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
     task=None, # A name in `tasks.core.tasks`; default: by the values in `label_col`

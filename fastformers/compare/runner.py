@@ -17,13 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from ..callback.progress import Meter, quiet
 from ..callback.schedule import now
-from . import page # `Leaderboard.shown`
+from . import page # `Leaderboard.words`
 from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
 from ..learner.choose import Plan
+from ..inference.answers import BasePredictor
 from ..inference.predictor import Ensemble, from_hf
 from ..inference.stage_json import read_stage
-from ..stats import fmt_time
+from ..stats import fmt, fmt_time, split_sign
 
 _log = logging.getLogger(__name__)
 
@@ -191,9 +192,16 @@ def run(self:Runner):
         self.tried.append(e.name)
         if why := self.missing(e): b.notes[e.name] = why
         else: self.entry(e, sum(map(self.shares, todo))/2+1)
-        done,after = b.notes.get(e.name, 'finished'),self.first(todo).name if todo else 'the best, on all rows'
-        left = fmt_time(max(self.left, 0))
-        self.log(f"{b.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {left}\n")
+        after = self.first(todo).name if todo else 'the best, on all rows'
+        self.log(f"{e.name}: {_done(b, e.name)}. Next: {after}. Left: {fmt_time(max(self.left, 0))}")
+
+def _done(board, name):
+    "Say the score and the time of the entry `name`, and why it has fewer fits"
+    (sign,measure),says = split_sign(board.task.score_name),[*filter(None, [board.notes.get(name)])]
+    if name in board.scored:
+        took = 'under 1 s' if (s := board.price(name))<1 else fmt_time(s)
+        says.insert(0, f"{measure} {fmt(sign*board.gain(name)[0])}, {took} a training")
+    return '; '.join(says)
 
 # %% ../../nbs/compare/03_runner.ipynb #5cd77cfd
 @patch
@@ -229,6 +237,7 @@ def best(self:Runner):
             t = b.threshold
             res.task.threshold = t if t is None or res.task.labels==b.task.labels else 1-t
         plan = b.chosen and b.chosen.to_dict()
+        if isinstance(res, BasePredictor): res.columns = self.all.columns
         try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")
     return res

@@ -7,8 +7,8 @@ predictions come back in the order of the rows. Files are read in `text.readers`
 
 # %% auto #0
 __all__ = ['lm_dls', 'classifier_dls', 'rows_dls', 'encode_long', 'TokenizedRow', 'ReadText', 'ReadLabel', 'item_keys',
-           'item_texts', 'reads_pairs', 'tokenizer_of', 'item_labels', 'with_rows', 'all_rows', 'LazyRows',
-           'HFTextBlock']
+           'item_texts', 'reads_pairs', 'columns_of', 'tokenizer_of', 'item_labels', 'with_rows', 'all_rows',
+           'LazyRows', 'HFTextBlock']
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
@@ -214,6 +214,12 @@ def reads_pairs(dls):
     if cols is not None: return len(L(cols))==2
     o = first(item_texts(ds, 1))
     return False if isinstance(o, str) else True if isinstance(o, tuple) and is_pair(o) else None
+
+def columns_of(dls)->dict: # text_col and label_col, empty if not known
+    "Return the columns that the texts and the labels of `dls` are read from"
+    fs = [tl.tfms.fs[0] for tl in dls.train_ds.tls]
+    if not (isinstance(fs[0], ReadText) and isinstance(fs[-1], ReadLabel)): return {}
+    return {k:o[0] if len(o)==1 else [*o] for k,o in (('text_col',L(fs[0].cols)), ('label_col',L(fs[-1].cols)))}
 
 def tokenizer_of(dls):
     "Return the `HFTokenizer` of `dls`"

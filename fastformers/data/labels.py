@@ -288,8 +288,8 @@ def read_labels(df, label_col, task):
         if no.any():
             rest = f"df.dropna(subset=[{c!r}])" if df[c][no].isna().all() else f"df[df[{c!r}].str.strip()!='']"
             raise ValueError(f"{no.sum()} of {len(df)} rows have no label in column {c!r}, first row "
-                             f"{df.index[no][0]}; drop such rows first, e.g. {rest}, or pass their texts as "
-                             "`unlabelled`, to a command the same file once more")
+                             f"{df.index[no][0]}; leave them out (`--drop-blank`, in Python {rest}), or train "
+                             "on their texts too (`--unlabelled` and the same file, in Python `unlabelled=`)")
     return task.read(df, label_col)
 
 # %% ../../nbs/data/00_labels.ipynb #b11c89eb

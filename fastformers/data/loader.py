@@ -18,6 +18,7 @@ from fastcore.basics import patch
 from torch import Tensor
 from fastai.basics import TfmdDL, Transform, first, to_detach
 from ..text.core import TensorTokens
+from ..text.readers import check_columns
 import fastformers.data.show
 
 # %% ../../nbs/data/03_loader.ipynb #a270adcf
@@ -85,6 +86,9 @@ class TokensDL(TfmdDL):
         "Pad tokens to the longest row, so that `get_preds` can join batches, of this process only"
         return to_detach(self._widen(b), cpu, False)
     def new(self, dataset=None, cls=None, **kwargs):
+        items = getattr(dataset, 'items', None)
+        if hasattr(items, 'columns') and len(items): # a table for `test_dl`
+            check_columns(items, text_col=getattr(first(dataset.tls[0].tfms.fs), 'cols', None))
         in_order = self.in_order or dataset is not None and not self.shuffle # as for `test_dl`
         own = dict(max_tokens=self.max_tokens, seed=self.seed, passes=self.passes, in_order=in_order,
                    lengths=self._lengths if dataset is None else None)

@@ -63,6 +63,10 @@ class Rows:
         return self.keys if self.group_col is None else row_keys(self.df, self.group_col)
     @property
     def pair(self): return len(listed(self.text_col))==2
+    @property
+    def columns(self):
+        "Return the columns of texts and labels, as `stage.json` names them"
+        return dict(text_col=self.text_col, label_col=self.label_col)
     def like(self, df):
         "Read the table `df` as these rows: with their columns, their task, and what they hold beside the table"
         new = Rows(df, self.text_col, self.label_col, self.task, self.group_col)

@@ -135,10 +135,12 @@ def from_hf(
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, without fastai"
     path = Path(model_dir(path, revision)).absolute()
-    try: return _open(path, device, head, revision, precision, backend)
+    try: res = _open(path, device, head, revision, precision, backend)
     except Exception as e:
         e.add_note(f"On opening {path}.")
         raise
+    res.columns = (read_stage(path) or {}).get('columns', {})
+    return res
 
 def _open(path, device, head, revision, precision, backend):
     "Open the directory `path` for `from_hf`"

@@ -125,7 +125,7 @@ class Explanation:
     text:object # The text, the tuple of texts, or the list of words that were tagged
     label:object # The label, answer or candidate that is explained; 'word: tag' for a tag
     score:float # Its score
-    words:pd.DataFrame # Columns part, start, end, word, weight: above 0 speaks for the label
+    words:pd.DataFrame # Columns part, start, end, word, weight: log-odds, or a number's own unit; above 0 speaks for the label
 
     def top(self, n=10):
         "List the words with the largest weights, for or against, as a table"

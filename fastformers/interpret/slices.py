@@ -97,7 +97,7 @@ def slices(
     by=None, # Further slices: a column, a list of columns, or a dict name -> regular expression
     least=10, # Fewest rows of a slice, and of the rest
     n_words=10 # Number of words to show, the worst; p is corrected for all words
-)->pd.DataFrame: # Columns slice, those of `against_rest` with p corrected, and below: is p below .05?
+)->pd.DataFrame: # Columns slice, those of `against_rest` with p corrected for all slices, and below: is p below .05?
     "List the slices of `df` with the score of a classifier, the worst first"
     predictor,df = whole_texts(predictor),as_frame(df)
     texts,labels,_,score = score_rows(predictor, df, text_col, label_col)

@@ -13,6 +13,7 @@ import logging, shutil
 import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, no_random, patch
 from ..data.block import item_labels, item_texts
+from ..data.labels import named
 from ..files import is_main_process
 from ..inference.baseline import TextBaseline
 from ..inference.stage_json import read_stage
@@ -46,7 +47,7 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None
 )->Verdict: # `groups`: of the held-out rows
     "Compare the scores in `res` with those of `rivals`, by name, and log what may be wrong"
     task = learn.model.task
-    if task.multi_label and not task.at_least_one: _check_labelled(learn, title)
+    if task.multi_label: _check_labelled(learn, title)
     verdict = verdict_on(res.score, rivals, res.score_name, groups)
     if not rivals: return verdict
     (sign,what),n,score,loss = split_sign(res.score_name),len(res.score),res.score.mean(),res.losses
@@ -77,9 +78,13 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None
     return verdict
 
 def _check_labelled(learn, title):
-    "Warn if a classifier of several labels gives no label to many more rows than have none"
+    "Warn if a classifier of several labels never gives one of them, or no label to many more rows than have none"
     with evaluation(learn): scores,y = learn.get_preds()
-    none,true = ((o.sum(1)==0).float().mean().item() for o in (learn.model.task.decide(scores), y))
+    found = learn.model.task.decide(scores)
+    if missed := [k for k,a,b in zip(learn.model.task.labels, found.sum(0), y.sum(0)) if b and not a]:
+        _log.warning(f"{title}: no validation row gets {named(missed)}, though some have it: label more texts "
+                     "with it, train longer, or pass a lower `threshold` when you predict")
+    none,true = ((o.sum(1)==0).float().mean().item() for o in (found, y))
     if none>true+.1:
         _log.warning(f"{title}: {none:.0%} of the validation rows get no label, and {true:.0%} have none: "
                      "train longer, or pass a lower `threshold` when you predict")
@@ -141,4 +146,5 @@ def write_rival(
     random = not learn.model.loaded.loaded
     if not rows.scored or tfidf is None or random or not worse(res.score, tfidf, rows.task.score): return
     best = TextBaseline.fit(*((rows.texts, rows.labels) if every else rows.part(False)), rows.task)
+    best.columns = rows.columns
     _log.warning(f"{title}: TF-IDF is better and is in {best.save(beside)}")

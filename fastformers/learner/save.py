@@ -20,7 +20,7 @@ from ..callback import compute
 from ..callback.distributed import barrier
 from ..callback.regularize import check_shapes
 from ..callback.resume import data_hash
-from ..data.block import item_keys, item_texts, reads_pairs, tokenizer_of
+from ..data.block import columns_of, item_keys, item_texts, reads_pairs, tokenizer_of
 from ..files import atomic_dir, is_main_process, write_text
 from ..hub import push
 from ..inference.bundle import model_card, save_checkpoint, write_bundle
@@ -48,7 +48,7 @@ def as_predictor(learn)->Predictor: # a predictor is returned as it is
     model = learn.model
     res = Predictor(model, tokenizer_of(learn.dls), model.task, reads_pairs(learn.dls),
                     next(model.parameters()).device)
-    res.trained_on = _keys(learn)
+    res.trained_on,res.columns = _keys(learn),columns_of(learn.dls)
     return res
 
 def _keys(learn): # a learner from a pickle has no data, and a language model no labels
@@ -123,7 +123,8 @@ def _write(learn, path, readme=False, keep=5000, **facts):
     facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok),
              'precision':compute.precision_of(learn), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
-    if task: facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], **facts}
+    if task:
+        facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], 'columns':columns_of(dls), **facts}
     with atomic_dir(path) as tmp:
         if task is None: save_checkpoint(tmp, model, tok)
         else:

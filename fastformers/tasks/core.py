@@ -65,7 +65,7 @@ class Task:
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
     def __init_subclass__(cls): tasks.add(cls, cls.name)
-    def __repr__(self): return f"{self.name} ({self.summary.format(n=len(self.labels))})"
+    def __repr__(self): return f"{self.name} ({self.summary.format(n=len(self.labels) or 'the')})"
 
     @property
     def n_out(self): "Return the number of outputs of the network"; return len(self.labels)

@@ -31,7 +31,8 @@ class ScaledMSE(nn.MSELoss):
 # %% ../../nbs/tasks/01_regression.ipynb #60d5f19c
 class Regression(Task):
     "Predict one or several numbers for each text"
-    name,fastai,summary = 'regression',('RegressionSetup',),'{n} x a number a text'
+    name,fastai = 'regression',('RegressionSetup',)
+    summary = property(lambda self: '{n} numbers a text' if len(self.labels)>1 else 'a number a text')
     problem_type,score_name,classes,by_column = 'regression','-relative squared error',False,True
     @classmethod
     def matches(cls, df, label_col):

@@ -8,8 +8,8 @@ is found in half a second. Only a name that is not the default, such as that of 
 
 # %% auto #0
 __all__ = ['Setting', 'section_types', 'RunConfig', 'DataConfig', 'ModelConfig', 'TrainConfig', 'LMConfig', 'GeneralConfig',
-           'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'text_names', 'read_table',
-           'read_data', 'demo_recipe']
+           'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'text_names',
+           'without_blanks', 'read_table', 'read_data', 'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
 import logging
@@ -85,7 +85,8 @@ class DataConfig:
     test:str|None = None # Labelled texts that are only scored; the command `compare` chooses the best by them
     sep:str|None = None # Separator of a csv file; blank: a comma, or a tab in .tsv
     encoding:str = 'utf-8' # Of the files, such as cp1252
-    drop_blank:bool = False # Leave out rows whose text is blank
+    # Leave out rows without a text or without a label; of several labels joined by ; a blank is none of them, and stays
+    drop_blank:bool = False
 
     __post_init__ = _convert
 
@@ -360,12 +361,20 @@ def text_names(data):
     "List the names that the columns of the texts may have: a name may hold a comma"
     return [*(o.strip() for o in data.text_col.split(',')), data.text_col]
 
+def without_blanks(df, text_col, label_col=None):
+    "Leave out the rows of `df` without a text, and without a label if blank labels are not none of several"
+    texts = df[[c for c in L(text_col) if c in df]]
+    df = df[[any(' '.join(map(str, L(v))).strip() for v in o) for o in texts.values]]
+    if not isinstance(label_col, str): return df
+    labels,named = df[label_col],df[label_col].astype(str)
+    return df if named.str.contains(';').any() else df[labels.notna() & (named.str.strip()!='')]
+
 def read_table(source, data, **cols):
     "Read a file or folder with the settings `data`, a `DataConfig`, and check its columns `cols`"
     from fastformers.text.readers import check_columns, read_texts
     df = read_texts(source, text_names(data), 'label_col' in cols, data.sep, data.encoding)
-    check_columns(df, **{k:split_columns(df, v) for k,v in cols.items()})
-    return df
+    check_columns(df, **(cols := {k:split_columns(df, v) for k,v in cols.items()}))
+    return without_blanks(df, split_columns(df, data.text_col), cols.get('label_col')) if data.drop_blank else df
 
 def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general, test; or None
     "Read the data of a recipe: files, or the training and test rows of `intents`"
@@ -382,9 +391,6 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
         # one file for both: its rows without a label are the unlabelled texts
         if path==d.unlabelled and cols.get('label_col') in df:
             df = df[df[d.label_col].fillna('').astype(str).str.strip()!='']
-        if d.drop_blank:
-            texts = df[[c for c in L(split_columns(df, d.text_col)) if c in df]]
-            df = df[[any(' '.join(map(str, L(v))).strip() for v in o) for o in texts.values]]
         return df if rows is None or rows>=len(df) else df.sample(rows, random_state=seed).sort_index()
     if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
