@@ -114,10 +114,9 @@ def simulated(x, y, n, batch, rng):
 
 def audit(args, n=200, more=100, sessions=25):
     "Does the interval of the random rows hold the accuracy on other random texts, and how far is the forecast from what 100 more labels brought?"
-    from fastformers.label.forecast import forecast, learning_curve
+    from fastformers.label.forecast import forecast, learning_curve, score_interval
     from fastformers.inference.names import fit_vectors
     from fastformers.label.vectors import TextVectors
-    from fastformers.stats import wilson
     table = Table(results/'label', part='development', **circumstances(args)['versions'])
     for part in range(args.parts):
         for name in (args.sets.split(';') if args.sets else ('domains','trec','agnews','sst2','domains, skewed')):
@@ -131,7 +130,7 @@ def audit(args, n=200, more=100, sessions=25):
                     true = [(fit_vectors(x[at[:k]], y[at[:k]].tolist())(x[rest])==y[rest]).mean() for k in (n, n+more)]
                     sizes,right = learning_curve(x[at[:n]], y[at[:n]].tolist(), is_audit[:n])
                     k = right[:,-1].sum()
-                    low,high = wilson(k, len(right))
+                    low,high = score_interval(right[:,-1])
                     gain,a,b = forecast(sizes, right, more)
                     found.append((low<=true[0]<=high, k/len(right)-true[0], gain-(true[1]-true[0]), a<=true[1]-true[0]<=b))
                 held,bias,error,inside = map(np.array, zip(*found))

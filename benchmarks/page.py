@@ -78,6 +78,24 @@ def gains():
         lines.append([f'{arms[a]} - {arms[b]}', *map(cell, sets)])
     return table(['points', *sets.values()], lines)
 
+networks = {'wiki-mini':'`wiki-mini`', 'minilm':'MiniLM', 'all-mpnet-base-v2':'mpnet, base size'}
+
+def of_networks():
+    "Test rows of the first three draws, of every network"
+    d = rows('compare')
+    return d[(d.test==True) & (d.part=='run') & (d.seed<=3)].assign(points=lambda o: 100*o.accuracy.astype(float))
+
+def starts():
+    "All layers and the frozen probe of each network, and what the largest gains"
+    d,lines = of_networks(),[]
+    for key,label in sets.items():
+        o = d[(d.set==key[0]) & (d.n==key[1])]
+        by = {k:o[(o.arch==k) & o.arm.isin(('all layers','frozen probe'))].pivot_table(index='seed', columns='arm', values='points') for k in networks}
+        if not all(p.shape[1]==2 for p in by.values()): continue
+        best,small = (by[k]['all layers'] for k in ('all-mpnet-base-v2','minilm'))
+        lines.append([label, *(f"{p['all layers'].mean():.1f} ({p['frozen probe'].mean():.1f})" for p in by.values()), interval((best-small).dropna())])
+    return table(['all layers (frozen probe)', *networks.values(), 'mpnet - MiniLM'], lines)
+
 def labels():
     d,lines = compared(),[]
     for name,label in dict(trec='TREC-6', clinc150='ten domains', sst2='SST-2', agnews='AG News', imdb100='IMDb, first 100 words').items():
@@ -297,7 +315,7 @@ colors = {'TF-IDF':'#94a3b8', 'characters':'#64748b', 'word vectors':'#0ea5e9', 
 def pictures():
     "Draw what each way gains, and what it costs"
     import matplotlib.pyplot as plt
-    d = compared()
+    d,every = compared(),of_networks()
     shown = [k for k in sets if k[0]!='imdb']
     fig,ax = plt.subplots(figsize=(9,4), layout='constrained')
     steps = ['characters','word vectors','frozen probe','all layers','label spreading']
@@ -309,6 +327,9 @@ def pictures():
             v = o.get_group(a)
             ax.plot([v.min(), v.max()], [y,y], color=colors[a], lw=2)
             ax.plot(v.mean(), y, 'o', color=colors[a], ms=9, label=arms[a] if y==len(shown)-1 else None)
+        for arch,mark in (('wiki-mini','<'), ('all-mpnet-base-v2','>')):
+            v = every[(every.set==key[0]) & (every.n==key[1]) & (every.arch==arch) & (every.arm=='all layers')].points
+            if len(v): ax.plot(v.mean(), y, mark, color=colors['all layers'], mfc='white', ms=8, label=f'all layers, {networks[arch]}'.replace('`','') if y==len(shown)-1 else None)
     ax.set_yticks(range(len(shown)), [sets[k] for k in shown[::-1]])
     ax.set(xlabel='accuracy on test rows, %; lines reach from the lowest to the highest draw')
     ax.legend(frameon=False, ncols=5, loc='lower center', bbox_to_anchor=(.45, 1))
@@ -326,7 +347,7 @@ def pictures():
     fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
+tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"

@@ -34,9 +34,8 @@ def paired_bootstrap(
     return (d.sum()/w.sum()).item(), low.item(), high.item()
 
 # %% ../nbs/03_stats.ipynb #7dd9b67d
-def wilson(k, n)->tuple: # lower and upper end, numbers or arrays
-    "Compute the 95 % interval of the share of `k` in `n` (Wilson 1927)"
-    z = 1.959964
+def wilson(k, n, z=1.959964)->tuple: # lower and upper end, numbers or arrays
+    "Compute the interval of the share of `k` in `n` (Wilson 1927), of 95 % by default"
     middle,half = k+z*z/2,z*np.sqrt(k*(n-k)/n+z*z/4)
     return (middle-half)/(n+z*z), (middle+half)/(n+z*z)
 

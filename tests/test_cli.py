@@ -66,7 +66,7 @@ def test_adapt_says_what_stage_2_of_an_encoder_is_for(here, capsys, tmp_path, mo
     monkeypatch.setattr('fastformers.commands.train._better', lambda rows, arch, score, path: (Verdict(reason='not asked'), path))
     args = 'adapt', here/'folder', '--arch', arch, '--labelled', here/'reviews.csv', '--epochs', '1'
     for kappa,best in ((.9, tmp_path/'a'), (.2, arch)):
-        monkeypatch.setattr('fastformers.compare.encoders.near_kappa', lambda *_: kappa)
+        monkeypatch.setattr('fastformers.learner.spread.near_kappa', lambda *_: kappa)
         assert run(*args, '--output', tmp_path/('a' if kappa>.6 else 'b'))==0
         out = capsys.readouterr().out
         assert f'a kappa of {kappa:.2f}' in out and f'--arch {best} ' in out.split('Next:')[-1], out

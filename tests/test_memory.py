@@ -2,6 +2,7 @@
 import pandas as pd, pytest, torch
 from fastai.basics import set_seed, to_float
 from fastai.callback.fp16 import MixedPrecision
+from transformers import BertConfig, BertModel
 from fastformers.callback import compute
 from fastformers.callback.compute import TokenAccumulation
 from fastformers.data.block import classifier_dls
@@ -125,3 +126,12 @@ def test_too_little_memory_is_said_before_training(free, warns, monkeypatch, cap
 def test_free_memory_of_this_machine():
     free = compute.free_memory('cpu')
     assert free is None or 2**20<free<2**50
+
+@pytest.mark.slow
+def test_a_network_of_base_size_learns_at_the_rate_of_the_rule(tmp_path):
+    BertModel(BertConfig(vocab_size=len(tiny_tok()))).save_pretrained(tmp_path/'base') # 12 layers of width 768
+    tiny_tok().save_pretrained(tmp_path/'base')
+    df = pd.DataFrame([(f'a {word} {noun} {end}', label) for word,label in (('good','yes'), ('bad','no')) for noun in ('film','book','song','town') for end in ('it is','we saw','they say','again','in the end','of ours')], columns=['text','label'])
+    stage = fine_tune_classifier(df, tmp_path/'base', head_init='random', epochs=4)
+    assert 85e6<sum(o.numel() for o in stage.learner.model.parameters())<95e6
+    assert stage.plan['lr']==1e-4 and stage.metrics['accuracy']>=.9

@@ -81,3 +81,18 @@ def test_time_for_entries_that_cannot_run_goes_to_the_others(clock):
             costs(clock, 1, 'after those', needs=('after 0',))]
     board = leaderboard(df, entries=ways, minutes=.8, seeds=(1,2), log=lambda o: None)
     assert board.done('long') and 'did not finish' in board.notes['after 5']
+
+def test_a_network_takes_the_time_of_the_entries_after_it(clock, tiny):
+    "100 seconds, of which an equal share is 9 for the first network, which needs 20 a seed"
+    ways = [costs(clock, 20, 'network', needs=('arch',)), *(costs(clock, 20, f'after {i}', needs=('arch',)) for i in range(6))]
+    board = leaderboard(df, archs=tiny, entries=ways, minutes=100/60, seeds=(1,2), log=lambda o: None)
+    assert board.done('network') and board.best is not None and 'its share is' in board.notes['after 5']
+
+def test_the_checkpoint_with_the_best_probe_is_trained_first(clock):
+    order = []
+    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'b' in rows.plan['arch'] else 0)
+    def layers(rows):
+        order.append(rows.plan['arch'])
+        return probe(rows)
+    leaderboard(df, archs=['a','b'], entries=[Entry('frozen probe', probe, ('arch',)), Entry('all layers', layers, ('arch','frozen probe'))], minutes=2, seeds=(1,2), log=lambda o: None)
+    assert order[0]=='b'

@@ -60,7 +60,7 @@ def test_attention_equals_the_formula(mem_len):
     a,b = m(h, mem, distances(4+mem_len, 8)),by_hand(m, h, mem)
     assert torch.allclose(a, b, atol=1e-5)
     grads = [torch.autograd.grad(o.pow(2).sum(), [h, *m.parameters()]) for o in (a, b)]
-    for p,q in zip(*grads): assert torch.allclose(p, q, atol=1e-4, rtol=1e-4)
+    for p,q in zip(*grads): assert torch.allclose(p, q, atol=2e-5*float(p.abs().max()), rtol=1e-4) # rounding of the largest is in all of them
 
 @torch.no_grad()
 def test_segments_with_a_long_memory_equal_the_whole_row():

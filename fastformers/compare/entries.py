@@ -118,7 +118,7 @@ def entry_rows(e, rows, seed=42, limit=None, at=None)->Rows: # `at`: row numbers
     chosen = {k:(v, 'as asked' if k in asked else 'default') for k,v in vars(recipe.classifier).items()}
     # number of trainings that the limit ended early
     chosen |= dict(lm=(vars(recipe.lm),'default'), n_stopped=(0,'default'))
-    res.plan = Plan(chosen).replace(arch=recipe.model.arch, seed=seed, limit=limit)
+    res.plan = Plan(chosen).replace(arch=recipe.model.arch, seed=seed, limit=limit, least=.1)
     return res
 
 def planned(rows, **settings)->Rows:
@@ -227,7 +227,7 @@ class OutOfTime(Exception):
     def __init__(self, seconds): self.seconds = seconds
 
 class TimeLimit(Callback):
-    "End the trainings of a fit in time: with fewer steps, or with `OutOfTime` if less than a tenth of the steps is possible"
+    "End the trainings of a fit in time: with fewer steps, or with `OutOfTime` if too few are possible"
     order = ScheduleRunner.order-1
     def __init__(self, rows, later=(0,)
     ): # `later`: for each training, the length of those after it, as a multiple of its own
@@ -246,10 +246,10 @@ class TimeLimit(Callback):
     def after_batch(self):
         if self.on and self.training and self.train_iter==9: self.check()
     def check(self):
-        "Raise `OutOfTime` if there is time for less than a tenth of the steps"
+        "Raise `OutOfTime` if there is time for too few of the steps"
         o = self.schedule_runner
         seconds = o.each*o.schedule.total*self.n_iter
-        if .1*seconds>o.most: raise OutOfTime(self.units*seconds)
+        if self.plan['least']*seconds>o.most: raise OutOfTime(self.units*seconds)
     def after_fit(self):
         if not self.on or not self.schedule_runner.skipped: return
         self.check()

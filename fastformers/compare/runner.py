@@ -114,10 +114,10 @@ class Runner:
 
 # %% ../../nbs/compare/03_runner.ipynb #6c307611
 @patch
-def fit_one(self:Runner, e, seed, i, minutes):
+def fit_one(self:Runner, e, seed, i, minutes, least=.1): # `least`: share of the steps that must fit into the minutes
     "Train the entry `e` without the rows that the seed number `i` holds out, score these, and write the scores"
     b,(train,at),facts = self.board,self.board.folds[i],{}
-    rows = entry_rows(e, self.all, seed, minutes, train)
+    rows = planned(entry_rows(e, self.all, seed, minutes, train), least=least)
     with quiet(), metered(facts):
         if e.prepare:
             e.prepare(longer := planned(rows, limit=3*minutes))
@@ -144,6 +144,14 @@ def shares(self:Runner, e, i=0):
     return len(self.board.seeds)-i + 3*(e.prepare is not None and i==0)
 
 @patch
+def first(self:Runner, todo):
+    "Return the next entry of `todo`: with several checkpoints that whose needed entries have the best score"
+    b = self.board
+    def promise(e): return max((b.score(o) for o in e.needs if o in b.plan and b.done(o)), default=-float('inf'))
+    def way(o): return o.fit, o.name.rsplit(' (', 1)[0] # without the checkpoint
+    return max((o for o in todo if way(o)==way(todo[0])), key=promise)
+
+@patch
 def entry(self:Runner, e, later):
     "Train the entry `e` with each seed, keeping `later` shares of the time for other entries"
     b = self.board
@@ -158,10 +166,14 @@ def entry(self:Runner, e, later):
             return
         # the seeds of an entry that has begun come before the entries that follow
         share = max(left/(self.shares(e, i)+later), min(1.2*max(spent, default=0), left))
-        minutes = max(share, 1)/60
-        try: self.fit_one(e, seed, i, minutes)
+        most = left/(len(b.seeds)-i) # nothing is kept for later entries
+        try:
+            try: self.fit_one(e, seed, i, max(share, 1)/60, .25 if most>share else .1)
+            except OutOfTime:
+                if 'arch' not in e.needs or share>=most: raise
+                self.fit_one(e, seed, i, most/60)
         except OutOfTime as o:
-            b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(60*minutes)}'
+            b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(max(share, 1))}'
             return
         except Exception as o:
             kind = '' if isinstance(o, ValueError) else f'{type(o).__name__}: '
@@ -171,16 +183,17 @@ def entry(self:Runner, e, later):
 
 @patch
 def run(self:Runner):
-    "Run all entries in the order of `board.plan`"
-    todo = [e for e in self.board.plan.values() if not e.of]
-    for i,e in enumerate(todo):
+    "Run all entries in the order of `board.plan`, of several checkpoints the most promising first"
+    b = self.board
+    todo = [e for e in b.plan.values() if not e.of]
+    while todo:
+        todo.remove(e := self.first(todo))
         self.tried.append(e.name)
-        if why := self.missing(e): self.board.notes[e.name] = why
-        else: self.entry(e, sum(map(self.shares, todo[i+1:]))/2+1)
-        done,after = self.board.notes.get(e.name, 'finished'),todo[i+1].name if todo[i+1:] else 'the best, on all rows'
+        if why := self.missing(e): b.notes[e.name] = why
+        else: self.entry(e, sum(map(self.shares, todo))/2+1)
+        done,after = b.notes.get(e.name, 'finished'),self.first(todo).name if todo else 'the best, on all rows'
         left = fmt_time(max(self.left, 0))
-        self.log(f"{self.board.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: "
-                 f"{left}\n")
+        self.log(f"{b.shown().iloc[:,:5].to_string()}\n{e.name}: {done}. Next: {after}. Left: {left}\n")
 
 # %% ../../nbs/compare/03_runner.ipynb #5cd77cfd
 @patch
