@@ -17,9 +17,13 @@ def table(name, seed):
     return {'methods':faithfulness(as_predictor(learn), dev.text[:150].tolist()).round(4).to_dict('index')}
 
 if __name__=='__main__':
+    p = parser(__doc__)
+    p.set_defaults(seeds='1')
+    args = p.parse_args()
     torch.set_num_threads(1)
     quiet()
     rows = Rows(results/'attribution')
     rows.settings = {'commit':commit, 'precision':precision()}
-    for name in ('agnews','sst2'): rows.get(lambda: table(name, 1), 'methods', set=name, seed=1)
+    for name in ('agnews','sst2'):
+        for seed in map(int, args.seeds.split(',')): rows.get(lambda: table(name, seed), 'methods', set=name, seed=seed)
     for o in rows.all: print(o['set'], pd.DataFrame(o['methods']).T.round(3).to_string(), sep='\n')

@@ -6,11 +6,11 @@
 English Wikipedia: two sentences of a paragraph, and four candidates for the one that follows; the other three are from other articles (`--full`: from elsewhere in the article, which is harder). 240 rows to train, 250 validation, 250 test, from articles of their own (`--full`: 3,000, 600 and 600). MiniLM, 128 tokens, 2 epochs,
 batches of 8, float32. Ours is `fine_tune_classifier` as it comes; the `Trainer` has `AutoModelForMultipleChoice`, linear decay and a tenth of warm-up. Score: accuracy in %; chance is 25.
 """
-import re, tempfile
+import re
 import numpy as np
-from classify import Rows, last_only
+from classify import last_only
 from common import *
-from glue import interval
+from glue import against_trainer, hf_trained
 
 lrs,epochs,bs,max_len = (1e-4,2e-4),2,8,128
 files = [f'wiki_en/{o}.txt.gz' for o in ('train','valid','test')]
@@ -49,7 +49,7 @@ def ours(df, test, seed, lr):
 
 def trainer(df, test, seed, lr):
     import torch
-    from transformers import AutoModelForMultipleChoice, AutoTokenizer, Trainer, TrainingArguments, set_seed
+    from transformers import AutoModelForMultipleChoice, AutoTokenizer, set_seed
     from fastformers.hub import resolve_arch
     path = str(resolve_arch('minilm'))
     tok = AutoTokenizer.from_pretrained(path)
@@ -59,35 +59,10 @@ def trainer(df, test, seed, lr):
         return {k:v.view(len(batch), 4, -1) for k,v in e.items()} | {'labels':torch.tensor([o['labels'] for o in batch])}
     set_seed(seed)
     model = AutoModelForMultipleChoice.from_pretrained(path)
-    with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=32, learning_rate=lr, warmup_steps=.1, seed=seed, remove_unused_columns=False,
-                                 use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
-        t = Trainer(model, args, train_dataset=rows(df[~df.is_valid]), data_collator=collate)
-        t.train()
+    with hf_trained(model, rows(df[~df.is_valid]), collate, seed, lr, epochs, bs, 32, remove_unused_columns=False) as t:
         def of(part): return 100*float((t.predict(rows(part)).predictions.argmax(-1)==part.label).mean())
         return {'validation':of(df[df.is_valid]), **({} if test is None else {'test':of(test)})}
 
-def main():
-    p = parser(__doc__.split('\n')[0])
-    p.add_argument('--work', type=Path, default=Path('runs/choice'), help='directory of what is under way')
-    p.add_argument('--few', type=int, default=0, help='only so many rows of each part, to try the script; no result is written')
-    p.add_argument('--full', action='store_true', help='3,000 rows, and candidates from the same article')
-    args = p.parse_args()
-    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, few=args.few, full=args.full)
-    import torch
-    torch.set_num_threads(1)
-    quiet()
-    logging.getLogger('fastformers').setLevel(logging.ERROR)
-    df,test = load(args.final, args.few, args.full)
-    contenders = dict(ours=ours, trainer=trainer)
-    def row(who, lr, seed): return rows.get(lambda: contenders[who](df, test, seed, lr), 'test' if args.final else 'validation', who=who, lr=lr, seed=seed)
-    def dev(who, lr): return rows.get(lambda: contenders[who](df, test, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']
-    best = {who:max(lrs, key=lambda lr: dev(who, lr)) for who in contenders}
-    got,figures = {who:[row(who, best[who], s) for s in seeds] for who in contenders},{}
-    for part in ('validation','test')[:1+args.final]:
-        each = {who:[o[part] for o in v] for who,v in got.items()}
-        o = figures[part] = {'accuracy %':{who:stat(v) for who,v in each.items()}, 'ours - trainer':interval(each['ours'], each['trainer'])}
-        print(part, o, flush=True)
-    if not args.few: save('choice', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, full=args.full, seeds=seeds, rates=best), figures, args.final)
-
-if __name__=='__main__': main()
+if __name__=='__main__':
+    against_trainer('choice', __doc__, '3,000 rows, and candidates from the same article', load, dict(ours=ours, trainer=trainer), lrs, {'accuracy %':float},
+                    epochs=epochs, bs=bs, max_len=max_len)

@@ -56,9 +56,9 @@ def processor(): return next((l.split(':')[1].strip() for l in open('/proc/cpuin
 
 def precision():
     "Number format in which networks train and predict here"
-    from fastformers.models.fast_cpu import bf16_speedup, number_format
+    from fastformers.models.fast_cpu import bf16_faster, number_format
     how = number_format('auto', 'cpu')
-    return how if how!='auto' else 'bf16' if bf16_speedup()>=1.1 else 'fp32'
+    return how if how!='auto' else 'bf16' if bf16_faster() else 'fp32'
 
 def circumstances(args):
     from fastformers.inference.stage_json import versions

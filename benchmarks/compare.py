@@ -145,7 +145,7 @@ def probe_after(rows):
 def trainer(rows, lr, seconds=None, times=1):
     "The Trainer with its own head and defaults, as many rows a batch as ours has and `times` as many steps, or as many as fit into `seconds` of a core, a tenth of them warm-up"
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
-    from fastformers.models.fast_cpu import bf16_speedup
+    from fastformers.models.fast_cpu import bf16_faster
     from fastformers.hub import resolve_arch
     path = resolve_arch(rows.plan['arch'])
     tok = AutoTokenizer.from_pretrained(path)
@@ -156,7 +156,7 @@ def trainer(rows, lr, seconds=None, times=1):
         set_seed(rows.plan['seed'])
         model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=rows.task.n_out)
         args = TrainingArguments(tmp, num_train_epochs=times*max(3, 150*16/len(rows.df)), max_steps=steps, per_device_train_batch_size=16, per_device_eval_batch_size=32,
-                                 learning_rate=lr, warmup_steps=.1, seed=rows.plan['seed'], use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_speedup()>=1.1,
+                                 learning_rate=lr, warmup_steps=.1, seed=rows.plan['seed'], use_cpu=True, bf16=os.environ.get('FASTFORMERS_PRECISION')!='fp32' and bf16_faster(),
                                  report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
         t = Trainer(model, args, train_dataset=data(rows.texts, rows.labels), data_collator=DataCollatorWithPadding(tok))
         start = time.process_time()

@@ -9,6 +9,7 @@ Some of the sets go into a file of their own, results/glue_SETS.json.
 the `Trainer` has its own defaults (first token, linear decay) with a tenth of warm-up. Scores: accuracy; CoLA Matthews' r; STS-B Pearson's r; GoEmotions label ranking average precision. Higher is better, in %.
 """
 import tempfile
+from contextlib import contextmanager
 import numpy as np, pandas as pd
 from classify import Rows, last_only
 from common import *
@@ -63,9 +64,9 @@ def ours(what, df, test, seed, lr):
 
 def trainer(what, df, test, seed, lr, epochs=epochs, max_len=max_len):
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed
     from fastformers.hub import resolve_arch
-    from fastformers.models.fast_cpu import bf16_speedup
+    from fastformers.models.fast_cpu import bf16_faster
     texts,path = columns(df),str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({l for o in df.label for l in str(o).split(';')})
     kind = 'regression' if what=="Pearson's r" else 'multi_label_classification' if what=='LRAP' else 'single_label_classification'
@@ -78,11 +79,8 @@ def trainer(what, df, test, seed, lr, epochs=epochs, max_len=max_len):
         return [{**{k:enc[k][i] for k in enc}, 'labels':target(o)} for i,o in enumerate(part.label)]
     set_seed(seed)
     model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=1 if kind=='regression' else len(names), problem_type=kind)
-    with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=64, learning_rate=lr, warmup_steps=.1, seed=seed, bf16=not torch.cuda.is_available() and bf16_speedup()>=1.1,
-                                 use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
-        t = Trainer(model, args, train_dataset=rows(df[~df.is_valid]), data_collator=DataCollatorWithPadding(tok))
-        t.train()
+    bf16 = not torch.cuda.is_available() and bf16_faster()
+    with hf_trained(model, rows(df[~df.is_valid]), DataCollatorWithPadding(tok), seed, lr, epochs, bs, bf16=bf16) as t:
         def of(part):
             o = t.predict(rows(part))
             return score(what, o.predictions, o.label_ids)
@@ -94,6 +92,45 @@ def interval(a, b):
     d = np.array(a)-np.array(b)
     half = t.ppf(.975, len(d)-1)*d.std(ddof=1)/len(d)**.5
     return dict(difference=round(d.mean(), 2), low=round(d.mean()-half, 2), high=round(d.mean()+half, 2))
+
+@contextmanager
+def hf_trained(model, train, collate, seed, lr, epochs, bs, eval_bs=64, **more):
+    "Hugging Face's `Trainer` after a training of `model`: linear decay with a tenth of warm-up"
+    import torch
+    from transformers import Trainer, TrainingArguments
+    with tempfile.TemporaryDirectory() as tmp:
+        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=eval_bs, learning_rate=lr, warmup_steps=.1, seed=seed,
+                                 use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False, **more)
+        t = Trainer(model, args, train_dataset=train, data_collator=collate)
+        t.train()
+        yield t
+
+def against_trainer(name, doc, full, load, contenders, lrs, measures, facts=None, **settings):
+    "A rate for each of the `contenders`, `ours` and `trainer`, by the last of the `measures` of validation rows (one seed); then the seeds"
+    p = parser(doc.split('\n')[0])
+    p.add_argument('--work', type=Path, default=Path('runs')/name, help='directory of what is under way')
+    p.add_argument('--few', type=int, default=0, help='only about so many rows of each part, to try the script; no result is written')
+    p.add_argument('--full', action='store_true', help=full)
+    args = p.parse_args()
+    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, few=args.few, full=args.full, **settings)
+    import torch
+    torch.set_num_threads(1)
+    quiet()
+    logging.getLogger('fastformers').setLevel(logging.ERROR)
+    df,test = load(args.final, args.few, args.full)
+    parts = ('validation','test')[:1+args.final]
+    def row(who, lr, seed, test=None, need='validation'): return rows.get(lambda: contenders[who](df, test, seed, lr), need, who=who, lr=lr, seed=seed)
+    *_,measure = measures.values()
+    best = {who:max(lrs, key=lambda lr: measure(row(who, lr, seeds[0])['validation'])) for who in contenders}
+    got,figures = {who:[row(who, best[who], s, test, parts[-1]) for s in seeds] for who in contenders},{}
+    for part in parts:
+        o = figures[part] = {}
+        for k,f in measures.items():
+            each = {who:[f(r[part]) for r in v] for who,v in got.items()}
+            o[k],gap = {who:stat(v) for who,v in each.items()},{'ours - trainer':interval(each['ours'], each['trainer'])}
+            (o[k] if len(measures)>1 else o).update(gap)
+        print(part, o, flush=True)
+    if not args.few: save(name, args, dict(lrs=lrs, full=args.full, seeds=seeds, rates=best, **settings, **(facts or {})), figures, args.final)
 
 def main():
     p = parser(__doc__.split('\n')[0])

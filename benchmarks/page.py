@@ -5,7 +5,7 @@
     python benchmarks/page.py --check    # exit with 1 where the page differs
 
 A table stands between `<!-- NAME -->` and `<!-- end -->`, where NAME is one of `tables`. Intervals are Student's over draws, on the differences of arms that were trained on the same rows."""
-import json, re, sys
+import argparse, json, re, sys
 from pathlib import Path
 import numpy as np, pandas as pd
 
@@ -357,8 +357,12 @@ def rendered(text):
     return re.sub(r'<!-- (\w+) -->\n.*?<!-- end -->', anew, text, flags=re.S)
 
 if __name__=='__main__':
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument('--check', action='store_true', help='only say whether the page agrees with the rows')
+    p.add_argument('--pictures', action='store_true', help='draw the pictures too')
+    args = p.parse_args()
     old = page.read_text()
     new = rendered(old)
-    if '--check' in sys.argv: sys.exit(old!=new and f'{page} differs from the rows; run `python benchmarks/page.py`')
+    if args.check: sys.exit(old!=new and f'{page} differs from the rows; run `python benchmarks/page.py`')
     page.write_text(new)
-    if '--pictures' in sys.argv: pictures()
+    if args.pictures: pictures()

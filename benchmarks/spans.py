@@ -7,11 +7,10 @@ TyDi QA (gold passages, English), 1,200 questions of its 3,696 (`--full`: all), 
 comes: a softmax over all windows of a context. The `Trainer` has `AutoModelForQuestionAnswering` on single windows, as transformers' example for SQuAD: a window without the answer has the answer "none", the best span of all windows wins; linear
 decay with a tenth of warm-up. Scores: exact match and F1 of SQuAD, in %; F1 chooses.
 """
-import tempfile
 import numpy as np
-from classify import Rows, last_only
+from classify import last_only
 from common import *
-from glue import interval
+from glue import against_trainer, hf_trained
 
 lrs,epochs,bs,max_len,overlap,longest,n_train = (1e-4,2e-4),2,16,256,64,30,1200
 files = ['qa_en/tydiqa_train.csv.gz','qa_en/mlqa_dev.csv.gz']
@@ -47,7 +46,7 @@ def ours(df, test, seed, lr):
 
 def trainer(df, test, seed, lr):
     import torch
-    from transformers import AutoModelForQuestionAnswering, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer, DataCollatorWithPadding, set_seed
     from fastformers.hub import resolve_arch
     path = str(resolve_arch('minilm'))
     tok = AutoTokenizer.from_pretrained(path)
@@ -64,11 +63,7 @@ def trainer(df, test, seed, lr):
     def inputs(rows): return [{**o['inputs'], 'start_positions':o['first'], 'end_positions':o['last']} for o in rows]
     set_seed(seed)
     model = AutoModelForQuestionAnswering.from_pretrained(path)
-    with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=64, learning_rate=lr, warmup_steps=.1, seed=seed,
-                                 use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
-        t = Trainer(model, args, train_dataset=inputs(windows(df[~df.is_valid])), data_collator=DataCollatorWithPadding(tok))
-        t.train()
+    with hf_trained(model, inputs(windows(df[~df.is_valid])), DataCollatorWithPadding(tok), seed, lr, epochs, bs) as t:
         def answers(part):
             rows = windows(part)
             (starts,ends),best = t.predict(inputs(rows)).predictions[:2],{}
@@ -80,29 +75,6 @@ def trainer(df, test, seed, lr):
             return [c[best[n][1]:best[n][2]] for n,c in enumerate(part.context)]
         return parts(answers, df, test)
 
-def main():
-    p = parser(__doc__.split('\n')[0])
-    p.add_argument('--work', type=Path, default=Path('runs/spans'), help='directory of what is under way')
-    p.add_argument('--few', type=int, default=0, help='only about so many questions of each part, to try the script; no result is written')
-    p.add_argument('--full', action='store_true', help='all questions, not 1,200')
-    args = p.parse_args()
-    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, overlap=overlap, few=args.few, full=args.full)
-    import torch
-    torch.set_num_threads(1)
-    quiet()
-    logging.getLogger('fastformers').setLevel(logging.ERROR)
-    df,test = load(args.final, args.few, args.full)
-    contenders = dict(ours=ours, trainer=trainer)
-    def row(who, lr, seed): return rows.get(lambda: contenders[who](df, test, seed, lr), 'test' if args.final else 'validation', who=who, lr=lr, seed=seed)
-    def dev(who, lr): return rows.get(lambda: contenders[who](df, test, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']['f1']
-    best = {who:max(lrs, key=lambda lr: dev(who, lr)) for who in contenders}
-    got,figures = {who:[row(who, best[who], s) for s in seeds] for who in contenders},{}
-    for part in ('validation','test')[:1+args.final]:
-        o = figures[part] = {}
-        for k in ('em','f1'):
-            each = {who:[r[part][k] for r in v] for who,v in got.items()}
-            o[f'{k} %'] = {who:stat(v) for who,v in each.items()} | {'ours - trainer':interval(each['ours'], each['trainer'])}
-        print(part, o, flush=True)
-    if not args.few: save('spans', args, dict(lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, overlap=overlap, questions='all' if args.full else n_train, seeds=seeds, rates=best), figures, args.final)
-
-if __name__=='__main__': main()
+if __name__=='__main__':
+    against_trainer('spans', __doc__, 'all questions, not 1,200', load, dict(ours=ours, trainer=trainer), lrs, {'em %':lambda o: o['em'], 'f1 %':lambda o: o['f1']},
+                    dict(n_train=n_train), epochs=epochs, bs=bs, max_len=max_len, overlap=overlap)

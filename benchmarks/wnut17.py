@@ -6,11 +6,10 @@
 1,500 of the 3,394 sentences of tweets to train (all with --full), 1,009 to choose, 1,287 to test; MiniLM, 128 tokens, 3 epochs, batches of 16, float32. Ours is `fine_tune_classifier` as it comes (`TokenHead`, one-cycle, layer decay);
 the `Trainer` has `AutoModelForTokenClassification` and its own defaults (linear decay) with a tenth of warm-up. Both predict the first token of each word. Score: F1 of spans, in %.
 """
-import tempfile
 import numpy as np
-from classify import Rows, last_only
+from classify import last_only
 from common import *
-from glue import interval
+from glue import against_trainer, hf_trained
 
 lrs,epochs,bs,max_len,n_train = (5e-5,1e-4,2e-4),3,16,128,1500
 files = [f'wnut17/{o}.conll' for o in ('train','dev','test')]
@@ -38,7 +37,7 @@ def ours(df, test, seed, lr):
 
 def trainer(df, test, seed, lr):
     import torch
-    from transformers import AutoModelForTokenClassification, AutoTokenizer, DataCollatorForTokenClassification, Trainer, TrainingArguments, set_seed
+    from transformers import AutoModelForTokenClassification, AutoTokenizer, DataCollatorForTokenClassification, set_seed
     from fastformers.hub import resolve_arch
     path = str(resolve_arch('minilm'))
     tok,names = AutoTokenizer.from_pretrained(path),sorted({t for o in df.label[~df.is_valid] for t in o})
@@ -49,37 +48,13 @@ def trainer(df, test, seed, lr):
     def rows(part): return [row(w, t) for w,t in zip(part.text, part.label)]
     set_seed(seed)
     model = AutoModelForTokenClassification.from_pretrained(path, num_labels=len(names))
-    with tempfile.TemporaryDirectory() as tmp:
-        args = TrainingArguments(tmp, num_train_epochs=epochs, per_device_train_batch_size=bs, per_device_eval_batch_size=64, learning_rate=lr, warmup_steps=.1, seed=seed,
-                                 use_cpu=not torch.cuda.is_available(), report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
-        t = Trainer(model, args, train_dataset=rows(df[~df.is_valid]), data_collator=DataCollatorForTokenClassification(tok))
-        t.train()
+    with hf_trained(model, rows(df[~df.is_valid]), DataCollatorForTokenClassification(tok), seed, lr, epochs, bs) as t:
         def of(part):
             o = t.predict(rows(part))
             found = [[names[p] for p,y in zip(ps, ys) if y!=-100] for ps,ys in zip(o.predictions.argmax(-1), o.label_ids)]
             return span_f1(found, part.label)
         return {'validation':of(df[df.is_valid]), **({} if test is None else {'test':of(test)})}
 
-def main():
-    p = parser(__doc__.split('\n')[0])
-    p.add_argument('--work', type=Path, default=Path('runs/wnut17'), help='directory of what is under way')
-    p.add_argument('--full', action='store_true', help='all training sentences, for a GPU')
-    p.add_argument('--few', type=int, default=0, help='only so many sentences of each part, to try the script; no result is written')
-    args = p.parse_args()
-    seeds,rows = [int(o) for o in args.seeds.split(',')],Rows(args.work, epochs=epochs, bs=bs, max_len=max_len, few=args.few, full=args.full)
-    quiet()
-    logging.getLogger('fastformers').setLevel(logging.ERROR)
-    df,test = load(args.final, args.few, args.full)
-    contenders = dict(ours=ours, trainer=trainer)
-    def row(who, lr, seed): return rows.get(lambda: contenders[who](df, test, seed, lr), 'test' if args.final else 'validation', who=who, lr=lr, seed=seed)
-    def dev(who, lr): return rows.get(lambda: contenders[who](df, None, seeds[0], lr), who=who, lr=lr, seed=seeds[0])['validation']
-    best = {who:max(lrs, key=lambda lr: dev(who, lr)) for who in contenders}
-    got = {who:[row(who, best[who], s) for s in seeds] for who in contenders}
-    figures = {}
-    for part in ('validation','test')[:1+args.final]:
-        each = {who:[o[part] for o in v] for who,v in got.items()}
-        o = figures[part] = {'span F1 %':{who:stat(v) for who,v in each.items()}, 'ours - trainer':interval(each['ours'], each['trainer'])}
-        print(part, o, flush=True)
-    if not args.few: save('wnut17', args, dict(n_train=n_train, full=args.full, lrs=lrs, epochs=epochs, bs=bs, max_len=max_len, seeds=seeds, rates=best), figures, args.final)
-
-if __name__=='__main__': main()
+if __name__=='__main__':
+    against_trainer('wnut17', __doc__, 'all training sentences, for a GPU', load, dict(ours=ours, trainer=trainer), lrs, {'span F1 %':float},
+                    dict(n_train=n_train), epochs=epochs, bs=bs, max_len=max_len)

@@ -9,6 +9,9 @@ Import other names from their modules. Scripts and libraries should import from 
 __all__ = []
 
 # %% ../nbs/11_all.ipynb #9d70e8c8
+import warnings as _warnings
+with _warnings.catch_warnings(action='ignore', category=FutureWarning):
+    import fastai.layers as _layers # its `torch.jit.script` would warn in the first cell of a notebook
 # `fill_mask`, `generate`, `score`, `choose` of a `Learner`
 import fastformers.learner.generation as _generation
 import fastformers.data.show as _show # `show_batch`, `show_results`

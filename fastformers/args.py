@@ -14,6 +14,7 @@ from configparser import ConfigParser
 from functools import wraps
 from types import NoneType
 from typing import Literal, get_args, get_origin
+from fastcore.foundation import L
 from .files import did_you_mean
 
 # %% ../nbs/02_args.ipynb #eed664c2
@@ -86,6 +87,8 @@ def check_args(f):
     rest = any(p.kind is p.VAR_KEYWORD for p in params.values())
     def new(k, v):
         v,t = plain(v),kinds.get(k)
+        if k=='cbs' and (odd := [o for o in L(v) if isinstance(o, (str,int,float))]):
+            raise TypeError(f"`cbs` are callbacks, such as `GradientClip()`; got {odd[0]!r}")
         # None often means: choose
         given = t is int and k in _least if v is None else t==tuple[int,...] or isinstance(v, (str,int,float))
         if not t or not given: return v

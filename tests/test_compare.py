@@ -200,9 +200,9 @@ def test_tags_of_words_are_compared(tiny, tmp_path):
 
 def test_candidates_are_compared(tiny):
     rows = pd.DataFrame(dict(question=df.text[:40], a=df.label[:40], b='another one', label=[i%2 for i in range(40)]))
-    board = leaderboard(rows, entries=quick('TF-IDF', 'frozen probe', 'all layers', 'averaged weights'), archs=tiny, minutes=2, seeds=(1,2),
+    board = leaderboard(rows, entries=quick('TF-IDF', 'frozen probe', 'all layers', 'contrastive'), archs=tiny, minutes=2, seeds=(1,2),
                         text_col=['question','a','b'], task='choice')
-    assert board.winner=='all layers' and {*board.notes}=={'TF-IDF','frozen probe','averaged weights'}
+    assert board.winner=='all layers' and {*board.notes}=={'TF-IDF','frozen probe','contrastive'}
     assert 0<=board.score('all layers')<=1 and len(board.y)==40
     with pytest.raises(ValueError, match='texts, words and candidates'):
         leaderboard(rows.assign(answer='', start=0), text_col=['question','a'], label_col=['answer','start'], task='spans', minutes=1)

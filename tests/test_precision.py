@@ -3,7 +3,7 @@ import pytest, torch
 from fastai.basics import Callback, L, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientClip
-from fastformers.callback import compute
+from fastformers.models import fast_cpu
 from fastformers.callback.compute import TokenAccumulation, cpu_bf16, precision
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
@@ -93,16 +93,16 @@ def test_resume_goes_on_with_the_scale_of_the_loss(at, start, acc, tmp_path):
 @pytest.mark.parametrize('speedup,on', [(.5,False), (3.,True)])
 def test_auto_on_a_cpu_asks_the_probe(monkeypatch, speedup, on):
     monkeypatch.delenv('FASTFORMERS_PRECISION', raising=False)
-    monkeypatch.setattr(compute, 'bf16_speedup', lambda: speedup)
+    monkeypatch.setattr(fast_cpu, 'bf16_speedup', lambda: speedup)
     learn = fit(classifier(*precision('auto', 'cpu')))
     assert learn.cpu_bf16.on==on and learn.get_preds()[0].dtype==torch.float32 and not torch.is_autocast_enabled('cpu')
 
 @pytest.mark.parametrize('name,on', [('bf16',True), ('fp32',False), ('',False)])
 def test_the_environment_says_what_auto_is(monkeypatch, name, on):
     monkeypatch.setenv('FASTFORMERS_PRECISION', name)
-    monkeypatch.setattr(compute, 'bf16_speedup', lambda: 1.)
+    monkeypatch.setattr(fast_cpu, 'bf16_speedup', lambda: 1.)
     cbs = fit(classifier(*precision('auto', 'cpu'))).cbs
-    assert any(isinstance(o, compute.cpu_bf16) and o.on for o in cbs)==on
+    assert any(isinstance(o, cpu_bf16) and o.on for o in cbs)==on
     assert precision('fp32', 'cpu')==[] # what is asked for stays
 
 def test_the_environment_cannot_name_an_unknown_format(monkeypatch):
@@ -125,7 +125,6 @@ def test_precision_on_a_gpu(how):
 
 def test_predictor_in_bf16(tmp_path, monkeypatch):
     from fastformers.inference.predictor import from_hf
-    from fastformers.inference import predictor
     fit(classifier(), lambda o: o.fit(4, 1e-3)).to_hf(tmp_path/'c')
     texts = [*df.text]
     def opened(how): return from_hf(tmp_path/'c', 'cpu', precision=how)
@@ -136,7 +135,7 @@ def test_predictor_in_bf16(tmp_path, monkeypatch):
     assert (b.scores(texts[:1])-y[:1]).abs().max()<.02, 'alone as in a batch'
     monkeypatch.delenv('FASTFORMERS_PRECISION', raising=False)
     for speed,same in (2.,y),(1.,x):
-        monkeypatch.setattr(predictor, 'bf16_speedup', lambda: speed)
+        monkeypatch.setattr(fast_cpu, 'bf16_speedup', lambda: speed)
         assert torch.equal(opened('auto').scores(texts), same)
     with pytest.raises(ValueError, match="or on a GPU 'fp16'; got 'half'"): opened('half')
 

@@ -5,6 +5,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, matthews_corrcoef, roc_auc_score
 from fastformers.cli import main
 from fastformers.compare.curve import label_curve
+from fastformers.compare.entries import Entry
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls
 from fastformers.data.labels import class_weights
@@ -219,12 +220,17 @@ def test_a_stage_answers_the_rarer_class_as_often_as_the_rows_have_it(tmp_path, 
 
 def test_a_comparison_answers_the_rarer_class_as_often_as_the_rows_have_it(tmp_path):
     df = found_df(200, 19).sample(frac=1, random_state=0)
+    def own(rows): # an entry that answers it always, such as one from a checkpoint with a threshold
+        res = TextBaseline.fit(rows.texts, rows.labels, rows.task)
+        res.task.threshold = 0.
+        return res
+    ways = ['largest class', 'TF-IDF', Entry('own threshold', own)]
     for names in (('ham','spam'), ('spam','ham')): # the rarer class first or second
         df['label'] = df.label.map({'ham':names[0], 'spam':names[1]})
-        board = leaderboard(df, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1, path=tmp_path/names[0], log=lambda o: None)
+        board = leaderboard(df, entries=ways, seeds=(1,2), minutes=1, path=tmp_path/names[0], log=lambda o: None)
         share = (df.label==names[1]).mean()
         assert board.task.often==(names[1], pytest.approx(share)) and 'as often' in board.info['score']
-        assert board.rare('largest class')['recall']==0
+        assert board.rare('largest class')['recall']==0 and board.rare('own threshold')==board.rare('TF-IDF')
         scores = board.fits['TF-IDF',1][0], board.fits['TF-IDF',2][0]
         i = board.task.labels.index(names[1])
         t = board.threshold if i else 1-board.threshold

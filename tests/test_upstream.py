@@ -1,5 +1,5 @@
 "Behaviour of fastai, transformers, torch and nbdev that this package leans on: when one of these fails, look for what the sentence says"
-import inspect
+import inspect, subprocess, sys
 import torch
 from torch import nn
 from fastai.basics import AvgLoss, Learner, SGD
@@ -14,6 +14,10 @@ def test_fastais_optimizer_zeroes_gradients_so_that_frozen_weights_would_go_on_d
     p = nn.Parameter(torch.ones(2)); p.sum().backward()
     opt = SGD([p], lr=.1); opt.zero_grad()
     assert p.grad is not None and not p.grad.any()                       # `FreezeGrads` sets None
+
+def test_fastai_warns_when_it_is_imported_and_our_list_of_all_names_does_not():
+    def says(name): return subprocess.run([sys.executable, '-c', f'import {name}'], capture_output=True, text=True).stderr
+    assert 'torch.jit.script' in says('fastai.layers') and 'torch.jit' not in says('fastformers.all')   # `catch_warnings` in all.py
 
 def test_a_loader_keeps_its_order_in_a_private_attribute():
     dl = DataLoader([1,2,3], bs=2, num_workers=0); list(dl)

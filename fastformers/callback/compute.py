@@ -15,7 +15,7 @@ from fastai.basics import Callback, CancelBatchException, default_device, find_b
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from ..text.core import as_tokens
 from ..models.core import HFModel
-from ..models.fast_cpu import bf16_speedup, number_format
+from ..models.fast_cpu import bf16_faster, number_format
 from .schedule import ScheduleRunner, in_fit
 from .distributed import all_reduce, broadcast, is_idle, loss_weight
 
@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 class cpu_bf16(Callback):
     "Run forward passes on a CPU in bfloat16 autocast"
     order = MixedPrecision.order
-    def __init__(self, enabled:bool=None): # None: if `bf16_speedup()` is at least 1.1
+    def __init__(self, enabled:bool=None): # None: if `bf16_faster()`
         self.enabled,self.on = enabled,None
 
     def before_fit(self):
         on_cpu = next(self.model.parameters()).device.type=='cpu'
-        on = on_cpu and (bf16_speedup()>=1.1 if self.enabled is None else self.enabled)
+        on = on_cpu and (bf16_faster() if self.enabled is None else self.enabled)
         if in_fit(self): # an evaluation has a copy of this callback
             on = broadcast(on) # all processes do as the first
             if on!=self.on: _log.info(f"bfloat16 on the CPU is {'on' if on else 'off'}")

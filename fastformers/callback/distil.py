@@ -44,7 +44,8 @@ class Distil(Regularizer):
         keys = x.keys
         new = [i for i,k in enumerate(keys) if k not in self.known]
         if new:
-            probs = torch.stack([o.model(x[new].to(o.device)).float().softmax(-1).to(x.device) for o in self.members]).mean(0)
+            probs = torch.stack([o.model(x[new].to(o.device)).float().softmax(-1).to(x.device)
+                                 for o in self.members]).mean(0)
             self.known.update(zip([keys[i] for i in new], probs))
         return torch.stack([self.known[k] for k in keys])
 

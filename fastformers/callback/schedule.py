@@ -233,7 +233,7 @@ def in_fit(cb):
 class ScheduleRunner(Callback):
     "Freeze and unfreeze groups and set their rates at each batch, with the arguments of `fit_schedule`"
     order,run_valid = 90,False  # after the recorder (50) and all callbacks that count batches
-    broadcast = staticmethod(noop)  # with several processes and `minutes`: gives all processes the time of the first
+    broadcast = staticmethod(noop) # with several processes and `minutes`: gives all the time of the first
     def __init__(self, schedule:Schedule, lrs, anneal=one_cycle, minutes=None, reserved=0., most=None):
         self.schedule,self.lrs = schedule,np.asarray(lrs)
         self.anneal,self.minutes,self.most = anneal,minutes,most
@@ -242,7 +242,7 @@ class ScheduleRunner(Callback):
     def before_fit(self):
         self.step,self.hps,self.cut = None,{'lr':[]},False
         self.spent,self.batch = 0.,0.  # seconds of the fit, of the last batch
-        self.first,self.skipped = 0.,0.  # seconds of the first batch; epochs skipped, where the fit would take too long
+        self.first,self.skipped = 0.,0.  # seconds of the first batch; epochs skipped, to end in time
         if self.minutes: self.seconds = self.broadcast(self.seconds)
         self.since = self.now()  # time of the last tick
 

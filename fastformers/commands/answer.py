@@ -229,7 +229,8 @@ def predict(args):
     how = {k:getattr(args, k) for k in ('bs','top_k','threshold','abstain_below','unknown') if k in args}
     if args.csv: answer = partial(predictor.predict_frame, text_col=cols, **how)
     if args.out:
-        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8', errors='backslashreplace', newline='') as f:
+        with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8',
+                                                errors='backslashreplace', newline='') as f:
             predict_file(answer, chunks, f, _separator(args.out))
     elif args.csv:
         if 'utf' not in (name := sys.stdout.encoding or 'utf-8').lower():

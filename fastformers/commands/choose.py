@@ -32,7 +32,8 @@ def label(args):
     resolve_arch(arch) # an error if it is not found
     d = args.data
     df = read_table(args.file, d, text_col=d.text_col)
-    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col, label_col=d.label_col).rename(columns={d.label_col:'label'})
+    old = args.labelled and read_table(args.labelled, d, text_col=d.text_col,
+                                       label_col=d.label_col).rename(columns={d.label_col:'label'})
     from fastformers.label.page import listen, serve
     from fastformers.label.session import LabelSession
     sock = listen(args.port)
@@ -59,7 +60,8 @@ def compare(args):
         for o in ('fits','work','best'): shutil.rmtree(path/o, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
-    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries, log,
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path,
+                        args.resume, args.entries, log,
                         d.text_col, d.label_col, group_col=d.group_col, **changes(args).get('classifier', {}))
     if board.recipe:
         recipe = board.recipe.replace(data=vars(d), run=dict(output=f'{args.output}/run')).resolved()

@@ -17,7 +17,7 @@ from .answer import answer_table
 from .train import check_begun
 
 # %% ../../nbs/commands/04_run.ipynb #5a1e0007
-def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen)
+def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen, test rows)
     "Train the stages of `recipe`, and write the recipe to the directory of the run"
     given = {k:v for k,v in dict(output=args.output, seeds=args.seeds).items() if v is not None}
     recipe = recipe.replace(run=given).resolved()
@@ -35,7 +35,7 @@ def _stages(args, recipe)->tuple: # (`Report`, recipe with what was chosen)
     report = ulmfit(df, unlabelled, test, general=general, recipe=recipe, path=path, resume=args.resume)
     recipe,why = fill_in(recipe, report.stages)
     write_text(path/'settings.ini', recipe.to_ini(why))
-    return report, recipe
+    return report, recipe, test
 
 def _told(report):
     "Print the scores of all classifiers, what each stage gained, and where the report is"
@@ -46,7 +46,7 @@ def _told(report):
 
 def run(args):
     "Run the stages of a recipe and report the gain of each"
-    report,_ = _stages(args, read_recipe(args.recipe))
+    report,*_ = _stages(args, read_recipe(args.recipe))
     res = _told(report)
     print(f"Next: fastformers predict {shlex.quote(str(report.best.path))} 'A text of this kind.'")
     return res
@@ -68,7 +68,7 @@ _says = 'Move 200 dollars to my savings account.','Do I need a visa for Peru?','
 
 def demo(args):
     "Run the stages on 300 labelled utterances of ten domains, and once more with 300 that were chosen to be labelled"
-    report,recipe = _stages(args, demo_recipe())
+    report,recipe,test = _stages(args, demo_recipe())
     from fastformers.inference.predictor import from_hf
     from fastformers.text.corpora import intents
     from fastformers.ulmfit.report import Report
@@ -77,7 +77,7 @@ def demo(args):
     print(f"{d.rows} of {d.unlabelled_rows:,} texts are chosen to be labelled, those that teach most")
     rows = _choose(intents(d.unlabelled_rows), d.rows, arch)
     chosen = fine_tune_classifier(rows[['text','label']], arch, report.path/'classifier_chosen',
-                                  test=intents().query("split=='test'"),
+                                  test=test,
                                   name=f'classifier from {arch} with chosen labels', seed=recipe.run.seeds[0],
                                   **vars(recipe.classifier))
     chosen.score = None # its held-out rows are not those of the others

@@ -66,7 +66,8 @@ def train(args, stage, data, section, **kwargs):
     delete_checkpoints(kept)
     from fastformers.ulmfit.record import fill_in
     own = {k:{o:kwargs[o] for o in settings(section_types[k]) if o in kwargs} for k in ('model',section)}
-    recipe,why = fill_in(Recipe().replace(run=dict(seeds=(args.seed,), output=f'{args.output}/run'), data=vars(args.data), **own).resolved(), [res])
+    run = dict(seeds=(args.seed,), output=f'{args.output}/run')
+    recipe,why = fill_in(Recipe().replace(run=run, data=vars(args.data), **own).resolved(), [res])
     if is_main_process(): write_text(path/'settings.ini', recipe.to_ini(why))
     print(res)
     return res
@@ -172,7 +173,8 @@ def classify(args):
         write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
     print(f"The report is {args.output}/report.html.")
     if stage.learner.model.task.one_class and len(L(text_col))==1 and stage.score is not None and stage.score.mean()<.95:
-        at = ''.join(f' --{k}-col {shlex.quote(o)}' for k,o in (('text',text_col),('label',label_col)) if o!=k)
+        at = ''.join(f' --{k}-col {shlex.quote(o)}'
+                     for k,o in (('text',text_col),('label',label_col)) if o!=k)
         print(f"Rows whose label may be wrong: fastformers label-issues {shlex.quote(str(d.source))}{at}")
     texts = " 'A text of this kind.'"*len(L(text_col))
     print(f"\nNext: fastformers predict {shlex.quote(args.output)}{texts}")

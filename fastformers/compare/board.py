@@ -55,7 +55,8 @@ class Leaderboard:
         return [self.best_of(o) if o in ('network','words') else o for o in self.plan[name].of]
     def best_of(self, kind):
         "Name the best entry that needs a checkpoint ('network') or none ('words'), None if none has finished"
-        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network') and self.done(k) and o.fit is not largest_class]
+        names = [k for k,o in self.plan.items() if not o.of and ('arch' in o.needs)==(kind=='network')
+                 and self.done(k) and o.fit is not largest_class]
         return max(names, key=self.score, default=None)
 
     def fit(self, name, seed):
@@ -170,7 +171,8 @@ def cheaper(self:Leaderboard, name): # None if there is none
 def recipe(self:Leaderboard):
     "Return the recipe with which `fastformers run` trains the winner or its network, None if there is none"
     if self.winner is None: return
-    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner]) if 'arch' in self.plan[o].needs)
+    e = first(self.plan[o] for o in (self.members(self.winner) or [self.winner])
+              if 'arch' in self.plan[o].needs)
     if not e or not {'lm','classifier'} & {*e.recipe}: return
     recipe = Recipe().replace(**e.recipe)
     if self.chosen is None: return recipe

@@ -103,7 +103,9 @@ def label_curve(
     arch=None, # Hub id, directory of a general LM, or shipped name; default: minilm
     entries=('TF-IDF','frozen probe','all layers'), # Names or `Entry`s
     text_col='text', label_col='label', # Columns, as in `classifier_dls`
-    valid_col=None, # Column that is True for the rows that are scored; default: 'is_valid' or 'audit' if present, else a fifth
+    # Column that is True for the rows that are scored;
+    # default: 'is_valid' or 'audit' if present, else a fifth
+    valid_col=None,
     group_col=None, # Column of groups whose rows are held out together
     task=None, # A name in `tasks.core.tasks`; default: by the values in `label_col`
     score=None, class_weights=None # As in `leaderboard`

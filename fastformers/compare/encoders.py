@@ -43,7 +43,8 @@ def score_encoders(
     warn_blank(rows.texts)
     res = {}
     for arch in archs:
-        predictor,meter = Predictor(HFModel(*load_body(arch)), HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
+        predictor,meter = Predictor(HFModel(*load_body(arch)),
+                                    HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
         x = predictor.vectors(rows.texts).numpy()
         price = meter.read(1000/len(x))['cpu_seconds']
         x,y = x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9),[*map(str, rows.labels)]
@@ -69,6 +70,7 @@ def compare_encoders(
         score,price,_ = found[arch]
         d,low,high = paired_bootstrap(score, found[best][0])
         against = '' if arch==best else verdict(d, low, high) + ('' if low<=0<=high else f' ({fmt_range(low, high, -1)})')
-        return dict(zip(('encoder','accuracy','low','high'), (arch, *mean_interval(score)))) | dict(against_best=against, core_seconds=price)
+        return dict(zip(('encoder','accuracy','low','high'),
+                        (arch, *mean_interval(score)))) | dict(against_best=against, core_seconds=price)
     res = pd.DataFrame(map(line, found)).set_index('encoder')
     return res.sort_values('accuracy', ascending=False, kind='stable')

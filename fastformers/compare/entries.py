@@ -9,7 +9,7 @@ To add an entry, use the decorator `entry` on a function."""
 __all__ = ['entries', 'labels_in', 'folds', 'Entry', 'list_entries', 'entry_rows', 'planned', 'scores_of', 'deciding',
            'code_hash', 'entry', 'largest_class', 'tfidf', 'characters', 'word_vectors', 'OutOfTime', 'TimeLimit',
            'check_pass', 'frozen_probe', 'class_names', 'class_means', 'adapted', 'all_layers', 'contrastive',
-           'label_spreading', 'stage2', 'adapters', 'averaged_weights', 'random_weights']
+           'label_spreading', 'stage2', 'adapters', 'random_weights']
 
 # %% ../../nbs/compare/00_entries.ipynb #3b35e98f
 from copy import copy
@@ -139,6 +139,7 @@ def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `de
     "Score `texts` in the order of the labels of `task`, or raise if the predictor has other labels or its scores are not numbers"
     scores,own = stacked(predictor.scores(texts)),getattr(predictor, 'task', task)
     decides = {k:v for k,v in to_json(vars(own)).items() if k in ('threshold','at_least_one','costs')}
+    if task.often: decides['threshold'] = None # the board answers as often, by the scores of all seeds
     if not task.structured and scores.shape!=(len(texts),own.n_out):
         raise ValueError(f"expected scores of shape {(len(texts),own.n_out)}, a column for each of "
                          f"`rows.task.labels`, got {tuple(scores.shape)}")
@@ -178,7 +179,8 @@ def code_hash(e)->str:
         elif (isclass(o) or isfunction(o)) and o not in seen:
             seen.append(o)
             if isclass(o):
-                todo += [getattr(v, 'fget', getattr(v, '__func__', v)) for k,v in vars(o).items() if k!='__firstlineno__']
+                todo += [getattr(v, 'fget', getattr(v, '__func__', v))
+                         for k,v in vars(o).items() if k!='__firstlineno__']
                 continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
@@ -293,7 +295,8 @@ def class_names(rows):
 @entry('class means', ('arch','one class','texts','unlabelled'))
 def class_means(rows):
     "Fit a linear model that begins at the mean of each class: of its texts, its name and the unlabelled texts near them"
-    df = pd.DataFrame(dict(text=rows.texts, label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
+    df = pd.DataFrame(dict(text=rows.texts,
+                           label=pd.Series(rows.labels, dtype=object))).sample(frac=1, random_state=0)
     some = df.groupby('label', sort=False).head(200) # from more rows the frozen probe learns as much
     return _means(rows, examples=some.groupby('label', sort=False).text.agg(list).to_dict())
 
@@ -318,8 +321,6 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
     rows.plan.settings |= stage.plan.settings | dict(task=rows.plan.settings['task'])
-    if rows.task.often:
-        stage.learner.model.task.threshold = None # the board answers as often, by the scores of all seeds
     return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'),
@@ -345,19 +346,6 @@ def stage2(rows):
 def adapters(rows):
     "Train small bottleneck layers in a frozen network"
     return all_layers(rows)
-
-@entry('averaged weights', ('arch','all layers','texts')) # no recipe repeats it
-def averaged_weights(rows):
-    "Train all layers from the probe with three seeds, and average the weights (Wortsman et al. 2022)"
-    seed,limit = rows.plan['seed'],rows.plan['limit']
-    each = [planned(rows, seed=seed+1000*i, limit=limit and limit/3) for i in range(3)]
-    try: res,*more = map(all_layers, each)
-    except OutOfTime as e: raise OutOfTime(3*e.seconds) from None
-    rows.plan = each[0].plan.replace(limit=limit, n_stopped=sum(o.plan['n_stopped'] for o in each))
-    weights = zip(res.model.parameters(), *(o.model.parameters() for o in more))
-    with torch.no_grad():
-        for p,*others in weights: p.copy_(torch.stack([p,*others]).mean(0))
-    return res
 
 @entry('random weights', ('arch','frozen probe'))
 def random_weights(rows):

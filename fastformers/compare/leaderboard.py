@@ -138,7 +138,7 @@ def leaderboard(
     score=None, # A name as in `TaskConfig`, or a function of targets and scores; default: by the labels
     # 'balanced', {name: weight} or 'equal', of networks and linear models alike; default: by the labels, as in `TaskConfig`
     class_weights=None,
-    sep_level=None # What separates two levels in the names of the classes, such as '>'; then answers name the upper class too
+    sep_level=None # What separates two levels in names of classes, such as '>'; answers name the upper too
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
     start = now()
@@ -175,5 +175,4 @@ def leaderboard(
     if path:
         board.save(path)
         shutil.rmtree(path/'work', ignore_errors=True)
-    log('\n'.join(board.sentences()))
     return board

@@ -31,7 +31,8 @@ _units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', mem
 def shown(self:Leaderboard)->pd.DataFrame: # of strings
     "Format the table as text"
     t = self.table
-    words,(sign,measure) = t[['against_tfidf','against_cheaper','note']].fillna(''),split_sign(self.task.score_name)
+    words = t[['against_tfidf','against_cheaper','note']].fillna('')
+    sign,measure = split_sign(self.task.score_name)
     def took(s): return '' if s!=s else _time(s).replace('less than a second', '< 1 s')
     res = pd.DataFrame({measure:t.score.mul(sign).map(fmt),
         '95 % interval':[fmt_range(a, b, sign) if a==a else '' for a,b in t[['low','high']].values],
@@ -75,7 +76,8 @@ def sentences(self:Leaderboard):
            _price_of(self, name)]
     if self.rare(name).get('recall')==0:
         do = ' and '.join(k for k in self.scored if self.rare(k)['recall'])
-        res.insert(1, 'It finds no text of the rarest class; '+(f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'))
+        do = f'more minutes may help, since {do} found some.' if do else 'label more of its texts.'
+        res.insert(1, f'It finds no text of the rarest class; {do}')
     both = name!='TF-IDF' and 'TF-IDF' in self.plan and self.done('TF-IDF')
     if both and len(self.y)==np.isin(self.rows(name), (0,1)).sum():
         mended,broken,_ = mcnemar(*(o[~np.isnan(o)] for o in map(self.rows, ('TF-IDF', name))))

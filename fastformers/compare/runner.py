@@ -225,8 +225,9 @@ def best(self:Runner):
             _log.warning(f"{b.winner}: {b.notes[b.winner]}", exc_info=_log.isEnabledFor(logging.DEBUG))
             return
         res = members[0] if len(members)==1 else Ensemble(members)
-        if b.task.often and hasattr(res, 'task') and (t := b.threshold) is not None:
-            res.task.threshold = t if res.task.labels==b.task.labels else 1-t
+        if b.task.often and hasattr(res, 'task'):
+            t = b.threshold
+            res.task.threshold = t if t is None or res.task.labels==b.task.labels else 1-t
         plan = b.chosen and b.chosen.to_dict()
         try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")

@@ -282,7 +282,8 @@ def all_rows(dls)->DataLoaders:
         return _with_items(dls, items, [rest,[held]], task)
     held = [tl._get([0]) for tl in valid.tls]
     rest = [_joined(tl.items, v._get(list(range(1, len(v))))) for tl,v in zip(train.tls, valid.tls)]
-    sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp) for part in (rest,held))
+    sets = (type(train)(tls=[tl._new(o) for tl,o in zip(train.tls, part)], n_inp=train.n_inp)
+            for part in (rest,held))
     return DataLoaders(*(o.new(ds) for o,ds in zip(dls.loaders, sets)), path=dls.path, device=dls.device)
 
 # %% ../../nbs/data/04_block.ipynb #d64d97f3

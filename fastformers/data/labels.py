@@ -40,7 +40,8 @@ def as_frame(data, text_col='text'):
     features,got = getattr(data, 'features', None),type(data).__name__
     if hasattr(data, 'collect_schema'): data = data.lazy().collect() # of polars
     if hasattr(data, 'to_pandas'): data = data.to_pandas()
-    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in data.values()):
+    if isinstance(data, Mapping) and all(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
+                                         for o in data.values()):
         data = pd.DataFrame(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str,bytes,Mapping,set,frozenset,pd.DataFrame)):
         data = list(data)
@@ -143,7 +144,8 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2)->tuple: # lists of row
         v = valid_flags(df, valid_col)
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
-        by = f"; the column {valid_col!r} marks them"*(valid_col is not None)+', without it others are held out at random'*(valid_col=='audit')
+        by = (f"; the column {valid_col!r} marks them"*(valid_col is not None)
+              +', without it others are held out at random'*(valid_col=='audit'))
         raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; see "
                          f"`valid_col` and `valid_pct`{by}")
     return np.flatnonzero(~v).tolist(), np.flatnonzero(v).tolist()

@@ -116,7 +116,8 @@ class PackedRows:
         spans = self.spans[self.begin[i]:self.begin[i+1]].tolist()
         if self.pairs: return self.template(*(self._ids(a, b) for a,b,_ in spans))
         between = np.array([self.sep or 0], np.int64)
-        return self.template(np.concatenate([o for a,b,sep in spans for o in (self._ids(a, b), between[:sep])]))
+        return self.template(np.concatenate([o for a,b,sep in spans
+                                             for o in (self._ids(a, b), between[:sep])]))
 
 def pack_tokens(docs, tok, seq_len=128, packing='doc-sentences'):
     "Pack all `docs` into a list of rows"

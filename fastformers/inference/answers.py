@@ -62,7 +62,9 @@ class BasePredictor:
         texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
         bs:int=64, # Most texts in a batch
         top_k:int|None=1, # How many labels for each text, best first; None: all
-        threshold:float|None=None, # Choose labels with a higher score, or of two classes the second if its score is higher; default: the task's
+        # Choose labels with a higher score, or of two classes
+        # the second if its score is higher; default: the task's
+        threshold:float|None=None,
         abstain_below:float|None=None, # One class a text: an answer with a lower score has the label None
         # One class a text: answer None, with the `nearest` class, where a text seems to be of no class. The value is the share of false alarms
         unknown:float|None=None

@@ -132,7 +132,8 @@ class TextBaseline(BasePredictor):
     ):
         self.task,self.terms,self.tensors,self.pairs,self.char_ngrams = task,list(terms),tensors,pairs,list(char_ngrams)
         if not self.terms: return
-        self.counts = [_vectorizer(k, vocabulary=o) for k,o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
+        self.counts = [_vectorizer(k, vocabulary=o)
+                       for k,o in zip(_kinds, (self.terms, self.char_ngrams)) if o]
         for o,idf in zip(self.counts, np.split(tensors['idf'], [len(self.terms)])): o.idf_ = idf
 
     def __repr__(self):

@@ -115,7 +115,8 @@ def add_class(self:BasePredictor,
     _place(self.model, [*self.labels, name], slice(None),
            [row if by_means else fit_row(self.model, x, y==n, row)])
     kept.inputs,kept.classes = x,y
-    kept.vectors,kept.words = np.concatenate([v.numpy(), kept.vectors]),np.union1d(kept.words, word_hashes(texts))
+    kept.vectors = np.concatenate([v.numpy(), kept.vectors])
+    kept.words = np.union1d(kept.words, word_hashes(texts))
     return _changed(self, f'added {name}')
 
 # %% ../../nbs/inference/04_classes.ipynb #c8e84fb1
@@ -161,6 +162,7 @@ def merge_classes(self:BasePredictor,
     _place(self.model, labels, rest)
     _place(self.model, [*labels, into], slice(None), [row or fit_row(self.model, kept.inputs, merged)])
     if row:
-        kept.inputs,kept.classes = np.concatenate([kept.inputs[~merged], x]),np.append(kept.classes[~merged], ats[0])
+        kept.inputs = np.concatenate([kept.inputs[~merged], x])
+        kept.classes = np.append(kept.classes[~merged], ats[0])
     kept.classes = np.array([rest.index(i) if i in rest else len(rest) for i in kept.classes.tolist()])
     return _changed(self, f"merged {', '.join(map(str, names))} into {into}")

@@ -89,16 +89,14 @@ def _unit(x): return x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12)
 
 def seeded_means(
     x, # Vectors of texts, of length 1 `(n, nf)`
-    seeds, # A vector for each class, of length 1 `(n_classes, nf)`
-    share=.5, # Least weight of the seed in the mean of its class
-    passes=3 # More passes follow the clusters of the texts, whatever the classes are
+    seeds # A vector for each class, of length 1 `(n_classes, nf)`
 )->np.ndarray: # `(n_classes, nf)`, of length 1
     "Move the `seeds` of classes towards the means of the texts that are nearest to them (Basu et al. 2002)"
     res = seeds
-    for _ in range(passes):
+    for _ in range(3): # more passes follow the clusters of the texts, whatever the classes are
         nearest = np.eye(len(seeds), dtype=x.dtype)[(x@res.T).argmax(1)]
         n = nearest.sum(0)[:,None]
-        far = (1-share)*n/(n+4) # a few texts may be anything
+        far = n/(n+4)/2 # a few texts may be anything, and the seed has half of the weight or more
         res = _unit((1-far)*seeds+far*_unit(nearest.T@x))
     return res
 
@@ -140,7 +138,8 @@ def fit_vectors(
     x = x.reshape(len(y), -1 if y else len([*names.values()][0]))
     at = np.array([classes.index(o) for o in y], int)
     called = np.stack([names.get(o, np.zeros(x.shape[1])) for o in classes]).astype(np.float32)
-    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called, np.asarray(texts[:3000], np.float32))))
+    return VectorClassifier(classes, *fit_near(x, at, class_means(x, at, called,
+                                                                  np.asarray(texts[:3000], np.float32))))
 
 # %% ../../nbs/inference/05_names.ipynb #d53458f5
 def from_names(
@@ -177,7 +176,8 @@ def from_names(
     if texts:
         _,new,vectors = (o.numpy() for o in res.layers(texts))
         n = min(len(texts)//5, 1000) # the first n are held out for `distances`
-        kept.vectors,kept.words = np.concatenate([vectors[n:], kept.vectors])[:5000],np.union1d(kept.words, word_hashes(texts[n:]))
+        kept.vectors = np.concatenate([vectors[n:], kept.vectors])[:5000]
+        kept.words = np.union1d(kept.words, word_hashes(texts[n:]))
         kept.distances = np.sort(kept.distance(vectors[:n]))
     kept.inputs = class_means(known, y, x, new)
     set_output_layer(model, *fit_near(known, y, kept.inputs))

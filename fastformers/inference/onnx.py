@@ -38,8 +38,8 @@ class _Graph(nn.Module):
         super().__init__()
         self.model,self.names = model,names
         joins = isinstance(model, TextClassifier) and isinstance(model.head, PoolingHead) and model.head.pairing
-        marked = isinstance(model, TextClassifier) and not model.sentence.include_prompt # the graph has no flags of tokens
-        self.has_logits = model.task is not None and not joins and not marked
+        marked = isinstance(model, TextClassifier) and not model.sentence.include_prompt
+        self.has_logits = model.task is not None and not joins and not marked # a graph has no flags of tokens
 
     def forward(self, *args): # returns a dict
         m,x,seen = self.model,dict(zip(self.names, args)),[]
@@ -62,12 +62,14 @@ def _export(model, path):
     with evaluating(model), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         names = [*graph(*x.values())]
-        try: torch.onnx.export(graph, tuple(x.values()), path, dynamo=True, input_names=[*x], output_names=names,
+        try: torch.onnx.export(graph, tuple(x.values()), path, dynamo=True, input_names=[*x],
+                               output_names=names,
                                dynamic_shapes=((axes,)*len(x),), external_data=False, verbose=False)
         except Exception as e:
             raise ValueError(f"torch cannot write {type(model.hf).__name__} as a graph; choose another family, or "
                              "one without Hugging Face's own head") from e
 
+# %% ../../nbs/inference/06_onnx.ipynb #d54f4ae7
 def to_onnx(
     path, # Directory of `to_hf`, or of a classifier's `save_encoder`
     int8=False, # Write `model_int8.onnx` too?
@@ -89,7 +91,7 @@ def to_onnx(
     if int8:
         from onnxruntime.quantization import quantize_dynamic
         with atomic_file(path/_files['onnx_int8']) as f:
-            quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # better than one scale
+            quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # beats one scale
         if texts is not None:
             a,b = ([o['label'] for o in from_hf(path, 'cpu', backend=k)(texts)] for k in _files)
             _log.info(f"int8: {sum(map(eq, a, b))/len(a):.1%} of {len(a)} labels are those of float32")

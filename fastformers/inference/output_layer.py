@@ -68,7 +68,9 @@ def fit_near(
         error = np.exp(s-total[:,None])-target
         value = total.sum()-(s*target).sum()+(w*w).sum()/(2*_C)+b@b/(2*_C_bias)
         return value, np.append(error.T.astype(np.float32)@x+w/_C, error.sum(0)+b/_C_bias)
-    p = minimize(loss, np.zeros(means.size+len(means)), jac=True, method='L-BFGS-B', options=dict(maxiter=100, ftol=1e-5)).x # a smaller ftol changes no answer
+    # a smaller ftol changes no answer
+    p = minimize(loss, np.zeros(means.size+len(means)), jac=True, method='L-BFGS-B',
+                 options=dict(maxiter=100, ftol=1e-5)).x
     return start+p[:-len(means)].reshape(means.shape), p[-len(means):]
 
 # %% ../../nbs/inference/02_output_layer.ipynb #a69f4891

@@ -27,7 +27,7 @@ from .bundle import Bundle, hf_classifier, read_bundle, write_bundle
 from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
-from ..models.fast_cpu import bf16_speedup, number_format
+from ..models.fast_cpu import bf16_faster, number_format
 from ..models.load import load_body, load_config
 from ..models.heads import as_head, build_head
 from ..text.encode import HFTokenizer, is_pair, reading_args
@@ -51,7 +51,7 @@ class Predictor(BasePredictor):
         self.model,self.tok,self.pairs = model.to(self.device).eval(),task.tokenizer(tok) if task else tok,pairs
         self._task,self.opened = task,None # `opened`: the arguments of `from_hf`, if it made this predictor
         how = number_format(precision, self.device)
-        if how=='auto' and bf16_speedup()>=1.1: how = 'bf16'
+        if how=='auto' and bf16_faster(): how = 'bf16'
         self.autocast = dict(bf16=torch.bfloat16, fp16=torch.float16).get(how) # None: float32
         model.config.use_cache = False # keys and values are for generation
 
@@ -130,7 +130,7 @@ def from_hf(
     device=None, # Default: GPU if there is one
     head=None, # For a head of your own: a module like it, or the class or function that made it
     revision='main', # Revision of a hub id
-    precision='auto', # Of torch: 'bf16', 'fp16', 'fp32'; 'auto': the environment variable FASTFORMERS_PRECISION, else the fastest on this machine
+    precision='auto', # 'bf16', 'fp16', 'fp32' of torch; 'auto': FASTFORMERS_PRECISION, else the fastest here
     backend='torch' # What runs the network: torch, onnx or onnx_int8 after `to_onnx`
 ) -> BasePredictor: # a `Predictor`, or the `TextBaseline` or `Ensemble` that was saved
     "Load a classifier, or a body for its vectors, without fastai"

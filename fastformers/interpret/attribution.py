@@ -215,8 +215,10 @@ def faithfulness(
     at = torch.as_tensor(predictor.scores(texts)).argmax(1).tolist()
     for m in methods: # what speaks for the label comes first
         words = [predictor.explain(o, predictor.labels[i], m).words for o,i in zip(texts, at)]
-        rows[m] = [drops(o, i, w, (-w.weight).argsort(kind='stable').to_numpy()) for o,i,w in zip(texts, at, words)]
-    rows['random words'] = [drops(o, i, w, rng.permutation(len(w))) for o,i in zip(texts, at) for w in [word_spans(o)]]
+        rows[m] = [drops(o, i, w, (-w.weight).argsort(kind='stable').to_numpy())
+                   for o,i,w in zip(texts, at, words)]
+    rows['random words'] = [drops(o, i, w, rng.permutation(len(w))) for o,i in zip(texts, at)
+                            for w in [word_spans(o)]]
     res,base = {},np.array(rows['random words'])
     for k,o in rows.items():
         o = np.array(o)

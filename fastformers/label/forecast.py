@@ -105,7 +105,9 @@ def standing(
     names=None, # What the classes are called: a list, or {label: description}
     texts=(), # Texts without labels, a list, a column or a table
     target=None, # Stop when the score is above this share with 90 % certainty (lower if you look often)
-    worth=.005 # Stop when 100 more labels are forecast to bring less than this share; needs 50 random rows, and a label of each class in `names`
+    # Stop when 100 more labels are forecast to bring less than this share;
+    # needs 50 random rows, and a label of each class in `names`
+    worth=.005
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more labels would bring"
     labels,done = labelled(df, text_col, label_col)
@@ -125,5 +127,6 @@ def standing(
     if target and score_interval(right_now, 1.2816)[0]>=target:
         res.stop = f'the score is above {target:.0%} with 90 % certainty'
     elif n>=50 and res.forecast[0]<worth and {*names}<={*labels}:
-        res.stop = f'100 more labels are forecast to bring {100*res.forecast[0]:.1f} points, less than the {100*worth:g} that they are worth'
+        res.stop = (f'100 more labels are forecast to bring {100*res.forecast[0]:.1f} points, '
+                    f'less than the {100*worth:g} that they are worth')
     return res

@@ -21,7 +21,7 @@ from filelock import Timeout
 from ..data.labels import as_frame
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
-from .choose_texts import choose_texts, is_audit
+from .choose_texts import choose_texts, is_audit, order_of
 from .file import LabelFile
 from .forecast import standing
 from .vectors import TextVectors
@@ -59,7 +59,7 @@ class LabelSession:
         texts, # A list, a Series, or a table with `text_col` and columns of context
         names, # Names of the classes, or a dict {label: description}
         output='labels.csv', # File of the labels, continued if it exists
-        labelled=None, # Table of earlier labels, which are never held out; its column `by` says whose they are
+        labelled=None, # Table of earlier labels, never held out; its column `by` says whose they are
         by='', # Name of the person, if several people label
         arch='minilm', # Sentence encoder that chooses the texts: hub id, directory or shipped name
         text_col='text',
@@ -85,7 +85,8 @@ class LabelSession:
         self.context = [o for o in self.pool if o!=text_col]
         self.at = {o:i for i,o in [*enumerate(self.pool[text_col])][::-1]} # text -> its first row
         self.file = LabelFile(output, [text_col, *self.context, *own], [text_col,'label'])
-        self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'), [text_col,'audit','by','time'], [text_col])
+        self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'),
+                               [text_col,'audit','by','time'], [text_col])
         self.added = LabelFile(self.file.path.with_suffix('.classes.csv'), ['name','by','time'], ['name'])
         self.queue,self.standing,self.error,self.training = [],None,None,None
         self._learned,self._thread,self._lock = None,None,threading.RLock()
@@ -164,13 +165,14 @@ def label(self:LabelSession, index, label, note=''):
 
 @patch
 def skip(self:LabelSession, index):
-    "Set the text `index` aside"
+    "Set the text `index` aside, and offer another random text later if it was one"
     with self._lock:
         item = self._offered(index)
         self.skips.add({self.text_col:item['text'], 'audit':item['audit'], 'by':self.by,
                         'time':(time := _now())})
         self._wrote[item['text'],time] = item['order']
         self.queue.remove(item)
+        if item['audit']: self._draw()
     self._refill()
 
 # %% ../../nbs/label/03_session.ipynb #650bcf13
@@ -186,8 +188,7 @@ def undo(self:LabelSession)->str: # the text, which is offered again if this ses
         file.remove(row)
         text = row[self.text_col]
         item = dict(index=self.at.get(text), text=text, audit=is_audit(pd.DataFrame([row]))[0],
-                    why='taken back',
-                    order=self._wrote.get((text,row['time'])))
+                    why='taken back', order=self._wrote.get((text,row['time'])))
         if text in self.at: self.queue.insert(0, item)
         return text
 
@@ -207,8 +208,7 @@ def add_class(self:LabelSession, name):
 # %% ../../nbs/label/03_session.ipynb #4dff46cf
 @patch
 def _offered(self:LabelSession, index):
-    for o in self.queue:
-        if o['index']==index: return o
+    if found := [o for o in self.queue if o['index']==index]: return found[0]
     raise ValueError(f"text {index!r} is not on offer; expected the index that `next` gives")
 
 @patch
@@ -225,7 +225,17 @@ def _fill(self:LabelSession, new=()):
     rows = [o for o in self.rows() if o['label']]
     mine = {o[self.text_col] for o in (*rows, *self.skips.read()) if o['by']==self.by}
     known = {o[self.text_col] for o in rows}
-    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine and (o['audit'] or o['text'] not in known)]
+    self.queue = [o for o in (*self.queue, *new) if o['text'] not in mine
+                  and (o['audit'] or o['text'] not in known)]
+
+@patch
+def _draw(self:LabelSession):
+    "Add a random text to the queue, if one is left"
+    texts,rows = self.pool[self.text_col],(*self.file.rows, *self.skips.rows)
+    gone = [*(o[self.text_col] for o in rows), *(o['text'] for o in self.queue)]
+    order,random = order_of(texts, gone, self.seed)
+    for i in order[random][-1:].tolist(): # the one that `choose_texts` draws last
+        self.queue.append(dict(index=i, text=texts[i], why='random, to be held out', audit=True, order=None))
 
 @patch
 def _refill(self:LabelSession):

@@ -160,7 +160,8 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
         return None, 'names are for one class a text, after a probe'
     if reads_pairs(learn.dls) is not False: return None, 'names are for single texts of a table'
     if asked is not None and not len(asked): return None, 'as asked'
-    names = {o:name_text(o) for o in task.labels if o not in task.from_test} | (read_names(asked, task.labels) if asked is not None else {})
+    names = {o:name_text(o) for o in task.labels if o not in task.from_test}
+    if asked is not None: names |= read_names(asked, task.labels)
     texts,labels = _labelled(train, names)
     n = Counter(labels)
     typos = lookalikes(labels)
@@ -244,7 +245,8 @@ def plan(self:Learner,
     def given(v, usual=None): return v, 'default' if v==usual else 'as asked'
     long = 'texts have more than 128 tokens' if tok.sampled else 'as the data were built'
     res = {k:(getattr(tok, k), long) for k in ('max_len','windows','sampled')} | {'pairing':(tok.pairing, 'as the data were built')}
-    res['prompt'] = (prompt_name(tok.tok, tok.prompt), 'as the data were built') if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default')
+    res['prompt'] = ((prompt_name(tok.tok, tok.prompt), 'as the data were built')
+                     if 'prompts' in tok.tok.init_kwargs or tok.prompt else (None, 'default'))
     head = getattr(model, 'head', model.hf) # Hugging Face's own head is a part of its model
     if is_lm: init = 'random','a language model'
     elif not model.new_head:

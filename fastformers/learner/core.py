@@ -173,7 +173,9 @@ def _begin_head(learn, task, head, head_init, lr):
 @delegates(_learner)
 def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
-    arch, # Hub id, directory of a stage, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
+    # Hub id, directory of a stage, shipped name, a network of
+    # transformers, or a `PretrainedConfig` for random weights
+    arch,
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     # A class or function called with `(nf, n_out)`, such as `PoolingHead`, or its name; a module called with
     # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own;
@@ -208,7 +210,8 @@ def classifier_learner(
                          "or build the dls with windows=1 and without `pairing`")
     def build(arch, pretrained, drop_mult, **opts):
         if head=='hf': return build_with_hf_head(task, arch, pretrained, drop_mult, **opts)
-        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_states, head_init, **opts)
+        return build_classifier(dls, task, arch, pretrained, drop_mult, head, pool,
+                                hidden_states, head_init, **opts)
     if task.multi_label and hasattr(loss_func, 'thresh'): task.threshold = loss_func.thresh
     if metrics is None: metrics = task.metrics()
     learn = _learner(dls, arch, pretrained, build, task.callbacks(), loss_func=loss_for(task, loss_func),

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def _keep_head(path, task, saved):
     "Give `task` the scale, temperature, costs and thresholds of the `Bundle` `saved`, whose head is kept"
     if saved: # None for a checkpoint with Hugging Face's head
-        task.target_scale,task.temperature,task.costs = saved.task.target_scale,saved.task.temperature,saved.task.costs
+        for k in ('target_scale','temperature','costs'): setattr(task, k, getattr(saved.task, k))
         if task.threshold==type(task)().threshold: task.threshold = saved.task.threshold
     _log.warning(f"{path} is a classifier for the same labels, and its head is kept; "
                  "for a new one pass `pretrained=False`, then call `load_encoder` with this path")

@@ -83,7 +83,8 @@ def _last_metrics(learn):
     "Measure the metrics on the validation rows, None if there are no rows"
     if not len(learn.dls.valid): return
     with evaluation(learn): values = learn.validate()
-    return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values) if v is not None}
+    return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values)
+            if v is not None}
 
 def apart(texts)->tuple: # (texts that no network trains on, the others)
     "Split texts without labels: a fifth, at most 1,000, to measure the distances of new texts, and the rest"

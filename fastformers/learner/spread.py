@@ -56,7 +56,9 @@ def spread(
 @patch
 def spread_labels(self:Learner,
     texts, # Like the training rows, without labels
-    scores=() # Probabilities `(n, n_out)` of `texts` by other classifiers; with any, labels spread even if near texts differ
+    # Probabilities `(n, n_out)` of `texts` by other classifiers;
+    # with any, labels spread even if near texts differ
+    scores=()
 )->list: # A label for each of `texts`, or empty
     "Label `texts` like the texts near them (Zhou et al. 2004), or return [] if near texts differ"
     task = self.model.task

@@ -57,7 +57,9 @@ class Training:
     score_before:np.ndarray|None = None # `score` before training
     contrasted:bool = False # Did the first half of the steps use a contrastive loss?
     probe_kept:bool = False # Was training undone, because it lowered the score of the probe?
-    cross_validated:float = 0. # Accuracy of the probe in five folds of all rows, if at most 200 (or 10 a class) are for training; 0: not measured
+    # Accuracy of the probe in five folds of all rows, if at
+    # most 200 (or 10 a class) are for training; 0: not measured
+    cross_validated:float = 0.
     # Rows that were read at once, if memory was too small for the batch; 0: memory was large enough
     at_once:int = 0
     # Were blocks computed a second time in the backward pass, because memory was too small for one row?
@@ -174,7 +176,8 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
         says = f"for {dl.bs} rows at once, so {n} are read at once, and a step is made after as many as before"
     elif alone and _try_checkpointing(learn.model.body):
         n,res['at_once'],res['checkpointed'] = plan['bs'],0,True
-        says = 'so gradient checkpointing computes each block a second time in the backward pass, which takes a third more time'
+        says = ('so gradient checkpointing computes each block a second time in the backward pass, '
+                'which takes a third more time')
     else:
         e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, "
                    "which takes a third more time.")
@@ -222,7 +225,8 @@ def train(
     if probe and _few(learn): res.cross_validated = learn.cross_validate_probe().mean()
     begin(learn)
     weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
-    if plan['epochs']==0 and not probe: raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
+    if plan['epochs']==0 and not probe:
+        raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
     if plan['epochs']==0: res.lr = 0. # nothing but the probe
     else:
         _check_memory(learn, title)
@@ -244,7 +248,8 @@ def train(
     if probe and _lost(learn, res):
         learn.model.load_state_dict(weights)
         res.metrics,res.score,res.probe_kept = res.before,res.score_before,True
-        res.note(title, f"training lowered the {res.score_name} of the probe, so the probe is kept", logging.WARNING)
+        res.note(title, f"training lowered the {res.score_name} of the probe, so the probe is kept",
+                 logging.WARNING)
     if not math.isfinite(res.metrics['loss']):
         raise ValueError(f"{title}: the loss is {res.metrics['loss']} after training; try a lower `lr` than {res.lr:g}")
     if plan['calibrate']:

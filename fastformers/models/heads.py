@@ -115,7 +115,8 @@ class PoolingHead(nn.Module):
         if pairing=='cosine': nn.init.ones_(self.layers[-1].weight)
         pair = {'pair':pairing} if pairing else {} # the key in saved files
         # JSON for `build_head`
-        self.spec = spec_of(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs, ps=ps, norm=norm, **pair)
+        self.spec = spec_of(self, nf=nf, n_out=n_out, pool=pool, at=at, lin_ftrs=lin_ftrs,
+                            ps=ps, norm=norm, **pair)
     def init_bias(self, y): # `(n_out,)`, before softmax or sigmoid
         "Initialise the bias of the output layer, so that the first predictions are about `y`"
         self.layers[-1].bias.data.copy_(y)

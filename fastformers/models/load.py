@@ -105,7 +105,9 @@ def checkpoint_blocks(body):
 # %% ../../nbs/models/03_load.ipynb #ea868082
 def load_hf(
     auto_cls, # `AutoModel`, `AutoModelForMaskedLM`, or a model class of transformers
-    arch, # Hub id, directory, shipped name, a network whose weights are copied, or a `PretrainedConfig` for random ones
+    # Hub id, directory, shipped name, a network whose weights
+    # are copied, or a `PretrainedConfig` for random ones
+    arch,
     pretrained=True, # Load weights? Otherwise random ones
     drop_mult=1., # Multiplies every dropout probability
     revision='main', # Of a hub id

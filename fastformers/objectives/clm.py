@@ -43,5 +43,7 @@ def default_objective(tok, seed=42, config=None):
     masks = load_tokenizer(tok).mask_token_id is not None and (config is None or MLM.supports(config))
     cls = MLM if masks else CLM
     if config is not None and not (MLM.supports(config) or CLM.supports(config)):
-        cls = first(o for o in objectives.load().values() if o.supports(config) and o.auto_cls is not AutoModel) or cls # it trains an LM head
+        # it trains an LM head
+        cls = first(o for o in objectives.load().values() if o.supports(config)
+                    and o.auto_cls is not AutoModel) or cls
     return cls(tok, seed=seed)

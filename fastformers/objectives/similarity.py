@@ -37,7 +37,8 @@ class SimilarityLoss:
         return (v@v.T/self.temperature).masked_fill(own, -1e4).log_softmax(1)
 
     def __call__(self, pred, y, reduction=None):
-        rows = kl_div(self.near(pred), self.near(y.as_subclass(Tensor)), log_target=True, reduction='none').sum(1)
+        rows = kl_div(self.near(pred), self.near(y.as_subclass(Tensor)), log_target=True,
+                      reduction='none').sum(1)
         return reduce_rows(rows, torch.ones_like(rows), ifnone(reduction, self.reduction))
 
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00012

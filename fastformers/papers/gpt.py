@@ -28,7 +28,9 @@ def gpt_tokens(tok): # `tok` is not changed
 # %% ../../nbs/papers/15_gpt.ipynb #7b000012
 @delegates(classifier_learner, but=['head','pool'])
 def gpt_learner(
-    dls, # Data as from `classifier_dls`, with the tokenizer of `gpt_tokens`; `pairing='both_orders'` for similarity
+    # Data as from `classifier_dls`, with the tokenizer of `gpt_tokens`;
+    # `pairing='both_orders'` for similarity
+    dls,
     arch, # Directory or hub id of a causal language model
     weight=.5, # Weight of the LM loss, the paper's lambda
     cbs=None, # More callbacks

@@ -52,7 +52,8 @@ class RelativeAttention(nn.Module):
     def __init__(self, c):
         super().__init__()
         n,heads,self.p = c.hidden_size,c.num_attention_heads,c.attention_dropout
-        self.query,self.key,self.value,self.distance,self.out = (nn.Linear(n, n, bias=False) for _ in range(5))
+        self.query,self.key,self.value,self.distance,self.out = (nn.Linear(n, n, bias=False)
+                                                                 for _ in range(5))
         # the paper has one pair for all layers, the released networks one for each
         self.u,self.v = (nn.Parameter(torch.zeros(heads, 1, n//heads)) for _ in range(2))
     def forward(self, h, mem, r): # states `(bs, q, n)`, memory `(bs, m, n)`, R `(m+q, n)`

@@ -39,7 +39,8 @@ class ChoiceTokenizer(HFTokenizer):
         return [join_sequences(islice(seqs, len(o)-1)) for o in rows]
     def decodes(self, o:TensorTokens):
         o = o[o.real]
-        parts = [HFTokenizer.decodes(self, s).pieces for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
+        parts = [HFTokenizer.decodes(self, s).pieces
+                 for s in o.tensor_split(o.sequence_starts.nonzero().flatten())]
         text,cs = parts[0][0][0]*(len(parts[0])>1),[f'({i}) {p[-1][0]}' for i,p in enumerate(parts)]
         return TokenText((' '.join([text, *cs]), False), marks=lambda i: [(cs[i], True)])
 
@@ -64,7 +65,8 @@ class Choice(Task):
     def _number(self, o, cs):
         if o in cs: return cs.index(o)
         if o in range(len(cs)) and (str(o) not in cs or cs.index(str(o))==o): return int(o)
-        is_what = f"is the number of the candidate {cs[int(o)]!r} and the text of another" if o in range(len(cs)) else f"fits none of the candidates {cs!r:.80}"
+        is_what = (f"is the number of the candidate {cs[int(o)]!r} and the text of another"
+                       if o in range(len(cs)) else f"fits none of the candidates {cs!r:.80}")
         raise ValueError(f"the label {o!r} {is_what}; expected the text of the right candidate, or its "
                          f"number from 0 to {len(cs)-1}")
     def fit(self, labels): return self

@@ -69,7 +69,8 @@ def doubt_classes(df, label_col)->str: # None if there is no doubt
         odd = first(sorted(names), lambda k: not re.fullmatch(r'-?\d+(\.\d+)?', k)) or min(names)
         what,how = ('whole numbers','') if numeric else ('numbers as text',
                                                          f"write numbers such as 12.5, not {odd!r}, and ")
-        return f"it holds {n} distinct {what} in {len(o)} rows, each read as a class; for numbers to predict {how}pass task='regression'"
+        return (f"it holds {n} distinct {what} in {len(o)} rows, each read as a class; "
+                f"for numbers to predict {how}pass task='regression'")
     for sep in '|\t,/+&，、；': # the parts of a path such as news/sport have fixed places
         places = name_parts(names, sep)
         again = [o for o in places if len(o)>1]

@@ -39,13 +39,14 @@ class Task:
     hf_class = 'AutoModelForSequenceClassification' # the Auto class with Hugging Face's own head
     problem_type = None # the value of `config.problem_type`
     score_name = 'accuracy' # name of the mean of `row_score`
-    score = None # Name or function of a score of all rows together, see `tasks.scores`; None: the mean of `row_score`
+    score = None # Name or function of a score of all rows, see `tasks.scores`; None: the mean of `row_score`
     target_scale = None # (means, standard deviations) of targets that are numbers
     temperature = None # The outputs of the network are divided by it, see `Learner.calibrate`
     class_weights = None # Weights of the classes in the loss, set by `weigh`
-    costs = None # Costs of wrong answers, a list of (true class, answer, cost), set by `Learner.tune_thresholds`
+    costs = None # Costs of wrong answers, (true class, answer, cost) each, set by `Learner.tune_thresholds`
     often = None # (name of the rarer of two classes, share of the texts that get it), see `tasks.scores`
-    from_test = () # Classes that test rows alone have, so that these count as errors. Their names are no training rows
+    # Classes that test rows alone have, so that these count as errors. Their names are no training rows
+    from_test = ()
     sep_level = None # What separates two levels in the names of the classes, set by `split_levels`
     classes = True # Does a label consist of class names?
     multi_label = False # May a text have several labels, or none?
@@ -59,7 +60,7 @@ class Task:
     def __init__(self,
         labels=(), # Names of the outputs, in order; default: found by `fit`
         target='', # Name of the column that is predicted
-        threshold=None, # Scores above it choose a label: a number, or a list with one for each label; None: the best label
+        threshold=None, # Scores above it choose a label: a number, or one for each label; None: the best label
     ):
         if isinstance(labels, str): raise TypeError(f"`labels` is a list of names, got {labels!r:.60}")
         self.labels,self.target,self.threshold = list(labels),target,threshold
@@ -233,7 +234,7 @@ class MultiLabel(Task):
     problem_type,multi_label,score_name,by_column = 'multi_label_classification',True,'F1 of a text',True
     def __init__(self,
         labels=(), target='', # As in `Task`
-        threshold=None, # Scores above it choose a label: a number, or a list with one for each label; None: 0.5
+        threshold=None, # Scores above it choose a label: a number, or one for each label; None: 0.5
         at_least_one=False # Choose the best label where none is above 0.5? Set by `fit`
     ):
         super().__init__(labels, target, threshold)
@@ -272,13 +273,14 @@ class MultiLabel(Task):
     def accuracy_multi(self, pred, y): return (self.decide(self.scores(pred))==(y>.5)).float().mean()
     def prior_bias(self, dls):
         ys = targets(dls)
-        return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row with the label and half a row without it are added, so that it is finite
+        return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row with it and half a row without keep it finite
     def scores(self, logits): return logits.float().sigmoid()
     def answers(self, scores, texts=None, top_k=1, threshold=None):
         if top_k!=1: return super().answers(scores, texts, top_k)
         chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.decide(scores, threshold).tolist()]
         ranked = super().answers(scores, texts, None)
-        return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
+        return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')}
+                for r,c in zip(ranked, chosen)]
     def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
         if t is not None: return scores>torch.as_tensor(t, device=scores.device)

@@ -48,7 +48,8 @@ class SpanTokenizer(HFTokenizer):
         at,ids = o.predicted.nonzero().flatten().tolist(),o.ids[o.predicted].tolist()
         def marks(span): # the answer in colour, with twenty tokens on each side
             if span[1]<=0: return [('cut off' if span[1] else 'no answer', False)]
-            return self._pieces([(o, span[0]<=n<=span[1]) for n,o in enumerate(ids) if n and span[0]-20<=n<=span[1]+20])
+            return self._pieces([(o, span[0]<=n<=span[1])
+                                 for n,o in enumerate(ids) if n and span[0]-20<=n<=span[1]+20])
         return TokenText((f'{super().decodes(o[:[*at,None][1]])} | {self.tok.decode(ids[1:])}', False),
                          marks=marks)
 

@@ -46,7 +46,8 @@ class TensorTokens(Tensor):
         prompt=None # True for the tokens of a prompt and those before it; default none
     ):
         if isinstance(ids, TensorTokens): ids = ids.as_subclass(Tensor) # its flags stay
-        return _flag(_int(ids), attention_mask, segment_ids, predicted, sequence_starts, prompt).as_subclass(cls)
+        return _flag(_int(ids), attention_mask, segment_ids, predicted, sequence_starts,
+                     prompt).as_subclass(cls)
 
     def __deepcopy__(self, memo): return memo.setdefault(id(self), self.clone())
 
@@ -88,7 +89,8 @@ class TensorTokens(Tensor):
         "Return a copy with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
-        return _flag(x, attention_mask, segment_ids, predicted, sequence_starts, prompt).as_subclass(type(self))
+        return _flag(x, attention_mask, segment_ids, predicted, sequence_starts,
+                     prompt).as_subclass(type(self))
 
 # %% ../../nbs/text/00_core.ipynb #d4e00002
 def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a batch but keeps the bits

@@ -142,7 +142,8 @@ class HFTokenizer(Transform):
     "Convert a text, a pair of texts or token ids to `TensorTokens`, and back to a readable text"
     input_types = (str, Path, list, tuple, np.ndarray, Tensor) # for `predict('a text')`: the items are ids
     reversible = True # May texts be read backwards? False if labels belong to words
-    sampled = False # Does a training step read one window of each text, drawn anew? True where a rule chose the windows
+    # Does a training step read one window of each text, drawn anew? True where a rule chose the windows
+    sampled = False
     @check_args
     def __init__(self,
         arch_or_tokenizer, # What `load_tokenizer` takes
@@ -152,7 +153,8 @@ class HFTokenizer(Transform):
         overlap:int=0, # Number of tokens that a window shares with the window before it
         pairing:str='together', # How a pair is read: 'together', 'siamese' or 'both_orders', see `pairings`
         backwards:bool=None, # Read each text from last to first token? None: as in the tokenizer's files
-        prompt:str=None # Words before each text: a name that the checkpoint lists, a text, or 'none'; None: as in its files
+        # Words before each text: a name that the checkpoint lists, a text, or 'none'; None: as in its files
+        prompt:str=None
     ):
         super().__init__()
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
@@ -160,7 +162,8 @@ class HFTokenizer(Transform):
         if said := {k:v for k,v in said.items() if v is not None}:
             self.tok = copy.deepcopy(self.tok)
             self.tok.init_kwargs |= said # written to tokenizer_config.json
-        self.backwards,self.prompt = self.tok.init_kwargs.get('backwards', False),self.tok.init_kwargs.get('prompt', '')
+        self.backwards = self.tok.init_kwargs.get('backwards', False)
+        self.prompt = self.tok.init_kwargs.get('prompt', '')
         if self.prompt: need_rust(self.tok, 'prompts')
         if not self.reversible: need_rust(self.tok, 'tags and answers')
         if self.backwards and not self.reversible:
@@ -178,7 +181,8 @@ class HFTokenizer(Transform):
         ends = {tok.cls_token_id, tok.sep_token_id, tok.bos_token_id, tok.eos_token_id}
         self._hidden = set(tok.all_special_ids) - ({tok.mask_token_id, tok.unk_token_id}-ends)
         # a model needs at least one token: without a template, an empty text becomes the end-of-text token
-        self.blank = first(o for o in (tok.eos_token_id, tok.unk_token_id, tok.pad_token_id, 0) if o is not None)
+        self.blank = first(o for o in (tok.eos_token_id, tok.unk_token_id, tok.pad_token_id, 0)
+                           if o is not None)
 
     @cached_property
     def rust(self):

@@ -38,7 +38,8 @@ def _open(path, encoding):
     head = f.peek(300)[:300]
     if head.startswith(lfs_pointer):
         raise ValueError("it is a pointer of git-lfs; fetch the file itself by git lfs pull")
-    what = first(v for k,v in _foreign.items() if head.startswith(k)) or ('a tar archive' if head[257:262]==b'ustar' else '')
+    tar = 'a tar archive' if head[257:262]==b'ustar' else ''
+    what = first(v for k,v in _foreign.items() if head.startswith(k)) or tar
     if what: raise ValueError(f"it is {what}; save tables as csv or jsonl, texts as .txt")
     told = json.detect_encoding(head)
     return io.TextIOWrapper(f, encoding if told=='utf-8' else told, newline='')
@@ -71,7 +72,8 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             if kind in _tables:
                 yield from _table(f, kind, texts, sep, chunksize, as_written)
                 return
-            rows = _folder(path, encoding, labels, train, valid) if f is None else (_conll if kind=='conll' else _one_text_a_line)(f)
+            rows = (_folder(path, encoding, labels, train, valid) if f is None
+                    else (_conll if kind=='conll' else _one_text_a_line)(f))
             while part := [*islice(rows, chunksize)]:
                 yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
@@ -88,7 +90,9 @@ def read_texts(
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
     # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`
     labels=True,
-    sep:str=None, # Column separator of a csv file; None: a comma, or a tab in .tsv, or what separates the column of the texts
+    # Column separator of a csv file;
+    # None: a comma, or a tab in .tsv, or what separates the column of the texts
+    sep:str=None,
     encoding='utf-8', # Of the file, such as 'cp1252' or 'utf-16'
     chunksize:int=None, # Rows of each DataFrame; None: one DataFrame
     train='train', # Subfolder for training, if there is one
@@ -133,7 +137,8 @@ def _folder(path, encoding, labels, train, valid):
     if train=='train' and not (path/train).is_dir(): train,valid = '',None
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
-    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir() and o.name not in parts and first(_files(o))]
+    left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir()
+            and o.name not in parts and first(_files(o))]
     if labels:
         left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
     elif train=='train': parts,left = parts | dict.fromkeys(left, parts[train]),[]
@@ -184,7 +189,8 @@ def _csv(f, kind, texts, sep, chunksize):
     seps = [sep.replace(r'\t', '\t')] if sep else [told[1]] if told else ['\t' if kind=='tsv' else ',', *',;\t|']
     line = first(filter(str.strip, start.splitlines())) or ''
     sep = _separator(line, texts, seps) or first(o for o in seps if o in line) or seps[0]
-    return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize, skiprows=int(bool(told)),
+    return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize,
+                            skiprows=int(bool(told)),
                             skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
 
 _objects = "expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it"
@@ -200,7 +206,8 @@ def _records(f, chunksize):
     def rows():
         f.seek(0)
         for o in json.load(f) if array else (_json(o, n) for n,o in enumerate(f, 1) if o.strip()):
-            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()): raise ValueError(_objects)
+            if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()):
+                raise ValueError(_objects)
             yield o
     if not chunksize: return pd.DataFrame(rows())
     names = [*dict.fromkeys(c for o in rows() for c in o)] # a line may lack a key
@@ -212,7 +219,8 @@ def _table(f, kind, texts, sep, chunksize, as_written):
     sep,res = _csv(f, kind, texts, sep, chunksize) if csv else (None, _records(f, chunksize))
     def cells(o):
         if o.name not in texts: return _typed(o) if csv and not as_written else o
-        return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v) # null, 5
+        # null, 5
+        return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if csv and type(df.index) is not pd.RangeIndex:
             raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")

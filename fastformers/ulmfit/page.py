@@ -25,7 +25,8 @@ from .record import Stage
 
 # %% ../../nbs/ulmfit/06_page.ipynb #d59f07eb
 def _shown(o):
-    return o if isinstance(o, str) else fmt(o) if isinstance(o, float) else ' | '.join(map(_shown, o)) if isinstance(o, (list,tuple)) else str(o)
+    if isinstance(o, (list,tuple)): return ' | '.join(map(_shown, o))
+    return fmt(o) if isinstance(o, float) else str(o)
 
 def worst_rows(stage, n=20)->pd.DataFrame: # of strings: text, label, answer, score
     "List the held-out rows that the classifier of `stage` gets wrong, starting with those of which it is most certain"
@@ -71,7 +72,8 @@ def to_html(self:Stage, classes=None, notes=(), command=''): # `classes`: as `cl
     if classes is not None:
         page['Classes'] = [classes.map(lambda o: str(o) if isinstance(o, int) else fmt(o))]
     order = 'the largest' if self.score_name.startswith('-') else 'those of which the classifier was most certain'
-    wrong = ' Where the answer looks right, the label may be wrong: `fastformers label-issues FILE` lists such rows of the whole file.'*self.learner.model.task.one_class
+    wrong = (' Where the answer looks right, the label may be wrong: `fastformers label-issues FILE` lists such '
+             'rows of the whole file.')*self.learner.model.task.one_class
     if self.verdict: page['Errors'] = [f'Up to twenty, {order} first.{wrong}', worst_rows(self)]
     page['What was run'] = [self.table().T]
     page['Read with care'] = [[*notes, *_few_rows(classes), *self.sentences(), *_care]]

@@ -26,6 +26,7 @@ from ..data.labels import as_frame, named, new_tests
 from ..data.rows import Rows
 from ..inference.baseline import as_targets
 from ..interpret.probes import row_means
+from ..learner.calibration import check_rows
 from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, right_in_folds
 from ..learner.core import classifier_learner
 from ..models.adapters import adapter_methods
@@ -100,6 +101,7 @@ def task_dls(rows:Rows, tok, c:TaskConfig, seed=42)->DataLoaders:
     if _head_init(c, rows.task)=='random':
         how['windows'] = c.windows or 1 # a new head of its own reads whole texts
     dls = rows_dls(rows, tok, c.bs, seed=seed, **how)
+    if c.calibrate: check_rows(dls)
     if c.sampled is not None: tokenizer_of(dls).sampled = c.sampled
     return dls
 
@@ -120,7 +122,8 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
 # %% ../../nbs/ulmfit/01_read.ipynb #3b7d10a5
 def test_frames(test): # a DataFrame, a dict of several, or None
     "Convert `test`, a table as `as_frame` takes it, or a dict of several"
-    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor)) for o in test.values())
+    sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
+                                              for o in test.values())
     return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])

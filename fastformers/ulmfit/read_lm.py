@@ -111,7 +111,8 @@ def set_objective(learn, c, why)->dict: # setting -> (value, why), as in a `Plan
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
     return dict(objective=(camel2snake(type(objective).__name__), why),
                 mask_rate=(getattr(objective, 'p', None), 'by the objective'),
-                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head' if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
+                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head'
+                              if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
 
 def start_embeddings(learn, c):
     "Start the embeddings of `learn` from counts of neighbours where the settings `c` say so"

@@ -74,7 +74,9 @@ class DataConfig:
     label_col:str = 'label'
     # Column that is true for validation rows; blank: is_valid or audit if there is one, else 20 % are drawn
     valid_col:str|None = None
-    chosen:bool = False # Were rows chosen to be labelled, not drawn at random? Then only rows that a column audit marks give a fair score
+    # Were rows chosen to be labelled, not drawn at random?
+    # Then only rows that a column audit marks give a fair score
+    chosen:bool = False
     group_col:str|None = None # Column of groups, such as customers, whose rows are held out together
     # More texts, without labels: a file or folder as above, a txt file with one text per line, or intents
     unlabelled:str|None = None
@@ -122,7 +124,9 @@ class TrainConfig:
     schedule:str|None = None
     # How the learning rate moves in a step of the schedule: one_cycle, slanted_triangular, linear_warmup
     anneal:str = 'one_cycle'
-    discr:float = 1. # The learning rate of a layer group is that of the group above it divided by this; 1: all groups have the same
+    # The learning rate of a layer group is that of the group above it divided by this;
+    # 1: all groups have the same
+    discr:float = 1.
     bs:int = 32 # Rows in a batch
     drop_mult:float = 1. # Multiplies every dropout probability
 
@@ -175,7 +179,9 @@ class GeneralConfig(LMConfig):
     backwards:bool = False # Read each text from the last token to the first? Later stages do so too
     family:str = 'modernbert' # Architecture: modernbert, bert, roberta, ... for mlm; gpt2, llama, ... for clm
     size:int = 4 # Number of layers; the width and the learning rate follow from it, unless they are given
-    width:int|None = None # Its hidden size; blank: 64 a layer; attention heads have 64 dimensions, or more where the width is no multiple of 64
+    # Its hidden size; blank: 64 a layer;
+    # attention heads have 64 dimensions, or more where the width is no multiple of 64
+    width:int|None = None
     inner:int|None = None # Inner width of its feed-forward layers; blank: four times the hidden size
     positions:int = 512 # Longest row the network can read
     # Token embeddings at the start: counts (of neighbouring tokens in the texts, a minute for 10 million) or random

@@ -62,7 +62,8 @@ def _plot_scores(r, ax):
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
-        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr)))) for y,o in got]
+        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr))))
+                  for y,o in got]
         y,low,v,high = np.array(points).T
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
         for o in zip(v, y):
@@ -129,7 +130,8 @@ class Report:
         "Tabulate the mean score of each classifier on validation and on test rows"
         sign,measure = split_sign(self.final[0].score_name)
         def mean(o): return sign*np.mean([*o.values()])
-        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))} for name,what in self.arms().items()}
+        rows = {what:{on:mean(o) for on,attr in _parts if (o := self.scores(name, attr))}
+                for name,what in self.arms().items()}
         return pd.DataFrame(rows).T.rename_axis(measure)
 
     def test_sets(self):
@@ -146,7 +148,8 @@ class Report:
 def _compare(report):
     arms = report.arms()
     lms = [(k, _starts.index(v)) for k,v in arms.items() if v in _starts]
-    pairs = [(' and '.join(_lms[m:n]), a, b) for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
+    pairs = [(' and '.join(_lms[m:n]), a, b)
+             for (a,m),(b,n) in zip(lms, lms[1:])] + [('against TF-IDF', _tfidf, _final)]
     pairs += [(f'{v} against TF-IDF', _tfidf, k) for k,v in arms.items() if k!=_tfidf and v not in _starts]
     pairs += [(arms[k], o, k) for k in arms for o in arms if k.startswith(f'{o} with ')]
     by = report.final[0].groups
@@ -194,7 +197,8 @@ def verdict(self:Report)->Verdict:
 def best(self:Report): # a `Stage`
     "Return the record of the classifier to use: the last, or one with fewer stages if it is measurably better"
     v = self.verdict()
-    return self.named[v.rival][0] if v.word=='LOSS' and v.rival in self.arms() and v.rival!=_tfidf else self.final[0]
+    lost = v.word=='LOSS' and v.rival in self.arms() and v.rival!=_tfidf
+    return self.named[v.rival][0] if lost else self.final[0]
 
 # %% ../../nbs/ulmfit/03_report.ipynb #c5498ec7
 _title = 'Three stages, and what each stage gained'
@@ -242,7 +246,8 @@ _care = [
     'Intervals cover the choice of rows, not of seeds: train with several seeds to see their spread (±, '
     'standard deviation).',
     'The losses of a language model before and after are on the same tokens of its own validation rows.']
-_units = 'Metrics are on validation rows, before → after training. Rows and tokens are training + validation. Prices are CPU seconds.'
+_units = ('Metrics are on validation rows, before → after training. Rows and tokens are training + validation. '
+          'Prices are CPU seconds.')
 
 def _page(report):
     "Return the parts of the page of `report`"

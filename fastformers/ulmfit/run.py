@@ -156,7 +156,8 @@ def report(self:_Run, **kwargs):
 def _begin(path, r, resume, data, **facts):
     "Write `run.json`, or check that the directory `path` holds the same run"
     sections = {s:getattr(r, s) for s in ('model','general','lm','classifier')}
-    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None for k,v in vars(c).items() if k!='arch'}
+    keys = {f'[{s}] {k}':v for s,c in sections.items() if c is not None
+            for k,v in vars(c).items() if k!='arch'}
     facts |= {'[run] compare':r.run.compare, '[run] archs':r.run.archs}
     kept = path/'checkpoints'
     stopped = any(kept.rglob(checkpoints_mark)) or kept.is_dir() and not (path/'report.json').is_file()

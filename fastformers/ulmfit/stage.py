@@ -13,8 +13,6 @@ __all__ = ['pretrain_lm', 'fine_tune_lm', 'fine_tune_classifier']
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging
 from inspect import signature
-from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from fastai.basics import L, Learner, delegates, set_seed
@@ -24,14 +22,12 @@ from ..callback.progress import Diverged, Meter, quiet
 from ..callback.resume import Resume
 from ..callback.schedule import now
 from ..data.block import all_rows
-from ..data.labels import checked
 from ..data.rows import Rows
 from ..files import check_dir
 from ..learner.evaluate import evaluate, reports
 from ..learner.save import kept_texts
-from ..learner.calibration import answer_as_often, check_rows
-from ..learner.choose import named_dls # and `Learner.plan`
-from ..learner.judge import judge, linear_rival, trivial_score, write_rival
+from ..learner.calibration import answer_as_often
+from ..learner.judge import all_rivals, judge, linear_rival, write_rival
 from ..learner.train import train, train_again
 from ..objectives.core import objective_of
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
@@ -39,7 +35,7 @@ from ..stats import fmt, fmt_time
 from .read import labelled_dl, prepare_rows, task_dls, task_learner, with_reading
 from .read_lm import general_parts, set_objective, start_embeddings, text_learner
 from .record import Stage
-from .unlabelled import kept_of_two, unlabelled_texts, with_unlabelled
+from .unlabelled import kept_of_two, with_unlabelled
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +49,8 @@ def _name(v): return getattr(v, '__name__', type(v).__name__)
 
 def _plain(c):
     "Convert the settings `c` to a dict, with names for functions and classes"
-    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,v in vars(c).items()}
+    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v)
+            for k,v in vars(c).items()}
 
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
@@ -86,22 +83,20 @@ def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **f
 
 def _verdict(learn, stage, tfidf):
     "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
-    rivals = trivial_score(learn, len(stage.score))
-    if 'largest class' in rivals: stage.majority = rivals['largest class'].mean()
-    if tfidf is not None: rivals['TF-IDF'] = tfidf
-    if stage.score_before is not None: rivals['frozen probe'] = stage.score_before
+    rivals = all_rivals(learn, stage, tfidf)
     stage.verdict = judge(learn, stage, rivals, stage.name, stage.interval(), stage.groups.get('score'))
+    stage.majority = stage.verdict.rivals.get('largest class', 0.)
 
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
-    "Measure the learner of `stage` on `test_dl`, log its verdict, and write it to `path`"
-    learn = stage.learner
+    "Log the verdict on `stage`, and unless it is trained again on all rows, measure it on `test_dl` and write it to `path`"
+    learn,last = stage.learner,not vars(c).get('refit')
     if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
         name,share = learn.model.task.often
         stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, "
                                                        "as often as the labelled rows have it (threshold "
                                                        f"{t:.3g})")
         stage.metrics,stage.score,stage.weight = evaluate(learn)
-    if test_dl is not None: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
+    if test_dl is not None and last: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
     if not scored:
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
@@ -112,7 +107,8 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     if not earlier:
         # of a resumed training only the time is known, not the CPU seconds before the stop
         stage.price = price
-    if path is not None: _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
+    if path is not None and last:
+        _write(stage, path, c, learn, kept_texts(learn, vars(c).get('keep', 0), unlabelled))
     _log.info(f"{stage.name}, seed {stage.seed}: "
               f"{', '.join(f'{k} {fmt(v)}' for k,v in stage.metrics.items())} in {fmt_time(stage.seconds)}")
     return stage
@@ -122,10 +118,18 @@ def _write(stage, path, c, learn, kept):
     own = 'name','parent','data','settings' # in `stage.json` `data` is a hash
     facts = {k:v for k,v in stage.to_dict().items() if k not in own}
     recipe = {k:stage.plan.to_dict()[k][0] for k in vars(c)} | {'schedule':vars(stage.schedule)}
-    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data, recipe=recipe, **facts)
+    stage.path = learn.save_encoder(path, kept or 0, stage=stage.name, sizes=stage.data,
+                                    recipe=recipe, **facts)
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
+def _check_path(path, refit, name):
+    "Raise if the directory `path` cannot be written, and warn if there is none for the network of all rows"
+    if path is not None: check_dir(path)
+    elif refit:
+        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
+                     "`stage.learner` has the training rows alone")
+
 def _check_room(path, learn):
     "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
     if path is not None: check_dir(path, size=sum(o.nbytes for o in learn.model.state_dict().values()))
@@ -191,12 +195,14 @@ def fine_tune_lm(
 def _groups(rows, test)->dict: # of lists, by the name of the field of `Stage` with the scores
     "Read the groups of the held-out and the test rows, if they have any"
     held = dict(score=rows.df[rows.is_valid], test_score=test)
-    return {k:o[rows.group_col].astype(str).tolist() for k,o in held.items() if o is not None and rows.group_col in o}
+    return {k:o[rows.group_col].astype(str).tolist()
+            for k,o in held.items() if o is not None and rows.group_col in o}
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3b7d10ac
-def _refit(stage, c, learn, path, test_dl, meter, unlabelled):
-    "Train `learn` on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
-    start,tried = now(),stage.learner
+def _refit(stage, c, arch, cbs, how, path, test_dl, meter, unlabelled):
+    "Train a new learner on all rows as `stage` was trained, measure it on `test_dl` and write it to `path`"
+    tried = stage.learner
+    learn,start = _for_all_rows(tried, arch, c, cbs, stage.name, how),now()
     def most(part=1.): return c.minutes and part*max(60*c.minutes-(now()-meter.time), 3*c.minutes)
     try: train_again(learn, stage.plan, stage, len(tried.dls.train), most)
     except Diverged as e:
@@ -231,7 +237,8 @@ def fine_tune_classifier(
     tok=None, # Tokenizer, if not that of `arch`: hub id, directory, shipped name or an object
     text_col='text', # Column of the texts, or a pair of columns
     label_col='label', # Column of the labels, or a list of columns of 0 and 1
-    valid_col=None, # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    # Column that is True for validation; default: 'is_valid' or 'audit', else `valid_pct` of the rows
+    valid_col=None,
     group_col=None, # Column of groups, such as customers, whose rows are held out together
     unlabelled=None, # Texts without labels, a DataFrame or a list, to train on with the labels of near texts
     # Names of all classes, in the order of the labels, or {label: description}; []: none; default: the labels, if they are words
@@ -244,38 +251,30 @@ def fine_tune_classifier(
 ) -> Stage:
     "Train a head and the body of `arch` on your labels (stage 3)"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
-    if path is not None: check_dir(path)
-    elif c.refit:
-        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
-                     "`stage.learner` has the training rows alone")
+    _check_path(path, c.refit, name)
     meter = Meter()
     set_seed(seed)
     tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
     weights,test,sets,names,untested = prepare_rows(rows, c, test, names, valid_col, arch, name)
     c,chosen = with_reading(c, rows, arch, tok)
-    labelled,first,texts = rows,None,[]
     tfidf = linear_rival(rows.task, rows.part(False), rows.part(True)) if rows.task.has_linear else None
+    first,texts,dls = None,[],task_dls(rows, tok, c, seed)
     if unlabelled is not None:
-        texts = unlabelled_texts(rows, unlabelled, test, seed)
-        frozen = task_learner(task_dls(rows, tok, c, seed), arch, c, **how)
-        frozen.dls = named_dls(frozen, names)
-        fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col, group_col=group_col,
-                      names=names, seed=seed, cbs=cbs, **kwargs | how | dict(task=rows.task))
-        rows,first = with_unlabelled(rows, texts, frozen, names, name, c, resume, fit)
-        set_seed(seed)
-    with checked() if unlabelled is not None else nullcontext(): # the rows were checked when `frozen` read them
-        dls = task_dls(rows, tok, c, seed)
-    if first is not None: c = replace(c, epochs=300/len(dls.train) if c.epochs is None else c.epochs)
-    if c.calibrate: check_rows(dls)
+        frozen = task_learner(dls, arch, c, **how)
+        fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col,
+                      group_col=group_col, names=names, seed=seed, cbs=cbs,
+                      **kwargs | how | dict(task=rows.task))
+        dls,c,first,texts = with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit,
+                                            seed)
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights), test_sets=sets,
-                   groups=_groups(labelled, test), untested=untested)
+    stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights),
+                   test_sets=sets, groups=_groups(rows, test), untested=untested)
+    if first is not None: stage = kept_of_two(stage, first, rows, texts, chosen, kwargs)
     if 'audit' in rows.df: stage.cross_validated = 0. # most rows were chosen, and say nothing of others
-    if first is not None: stage = kept_of_two(stage, first, labelled, texts, chosen, kwargs)
-    _finish(stage, c, None if c.refit else path, resume, meter, None if c.refit else test_dl, tfidf, labelled.scored, texts)
-    if path is not None: write_rival(stage.learner, stage, tfidf, labelled, Path(path), name, c.refit)
-    if c.refit: _refit(stage, c, _for_all_rows(stage.learner, arch, c, cbs, name, how), path, test_dl, meter, texts)
+    _finish(stage, c, path, resume, meter, test_dl, tfidf, rows.scored, texts)
+    if path is not None: write_rival(stage.learner, stage, tfidf, rows, Path(path), name, c.refit)
+    if c.refit: _refit(stage, c, arch, cbs, how, path, test_dl, meter, texts)
     return stage

@@ -13,15 +13,19 @@ __all__ = ['unlabelled_texts', 'with_unlabelled', 'kept_of_two']
 # %% ../../nbs/ulmfit/03_unlabelled.ipynb #7c1a0b04
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
+from fastai.torch_core import set_seed
 from ..data.labels import checked, lm_texts
 from ..data.rows import Rows
 from ..files import mark_checkpoints
 from ..inference.baseline import TextBaseline
 from ..learner import spread # `spread_labels`
+from ..learner.choose import named_dls
 from ..learner.save import apart, as_predictor
 from ..text.encode import first_texts
+from .read import task_dls
 
 _log = logging.getLogger(__name__)
 
@@ -57,19 +61,29 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: part of th
     every = pd.concat([df, *[train]*again, more], ignore_index=True)
     return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
 
-def with_unlabelled(rows, texts, frozen, names, name, c, resume, fit
-)->tuple: # (`Rows`, record of the first training or None)
-    "Train on `rows` by `fit`, and add `texts` to the rows with the labels found by it, if near texts have the same label"
-    if why := _no_spreading(frozen, rows, texts, names):
-        _log.warning(f"{name}: {why}, so `unlabelled` is left out")
-        return rows, None
+def _first(rows, texts, name, c, resume, fit):
+    "Train on `rows` by `fit`, without `texts`"
     _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
               f"{', then as long on all rows'*bool(c.refit)}")
     if resume: mark_checkpoints(resume.path)
     with checked():
-        first = fit(rows.frame, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                    prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3))
-    return _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1)), first
+        return fit(rows.frame, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
+                   prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3))
+
+def with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit, seed
+)->tuple: # (data, their settings, record of the first training or None, the texts that were read)
+    "Train on `rows` by `fit`, and build data of the rows and of `unlabelled` texts with the labels found by it, if near texts have the same label"
+    texts = unlabelled_texts(rows, unlabelled, test, seed)
+    frozen.dls,first = named_dls(frozen, names),None
+    if why := _no_spreading(frozen, rows, texts, names):
+        _log.warning(f"{name}: {why}, so `unlabelled` is left out")
+    else:
+        first = _first(rows, texts, name, c, resume, fit)
+        rows = _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1))
+    set_seed(seed)
+    with checked(): dls = task_dls(rows, tok, c, seed)
+    if first is not None and c.epochs is None: c = replace(c, epochs=300/len(dls.train))
+    return dls, c, first, texts
 
 # %% ../../nbs/ulmfit/03_unlabelled.ipynb #c140552f
 def _better(second, first, rows, n):
@@ -79,7 +93,8 @@ def _better(second, first, rows, n):
     few = len(second.score)<30 and first.score.sum()-second.score.sum()<3 # may be luck
     best = max(first, second, key=worth) # `first` if both are equal
     kept = second if few else best
-    loss = '' if worth(first)[0]!=worth(second)[0] else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})"
+    loss = ('' if worth(first)[0]!=worth(second)[0]
+            else f" (loss {second.metrics['loss']:.3f}, {first.metrics['loss']:.3f})")
     says = (f"{first.score_name} {second.score.mean():.3f} with {n:,} unlabelled texts, "
             f"{first.score.mean():.3f} without{loss}, so the training "
             f"{'with' if kept is second else 'without'} them is kept"
