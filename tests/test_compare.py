@@ -160,7 +160,7 @@ def test_words_that_a_network_did_not_read_have_no_span():
 def test_errors_are_shown_without_a_minus():
     rows = df.assign(label=df.text.str.len().astype(float))
     board = leaderboard(rows, entries=['largest class','TF-IDF'], seeds=(1,2), minutes=1)
-    assert board.table.score.max()<0 and (board.shown()['squared error'].astype(float)>0).all()
+    assert board.table.score.max()<0 and (board.shown()['relative squared error'].astype(float)>0).all()
     assert 'squared error 0' in board.sentences()[0] and '-' not in board.sentences()[0].replace('TF-IDF','')
 
 def test_hopeless_checkpoints_are_dropped():
@@ -178,7 +178,7 @@ def test_the_two_best_checkpoints_train():
     assert board.notes['tuned (c)']=='dropped: frozen probe (c) is behind frozen probe (a) and frozen probe (b)'
 
 @pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'F1 of a text'),
-                                            (lambda d: d.text.str.len().astype(float), '-squared error')])
+                                            (lambda d: d.text.str.len().astype(float), '-relative squared error')])
 def test_several_labels_numbers_and_pairs(labels, measure, tiny):
     board = leaderboard(df.assign(label=labels(df), other='please'), entries=[*words,'frozen probe'], archs=tiny, minutes=1, seeds=(1,2), text_col=['text','other'])
     assert board.task.score_name==measure and board.best.pairs and [*board.table.fits]==[2,2,2]

@@ -209,3 +209,15 @@ def test_only_names_and_directories_are_looked_up(monkeypatch):
     monkeypatch.setattr(labels, 'resolve_arch', lambda o: asked.append(o) or resolve_arch(o))
     assert not len(labels.trained_keys(tiny_arch('bert'))) and not len(labels.trained_keys(None)) and asked==[]
     assert not len(labels.trained_keys(['wiki-mini', tiny_arch('bert')])) and asked==['wiki-mini']
+
+def test_groups_in_both_parts_are_told_where_a_column_decides(caplog):
+    df = tiny_df().assign(is_valid=lambda d: np.arange(len(d))%4==0, who=lambda d: [f'customer {i%8//2}' for i in range(len(d))])
+    doors = dict(split=lambda d: split_rows(d, group_col='who'), rows=lambda d: Rows(d, group_col='who').hold_out(),
+                 dls=lambda d: classifier_dls(d, tiny_tok(), group_col='who'))
+    for name,door in doors.items():
+        caplog.clear()
+        door(df)
+        assert caplog.text.count("2 of 4 groups of 'who' have rows in training and in validation, since the column 'is_valid' decides")==1, name
+        caplog.clear()
+        door(df.assign(is_valid=df.who=='customer 1'))
+        assert 'groups of' not in caplog.text, name

@@ -5,7 +5,8 @@ from transformers import AutoModel
 from fastformers.label import session as module
 from fastformers.label.choose_texts import choose_texts
 from fastformers.label.file import LabelFile
-from fastformers.label.session import LabelSession, Training, none
+from fastformers.label.command import Command
+from fastformers.label.session import LabelSession, none
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
 
@@ -122,7 +123,7 @@ def test_another_random_text_takes_the_place_of_one_that_is_set_aside(start, tin
 def test_a_training_shows_its_steps_and_stops_with_the_command_that_goes_on(tmp_path):
     intents(100)[['text','label']].to_csv(tmp_path/'rows.csv', index=False)
     args = ['classify', str(tmp_path/'rows.csv'), '--arch', 'wiki-mini', '--epochs', '200', '--output', str(tmp_path/'out'), '--force']
-    t = Training(args)
+    t = Command(args)
     while not (t.share and ' of ' in t.stage): assert t.process.poll() is None, t.verdict; time.sleep(.1)
     assert re.fullmatch(r'\d+ of \d+, [\d:]+ left', t.stage), t.stage
     says = t.stop()
@@ -356,7 +357,7 @@ def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypat
     work(start(by='anna'), 40)
     s = start(by='bo', names=['warm','cold','new one']); work(s, 10, lambda o: 'cold')
     got = []
-    monkeypatch.setattr(module, 'Training', lambda args: got.append([str(o) for o in args]))
+    monkeypatch.setattr(module, 'Command', lambda args: got.append([str(o) for o in args]))
     s.train()
     args = dict(zip(got[0], got[0][1:]))
     assert args['classify']==str(start.path.with_suffix('.table.csv')) and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
@@ -368,9 +369,9 @@ def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypat
 
 def test_without_a_terminal_the_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pty', None)
-    with pytest.raises(OSError, match='run: fastformers classify "a b.csv"'): Training(['classify', 'a b.csv'])
+    with pytest.raises(OSError, match='run: fastformers classify "a b.csv"'): Command(['classify', 'a b.csv'])
 
 def test_a_training_that_fails_says_why(tmp_path):
-    t = Training(['classify', str(tmp_path/'none.csv'), '--output', str(tmp_path/'out')])
+    t = Command(['classify', str(tmp_path/'none.csv'), '--output', str(tmp_path/'out')])
     t.process.wait()
     assert 'does not exist' in t.verdict

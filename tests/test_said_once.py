@@ -211,3 +211,8 @@ def test_a_column_of_held_out_rows_that_marks_none_is_named(tickets):
 def test_few_held_out_rows_stand_beside_five_folds(tiny):
     stage = fine_tune_classifier(few(40, 'two'), tiny, **quick)
     assert len(stage.score)<20 and f'a probe of all rows has an accuracy of {stage.cross_validated:.2f} in five folds' in stage.interval()
+
+def test_a_probe_is_not_compared_with_itself(tiny, caplog):
+    stage = fine_tune_classifier(intents(80), tiny, epochs=0)
+    assert 'frozen probe' not in stage.verdict.rivals and 'TF-IDF' in stage.verdict.rivals
+    assert 'frozen probe' not in stage.learner.verdict().index

@@ -1,14 +1,16 @@
 "Vectors of a sentence encoder are those of sentence-transformers, whatever its directory says of pooling"
-import json, pandas as pd, pytest, torch
+import json, numpy as np, pandas as pd, pytest, torch
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls, tokenizer_of
+from fastformers.data.rows import Rows
 from fastformers.hub import resolve_arch
 from fastformers.inference.names import from_names
 from fastformers.inference.lm_predictor import lm_from_hf
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.onnx import to_onnx
 from fastformers.label.vectors import TextVectors
+from fastformers.learner import choose
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.learner.save import as_predictor
 from fastformers.models.sentence import SentencePool
@@ -156,6 +158,15 @@ def test_which_prompt_comes_before_a_text(encoder):
     says(path, prompts=dict(query='a train ', document=''), default_prompt_name=None)
     assert HFTokenizer(path).prompt==''
     with pytest.raises(ValueError, match="the prompt 'qurey' is not listed; expected none, query or a text"): HFTokenizer(path, prompt='qurey')
+
+def test_prompts_are_not_tried_where_minutes_are_few(encoder, monkeypatch):
+    path,_ = encoder('cls')
+    says(path, prompts=dict(query='a train ', document='a film '), default_prompt_name=None)
+    rows = Rows(pd.DataFrame(dict(text=[f'{a} {i}' for i in range(20) for a in ('good','bad')], label=['yes','no']*20))).hold_out()
+    tried = []
+    monkeypatch.setattr(choose, 'right_in_folds', lambda x, y, folds: tried.append(1) or np.zeros(len(y)))
+    assert 'minutes are too few to try 2 prompts' in choose.choose_prompt(rows, str(path), str(path), minutes=1e-9)[1] and len(tried)==1
+    assert choose.choose_prompt(rows, str(path), str(path), minutes=60)[0]=='none' and len(tried)==4
 
 @pytest.mark.parametrize('modes', ['mean','cls',('mean_sqrt_len_tokens','lasttoken','max')], ids=str)
 def test_a_prompt_that_is_left_out_of_the_pooling(encoder, tmp_path, modes):

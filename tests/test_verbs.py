@@ -5,6 +5,7 @@ import numpy as np, pandas as pd, pytest
 import matplotlib; matplotlib.use('agg')
 import matplotlib.pyplot as plt
 import torch.nn.functional as F
+from fastai.basics import CategoryBlock, ColReader, DataBlock, RandomSplitter
 from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.mixup import MixUp
@@ -18,9 +19,11 @@ from fastai.losses import BaseLoss, BCEWithLogitsLossFlat, CrossEntropyLossFlat,
 from fastai.metrics import F1Score, F1ScoreMulti, MatthewsCorrCoef, Perplexity, RocAuc, RocAucBinary, RocAucMulti, accuracy
 from fastformers.text.core import as_tokens
 from fastformers.data.labels import class_weights
-from fastformers.data.block import tokenizer_of
+from fastformers.data.block import HFTextBlock, tokenizer_of
 from fastformers.learner.core import classifier_learner, lm_learner
 import fastformers.learner.generation # `fill_mask`
+from fastformers.learner.save import as_predictor
+from fastformers.testing import tiny_tags
 from fastformers.objectives.core import TokenLoss
 from test_contracts_common import *
 from sklearn import metrics as skm
@@ -294,6 +297,20 @@ def test_classification_report(labelled, capsys):
         ClassificationInterpretation.from_learner(labelled).print_classification_report()
     out = capsys.readouterr().out
     assert all(str(v) in out for v in labelled.dls.vocab) and f"{len(labelled.dls.valid_ds)}" in out
+
+@pytest.mark.parametrize('df', [tagged().assign(label=tagged().tags.str.split(';')), tiny_tags()], ids=['several labels','tags of words'])
+def test_interpretation_by_class_is_for_one_class_a_text(df, folder):
+    learn = classifier_learner(classifier_dls(df, tiny_tok(), bs=4), tiny_arch('bert'), path=folder)
+    interp = ClassificationInterpretation.from_learner(learn)
+    for verb in ('confusion_matrix','most_confused','plot_confusion_matrix','print_classification_report'):
+        with pytest.raises(TypeError, match='one class a text.*class_scores'): getattr(interp, verb)()
+
+def test_two_texts_are_no_pair_for_a_data_block(folder):
+    block = DataBlock(blocks=(HFTextBlock(tiny_tok()), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=RandomSplitter(.3, seed=1))
+    learn = classifier_learner(block.dataloaders(tiny_df(), bs=4), tiny_arch('bert'), path=folder)
+    for two in (['a','b'],('a','b')):
+        with pytest.raises(TypeError, match='trained on single texts'): learn.predict(two)
+        with pytest.raises(TypeError, match='trained on single texts'): as_predictor(learn)([two])
 
 def test_top_losses_over_several_batches_belong_to_their_rows(any_learner, shown):
     learn = any_learner

@@ -274,7 +274,7 @@ def check_pass(learn, minutes):
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     arch,seed,table = rows.plan['arch'],rows.plan['seed'],rows.like(_frame(rows)).hold_out()
-    c,chosen = with_reading(_config(rows), table, arch, arch)
+    c,chosen = with_reading(_config(rows), table, arch, arch, rows.plan['limit'])
     rows.plan.settings |= chosen
     set_seed(seed)
     learn = task_learner(task_dls(table, arch, c, seed), arch, c)

@@ -197,20 +197,23 @@ def item_keys(ds, kind='key')->np.ndarray: # uint64
     else: keys = [*map(text_key, item_texts(ds))]
     return np.array(keys, dtype=np.uint64)
 
-def item_texts(ds)->list:
-    "List the texts, or pairs of texts, of `ds`, of `classifier_dls` or a `DataBlock`"
+def item_texts(ds, most=None)->list:
+    "List the texts, or pairs of texts, of `ds`, of `classifier_dls` or a `DataBlock`, or of its first `most` items"
     before = [*takewhile(lambda f: not isinstance(f, HFTokenizer), ds.tls[0].tfms.fs)]
     def read(o):
         if isinstance(o, TokenizedRow): return o['text']
         for f in before: o = f(o)
         return o
     rows = getattr(ds.items, 'iloc', ds.items)
-    return [read(rows[i]) for i in range(len(ds))]
+    return [read(rows[i]) for i in range(len(ds))[:most]]
 
 def reads_pairs(dls):
     "Check whether the texts of `dls` are pairs, None if not known"
-    cols = getattr(dls.train_ds.tls[0].tfms.fs[0], 'cols', None)
-    return None if cols is None else len(L(cols))==2
+    ds = dls.train_ds
+    cols = getattr(ds.tls[0].tfms.fs[0], 'cols', None)
+    if cols is not None: return len(L(cols))==2
+    o = first(item_texts(ds, 1))
+    return False if isinstance(o, str) else True if isinstance(o, tuple) and is_pair(o) else None
 
 def tokenizer_of(dls):
     "Return the `HFTokenizer` of `dls`"

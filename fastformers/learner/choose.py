@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import logging, warnings
 import numpy as np, pandas as pd
 from fastai.basics import DataLoaders, Learner, first, no_random, patch
-from ..callback.schedule import Schedule
+from ..callback.schedule import Schedule, now
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
-from ..data.block import item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
+from ..data.block import TokenizedRow, item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
 from ..data.labels import lookalikes
 from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
@@ -106,7 +106,7 @@ def right_in_folds(x, y, folds=5)->np.ndarray: # float `(n,)`: 1 where the answe
     with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
         return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
 
-def choose_prompt(rows, arch, tok, asked=None
+def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training: trying prompts takes at most a tenth
 )->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
     "Choose a prompt of those that `arch` lists, if a probe of at most 300 rows is clearly better in folds with it than without one"
     tok = load_tokenizer(tok)
@@ -125,7 +125,10 @@ def choose_prompt(rows, arch, tok, asked=None
         except ValueError as e: # of `put_prompt`
             _log.warning(f"prompt {prompt}: {e}")
             return np.zeros(len(y))
-    found = {k:right(k) for k in ('none',*prompts)}
+    start,found = now(),dict(none=right('none'))
+    if minutes and len(prompts)*(now()-start)>6*minutes:
+        return None, f"{minutes:g} minutes are too few to try {len(prompts)} prompts"
+    found |= {k:right(k) for k in prompts}
     best = max(found, key=lambda k: found[k].mean())
     more = found[best]-found['none']
     if more.mean()<=more.std()/len(y)**.5: best = 'none' # within one standard error
@@ -158,7 +161,8 @@ def choose_names(learn, head_init, asked=None)->tuple: # ({label: text} or None,
     train,task = learn.dls.train_ds,learn.model.task
     if head_init=='random' or not task.one_class or task.structured:
         return None, 'names are for one class a text, after a probe'
-    if reads_pairs(learn.dls) is not False: return None, 'names are for single texts of a table'
+    if reads_pairs(learn.dls) is not False or not isinstance(first(train.items), TokenizedRow):
+        return None, 'names are for single texts of a table'
     if asked is not None and not len(asked): return None, 'as asked'
     names = {o:name_text(o) for o in task.labels if o not in task.from_test}
     if asked is not None: names |= read_names(asked, task.labels)

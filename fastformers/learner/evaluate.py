@@ -20,6 +20,7 @@ import fastai.callback.schedule # `lr_find`
 from fastai.basics import AvgSmoothLoss, Callback, Learner, Recorder, delegates, get_random_states, patch, set_random_states
 from fastai.callback.hook import HookCallback
 from fastai.callback.progress import CSVLogger, ProgressCallback, ShowGraphCallback
+from fastai.interpret import ClassificationInterpretation
 from fastcore.basics import noop
 from sklearn.metrics import classification_report
 from torch.nn.utils.rnn import pad_sequence
@@ -154,6 +155,26 @@ def class_scores(
     by.loc[~tested, [*by][:3]] = np.nan
     by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]
     return by.astype({'support':int})
+
+# %% ../../nbs/learner/00_evaluate.ipynb #d89f0711
+_matrix,_report = ClassificationInterpretation.confusion_matrix,ClassificationInterpretation.print_classification_report # fastai's own
+
+def _one_class(interp):
+    task = getattr(interp.learn.model, 'task', None)
+    if task is not None and not (task.one_class and not task.structured):
+        raise TypeError(f"it is for one class a text, this is {task}; `class_scores(learn)` scores each class")
+
+@patch
+def confusion_matrix(self:ClassificationInterpretation):
+    "Count the validation texts by class and answer, or raise for a task with other labels than one class a text"
+    _one_class(self)
+    return _matrix(self)
+
+@patch
+def print_classification_report(self:ClassificationInterpretation):
+    "Print precision and recall of each class, or raise for a task with other labels than one class a text"
+    _one_class(self)
+    _report(self)
 
 # %% ../../nbs/learner/00_evaluate.ipynb #03ceee78
 def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` padded with zeros

@@ -37,7 +37,9 @@ def trivial_score(learn, n)->dict: # name -> scores of the `n` held-out rows, em
 
 def all_rivals(learn, res:Training, tfidf=None)->dict: # name -> scores of the held-out rows
     "List what a classifier is compared with: the answer that needs no text, the linear model `tfidf` and the probe in `res`"
-    rivals = trivial_score(learn, len(res.score)) | {'TF-IDF':tfidf, 'frozen probe':res.score_before}
+    rivals = trivial_score(learn, len(res.score)) | {'TF-IDF':tfidf}
+    if res.losses or not np.array_equal(res.score, res.score_before): # else it is the probe itself
+        rivals['frozen probe'] = res.score_before
     return {k:v for k,v in rivals.items() if v is not None}
 
 def judge(learn, res:Training, rivals, title, interval=None, groups=None

@@ -34,6 +34,7 @@ from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel
 from ..models.load import load_body
 from ..objectives.core import objective_of
+from ..text.encode import is_pair
 from ..text.tokenizer import tok_hash
 
 _log = logging.getLogger(__name__)
@@ -74,8 +75,9 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
     if isinstance(rm_type_tfms, int) and not isinstance(rm_type_tfms, bool):
         raise TypeError(f"predict answers one text; generate({item!r:.40}, {rm_type_tfms}) continues it with "
                         "a causal language model, fill_mask fills the gaps of a masked one")
-    *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
     task = getattr(self.model, 'task', None)
+    if task and is_pair(item) and not task.structured: task.check_input(item, reads_pairs(self.dls))
+    *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
 
 # %% ../../nbs/learner/06_save.ipynb #26016744

@@ -1,6 +1,6 @@
 """Predict one or several numbers for each text: the task `regression`, and its loss `ScaledMSE`
 
-Targets of a regression may be prices or fractions: the squared error of a target of 5,515 is about a million times that of a target of 5.5. So the mean and standard deviation of the training targets are stored as `target_scale`. The network scales its outputs by them, and the loss measures errors in standard deviations. Targets, predictions and metrics stay in the numbers of the table.
+Targets of a regression may be prices or fractions: the squared error of a target of 5,515 is about a million times that of a target of 5.5. So the mean and standard deviation of the training targets are stored as `target_scale`. The network scales its outputs by them, and the loss measures errors in standard deviations. Targets, predictions and metrics stay in the numbers of the table, but for one: the relative squared error, by which classifiers are compared, is 1 for somebody who always says the mean of the training targets.
 `Regression` is the task. It is chosen for columns of decimal numbers; for whole numbers name it, `task='regression'`. Several columns are several numbers, and the names of the columns are the names of the outputs.
 What a task is, and how to add one, is in `tasks.core`. fastai is imported only inside the methods that need it."""
 
@@ -32,7 +32,7 @@ class ScaledMSE(nn.MSELoss):
 class Regression(Task):
     "Predict one or several numbers for each text"
     name,fastai,summary = 'regression',('RegressionSetup',),'{n} x a number a text'
-    problem_type,score_name,classes,by_column = 'regression','-squared error',False,True
+    problem_type,score_name,classes,by_column = 'regression','-relative squared error',False,True
     @classmethod
     def matches(cls, df, label_col):
         flags = is_list(label_col) and df[list(label_col)].isin([0,1]).all(axis=None)

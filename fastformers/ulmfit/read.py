@@ -64,9 +64,9 @@ def hold_out_rows(rows, valid_col, pct, arch)->str:
 # %% ../../nbs/ulmfit/01_read.ipynb #38bf87f8
 def _head_init(c, task): return choose_head_init(task, c.head, c.adapters, c.pairing, c.head_init)[0]
 
-def with_reading(c, rows:Rows, arch, tok)->tuple: # (settings, what was chosen as in a `Plan`)
+def with_reading(c, rows:Rows, arch, tok, minutes=None)->tuple: # (settings, what was chosen as in a `Plan`)
     "Return the settings `c` with a prompt, or with pairs read apart, where frozen vectors tell the label better so"
-    prompt = choose_prompt(rows, arch, tok, c.prompt)
+    prompt = choose_prompt(rows, arch, tok, c.prompt, minutes or c.minutes)
     c = replace(c, prompt=prompt[0])
     if not _reads_apart(c, rows, arch, tok): return c, dict(prompt=prompt) if prompt[0] else {}
     _log.info("texts are read one by one, since their vectors tell more (pairing='siamese')")
