@@ -323,8 +323,8 @@ def picture(args, rows):
         y,to,each = ours.mean(),needed(ours.mean()),[*map(needed, ours)]
         more = base.iloc[-1]<ours.max() # even the most labels are too few
         ax.annotate('', (to,y), (n,y), arrowprops=dict(arrowstyle='<->', color='black', shrinkA=4))
-        says = f'{min(each)/n:.2g} to {max(each)/n:.2g}'+' or more'*more
-        ax.text(np.sqrt(n*to), y+.012, f'{says} times fewer labels', ha='center', fontsize=9)
+        says = f'{min(each)/n:.2g} to {max(each)/n:.2g}'+' or more'*bool(more)
+        ax.text(np.sqrt(n*to)*1.15, y-.05, f'{says} times fewer labels', ha='left' if to/n<9 else 'center', fontsize=9, bbox=dict(color='white', alpha=.8, pad=1))
         ax.set(xscale='log', xlabel='labelled texts', title=title, ylim=(.4,1))
         ax.set_xticks([50,100,300,1000,5000], [50,100,300,'1,000','5,000'])
         ax.minorticks_off()

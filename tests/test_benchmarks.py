@@ -111,6 +111,13 @@ def where_the_gain_comes_from():
     return [f'by {spread([x.mean() for x in words])} points', f'the lead is {three:.1f} points, not {trainer["intents77",5].mean():.1f}']
 
 @claim
+def other_networks():
+    by = page.of_networks().groupby(['arch','set','n','arm']).points.mean()
+    below = [k for k in six if by['wiki-mini',*k,'all layers']<by['minilm',*k,'frozen probe']]
+    assert below==[k for k in six if k[0]!='trec']
+    return ["All layers of `wiki-mini` end below MiniLM's frozen probe, but on TREC-6"]
+
+@claim
 def with_more_labels():
     sets = [(k,n) for k in ('trec','clinc150','sst2','agnews','imdb100') for n in (100,500,2000)]
     each = [gap('as typed',b,*k) for k in sets for b in ('frozen probe','TF-IDF')]
@@ -139,7 +146,7 @@ def printed_figures():
     audit = page.rows('label').query("what=='audit'")
     n = audit.sessions.sum()
     return [f'in {inside} of {len(typed)} runs, which fits any share from {100*wilson(inside, len(typed))[0]:.0f} %',
-            f'In {n:.0f} simulated runs of `fastformers label` the interval held the truth in {100*audit.covered.sum()/n:.1f} %, and the forecast was within two points in {100*audit.within.sum()/n:.0f} %']
+            f'In {n:,.0f} simulated runs of `fastformers label` the interval held the truth in {100*audit.covered.sum()/n:.1f} %, and the forecast was within two points in {100*audit.within.sum()/n:.0f} %']
 
 @claim
 def stages():
