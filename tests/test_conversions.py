@@ -187,7 +187,7 @@ def test_xlnet_has_its_objective():
     (lambda a: ulmfit(df, model=a), 'did you mean arch'), (lambda a: leaderboard(df, seed=1), 'did you mean seeds'),
     (lambda a: fine_tune_classifier(df.assign(a='x', b='y'), a, text_col=['text','a','b']), 'a pair of columns, got 3: text, a, b; join several'),
     (lambda a: lm_dls(df.assign(a='x', b='y'), a, text_col=['text','a','b']), 'got 3: text, a, b'),
-    (lambda a: fine_tune_classifier(df.assign(label=[None]*40+df.label.tolist()[40:]), a), '40 of 60 rows have no label.*pass their texts as `unlabelled`'),
+    (lambda a: fine_tune_classifier(df.assign(label=[None]*40+df.label.tolist()[40:]), a), '40 of 60 rows have no label.*train on their texts too.*in Python `unlabelled=`'),
     (lambda a: train_tokenizer(df.text.tolist(), vocab_sz=20), '`vocab_sz` 20 is too small for these 60 texts')])
 def test_a_message_says_what_to_do(f, match, arch):
     with pytest.raises((TypeError,ValueError), match=match) as e: f(arch)
