@@ -240,7 +240,7 @@ def rate(args, table):
             def make():
                 rows,at = labelled(name, sets[name][0][-1], 0, args)
                 return measured(lambda o: trainer(o, lr), planned_for('Trainer', rows, 0, args), at[:400])
-            table.get(make, 'accuracy', part='rates', arch=args.arch, arm='Trainer', lr=lr, set=name)
+            table.get(make, 'accuracy', part='rates', arch=Path(args.arch).name, arm='Trainer', lr=lr, set=name)
 
 def choose(args, table):
     "Let `leaderboard` choose by the training rows alone, and score what it hands out"
@@ -281,7 +281,7 @@ def near(args, table):
             after = right(learn.spread_labels(texts, [o.scores(texts) for o in both.members]))
             with progress.quiet(): full = entries['all layers'].fit(planned_for('all layers', rows, key['seed'], args))
             return dict(kappa=float(handler.said), agree=agree, before=before, after=after, all_layers=right([o['label'] for o in full(texts)]), commit=commit)
-        table.get(make, 'after', part='near', arch=args.arch, arm='labels of near texts', **key)
+        table.get(make, 'after', part='near', arch=Path(args.arch).name, arm='labels of near texts', **key)
 
 def unpack(o): return np.unpackbits(np.frombuffer(bytes.fromhex(o), np.uint8))
 

@@ -201,8 +201,8 @@ def _add_predict(commands):
                                                  'in two processes: torchrun --nproc_per_node 2 -m '
                                                  'fastformers predict DIR --csv FILE --out FILE')
     p.add_argument('--out', metavar='FILE',
-                   help='csv or tsv file to write: columns of --csv, label and score, which '
-                                                 'are empty for blank texts (default: to the screen)')
+                   help='csv or tsv file to write: columns of --csv, label and score, which are empty for '
+                        'blank texts (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
     p.add_argument('--precision', default='auto', choices=('auto','bf16','fp16','fp32'),
                    help='number format; auto: the fastest on this machine')

@@ -35,6 +35,7 @@ def answer_table(answers):
     from fastformers.inference.answers import answer_rows
     return pd.DataFrame(answer_rows(answers)).map(_cell)
 
+# %% ../../nbs/commands/01_answer.ipynb #1eabc72a
 chunksize = 4096 # rows of a file in memory at once
 
 def trained_columns(args)->dict: # {'text_col': ..., 'label_col': ...}

@@ -144,8 +144,9 @@ _care = [
     'The score is of classifiers that were trained without the scored rows. `best` was trained on all rows '
     'and is scored by none.',
     'The winner was chosen by these scores, so its own score is a little too good. Keep some rows aside, '
-    'and score the winner on them once.', 'Minutes are those of the slowest fit of an entry. Intervals '
-                                          'cover the choice of the scored rows, not of the training rows.']
+    'and score the winner on them once.',
+    'Minutes are those of the slowest fit of an entry. Intervals cover the choice of the scored rows, not '
+    'of the training rows.']
 
 def _page(board):
     "Return the parts of the page of `board`"

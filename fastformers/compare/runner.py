@@ -167,14 +167,14 @@ def entry(self:Runner, e, later):
             return
         # the seeds of an entry that has begun come before the entries that follow
         share = max(left/(self.shares(e, i)+later), min(1.2*max(spent, default=0), left))
-        most = left/(len(b.seeds)-i) # nothing is kept for later entries
+        most = left/(len(b.seeds)-i) if 'arch' in e.needs else 0 # nothing is kept for later entries
         try:
             try: self.fit_one(e, seed, i, max(share, 1)/60, .25 if most>share else .1)
             except OutOfTime:
-                if 'arch' not in e.needs or share>=most: raise
+                if most<=share: raise
                 self.fit_one(e, seed, i, most/60)
         except OutOfTime as o:
-            b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(max(share, 1))}'
+            b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(max(share, most, 1))}'
             return
         except Exception as o:
             kind = '' if isinstance(o, ValueError) else f'{type(o).__name__}: '
@@ -182,6 +182,7 @@ def entry(self:Runner, e, later):
             _log.warning(f'{e.name}: {b.notes[e.name]}', exc_info=_log.isEnabledFor(logging.DEBUG))
             return
 
+# %% ../../nbs/compare/03_runner.ipynb #77db2bca
 @patch
 def run(self:Runner):
     "Run all entries in the order of `board.plan`, of several checkpoints the most promising first"
@@ -197,7 +198,8 @@ def run(self:Runner):
 
 def _done(board, name):
     "Say the score and the time of the entry `name`, and why it has fewer fits"
-    (sign,measure),says = split_sign(board.task.score_name),[*filter(None, [board.notes.get(name)])]
+    (sign,measure),note = split_sign(board.task.score_name),board.notes.get(name)
+    says = [note] if note else []
     if name in board.scored:
         took = 'under 1 s' if (s := board.price(name))<1 else fmt_time(s)
         says.insert(0, f"{measure} {fmt(sign*board.gain(name)[0])}, {took} a training")

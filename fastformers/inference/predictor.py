@@ -139,9 +139,11 @@ def from_hf(
     except Exception as e:
         e.add_note(f"On opening {path}.")
         raise
-    res.columns = (read_stage(path) or {}).get('columns', {})
+    res.stage = read_stage(path)
+    res.columns = (res.stage or {}).get('columns', {})
     return res
 
+# %% ../../nbs/inference/04_predictor.ipynb #456d4047
 def _open(path, device, head, revision, precision, backend):
     "Open the directory `path` for `from_hf`"
     own = read_bundle(path)
@@ -155,7 +157,7 @@ def _open(path, device, head, revision, precision, backend):
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device,
                           precision if backend=='torch' else 'fp32')
     predictor.opened,predictor.trained_on = (path,device,head,revision,precision,backend),read_keys(path)
-    predictor.kept,predictor.stage = Kept.load(path),read_stage(path)
+    predictor.kept = Kept.load(path)
     if own: predictor.facts = {k:getattr(own, k) for k in ('base','rows','scores')}
     card = path/'README.md'
     if card.is_file(): predictor.card = card.read_text('utf-8', 'replace')

@@ -127,7 +127,9 @@ def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training: t
             return np.zeros(len(y))
     start,found = now(),dict(none=right('none'))
     if minutes and len(prompts)*(now()-start)>6*minutes:
-        return None, f"{minutes:g} minutes are too few to try {len(prompts)} prompts"
+        why = f"{minutes:g} minutes are too few to try {len(prompts)} prompts"
+        _log.info(f"prompt: the checkpoint's own, {why}")
+        return None, why
     found |= {k:right(k) for k in prompts}
     best = max(found, key=lambda k: found[k].mean())
     more = found[best]-found['none']

@@ -162,7 +162,8 @@ _matrix,_report = ClassificationInterpretation.confusion_matrix,ClassificationIn
 def _one_class(interp):
     task = getattr(interp.learn.model, 'task', None)
     if task is not None and not (task.one_class and not task.structured):
-        raise TypeError(f"it is for one class a text, this is {task}; `class_scores(learn)` scores each class")
+        raise TypeError(f"fastai's confusion matrix and report are for one class a text, this is {task}; "
+                        "`class_scores(learn)` scores each class")
 
 @patch
 def confusion_matrix(self:ClassificationInterpretation):
@@ -192,8 +193,8 @@ def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # tex
     "Read labelled rows that `predictor` is scored on, and warn of those that it was trained on"
     task = predictor.task
     check_columns(df, text_col=text_col, label_col=label_col)
-    warn_seen(df, text_col, predictor.trained_on, 'so the scores are too good; score rows that it has not '
-                                                  'seen')
+    warn_seen(df, text_col, predictor.trained_on,
+              'so the scores are too good; score rows that it has not seen')
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "

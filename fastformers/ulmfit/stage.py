@@ -59,8 +59,8 @@ def _not_default(c):
 
 def _sizes(dls):
     parts = {'training':dls.train, 'validation':dls.valid}
-    return {f'{k} {unit}':n for k,dl in parts.items() for unit,n in (('rows',dl.n),
-                                                                     ('tokens',int(dl.lengths.sum())))}
+    return {f'{k} {unit}':n for k,dl in parts.items()
+            for unit,n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
 
 def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
 
