@@ -112,7 +112,8 @@ def _check_texts(args, instead):
     def is_name(o):
         return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).exists()
     for o in filter(is_name, args.texts):
-        raise ValueError(f"expected a text, got the name of a {'folder' if Path(o).is_dir() else 'file'}, {o}; {instead}")
+        what = 'folder' if Path(o).is_dir() else 'file'
+        raise ValueError(f"expected a text, got the name of a {what}, {o}; {instead}")
 
 def explain(args):
     "Weigh the words of a text, a pair, a question and its context, or a text and its candidates"

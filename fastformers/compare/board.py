@@ -139,7 +139,7 @@ def rated(self:Leaderboard)->list:
 
 @patch(as_prop=True)
 def winner(self:Leaderboard):
-    "Name the entry with the best score, or one without all its fits that is measurably better on the rows of both, None if none has finished"
+    "Name the best entry, or one without all its fits that is measurably better, None if none has finished"
     def order(o):
         # where no entry finds a text of the rarest class, scores are equal
         return self.score(o), self.rare(o).get('average_precision', 0)

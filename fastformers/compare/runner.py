@@ -174,7 +174,8 @@ def entry(self:Runner, e, later):
                 if most<=share: raise
                 self.fit_one(e, seed, i, most/60)
         except OutOfTime as o:
-            b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {fmt_time(max(share, most, 1))}'
+            got = fmt_time(max(share, most, 1))
+            b.notes[e.name] = f'a fit needs about {fmt_time(o.seconds)}, its share is {got}'
             return
         except Exception as o:
             kind = '' if isinstance(o, ValueError) else f'{type(o).__name__}: '

@@ -198,7 +198,7 @@ def item_keys(ds, kind='key')->np.ndarray: # uint64
     return np.array(keys, dtype=np.uint64)
 
 def item_texts(ds, most=None)->list:
-    "List the texts, or pairs of texts, of `ds`, of `classifier_dls` or a `DataBlock`, or of its first `most` items"
+    "List the texts, or pairs, of the first `most` items of `ds`, of `classifier_dls` or a `DataBlock`"
     before = [*takewhile(lambda f: not isinstance(f, HFTokenizer), ds.tls[0].tfms.fs)]
     def read(o):
         if isinstance(o, TokenizedRow): return o['text']
@@ -219,7 +219,8 @@ def columns_of(dls)->dict: # text_col and label_col, empty if not known
     "Return the columns that the texts and the labels of `dls` are read from"
     fs = [tl.tfms.fs[0] for tl in dls.train_ds.tls]
     if not (isinstance(fs[0], ReadText) and isinstance(fs[-1], ReadLabel)): return {}
-    return {k:o[0] if len(o)==1 else [*o] for k,o in (('text_col',L(fs[0].cols)), ('label_col',L(fs[-1].cols)))}
+    cols = dict(text_col=L(fs[0].cols), label_col=L(fs[-1].cols))
+    return {k:o[0] if len(o)==1 else [*o] for k,o in cols.items()}
 
 def tokenizer_of(dls):
     "Return the `HFTokenizer` of `dls`"

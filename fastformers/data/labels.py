@@ -137,14 +137,15 @@ def marked_by(df): # None if there is none
     return found[0] if found else None
 
 def divide(df, keys, names, valid_col=None, valid_pct=.2, group_col=None)->tuple: # lists of row numbers
-    "Split the rows of `df` by a column, or by the hashes `keys`, of texts or of the groups in `group_col`, equal ones together"
+    "Split the rows of `df` by a column, or by the hashes `keys` of their texts or groups"
     valid_col = valid_col or marked_by(df)
     if valid_col is not None:
         check_columns(df, valid_col=valid_col)
         v = valid_flags(df, valid_col)
         if group_col is not None and len(both := np.intersect1d(keys[v], keys[~v])):
-            _log.warning(f"{len(both)} of {len(np.unique(keys))} groups of {group_col!r} have rows in training and in "
-                         f"validation, since the column {valid_col!r} decides; drop it, or mark whole groups")
+            _log.warning(f"{len(both)} of {len(np.unique(keys))} groups of {group_col!r} have rows in training "
+                         f"and in validation, since the column {valid_col!r} decides; drop it, or mark whole "
+                         "groups")
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
         by = (f"; the column {valid_col!r} marks them"*(valid_col is not None)

@@ -79,7 +79,8 @@ def hold_out(self:Rows, valid_col=None, pct=.2):
     "Hold out rows by `valid_col`, default 'is_valid' or 'audit' if there is one, or the share `pct` of them (see `hold_out`)"
     group = self.group_col or self.task.group_col(self.text_col)
     at = self.groups if group==self.group_col else row_keys(self.df, group)
-    self.is_valid = np.isin(np.arange(len(self)), divide(self.df, at, self.names, valid_col, pct, self.group_col)[1])
+    _,held = divide(self.df, at, self.names, valid_col, pct, self.group_col)
+    self.is_valid = np.isin(np.arange(len(self)), held)
     return self
 
 @patch(as_prop=True)

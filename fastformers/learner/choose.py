@@ -106,7 +106,7 @@ def right_in_folds(x, y, folds=5)->np.ndarray: # float `(n,)`: 1 where the answe
     with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
         return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
 
-def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training: trying prompts takes at most a tenth
+def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training; prompts get a tenth
 )->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
     "Choose a prompt of those that `arch` lists, if a probe of at most 300 rows is clearly better in folds with it than without one"
     tok = load_tokenizer(tok)

@@ -157,7 +157,8 @@ def class_scores(
     return by.astype({'support':int})
 
 # %% ../../nbs/learner/00_evaluate.ipynb #d89f0711
-_matrix,_report = ClassificationInterpretation.confusion_matrix,ClassificationInterpretation.print_classification_report # fastai's own
+_matrix = ClassificationInterpretation.confusion_matrix # fastai's own, as the next
+_report = ClassificationInterpretation.print_classification_report
 
 def _one_class(interp):
     task = getattr(interp.learn.model, 'task', None)
@@ -167,13 +168,13 @@ def _one_class(interp):
 
 @patch
 def confusion_matrix(self:ClassificationInterpretation):
-    "Count the validation texts by class and answer, or raise for a task with other labels than one class a text"
+    "Count the validation texts by class and answer, or raise if a text may have several classes"
     _one_class(self)
     return _matrix(self)
 
 @patch
 def print_classification_report(self:ClassificationInterpretation):
-    "Print precision and recall of each class, or raise for a task with other labels than one class a text"
+    "Print precision and recall of each class, or raise if a text may have several classes"
     _one_class(self)
     _report(self)
 

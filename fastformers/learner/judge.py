@@ -78,7 +78,7 @@ def judge(learn, res:Training, rivals, title, interval=None, groups=None
     return verdict
 
 def _check_labelled(learn, title):
-    "Warn if a classifier of several labels never gives one of them, or no label to many more rows than have none"
+    "Warn if a classifier never gives one of its labels, or gives none to many more rows than have none"
     with evaluation(learn): scores,y = learn.get_preds()
     found = learn.model.task.decide(scores)
     if missed := [k for k,a,b in zip(learn.model.task.labels, found.sum(0), y.sum(0)) if b and not a]:

@@ -124,7 +124,7 @@ def _write(learn, path, readme=False, keep=5000, **facts):
              'precision':compute.precision_of(learn), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
     if task:
-        facts = {'stage':'classifier', 'labels':[str(o) for o in task.labels], 'columns':columns_of(dls), **facts}
+        facts = {'stage':'classifier', 'labels':[*map(str, task.labels)], 'columns':columns_of(dls), **facts}
     with atomic_dir(path) as tmp:
         if task is None: save_checkpoint(tmp, model, tok)
         else:
