@@ -89,6 +89,8 @@ def resolve_arch(arch, revision='main'): # Directory of the checkpoint or stage,
 # %% ../nbs/01_hub.ipynb #99658f9b
 def model_dir(arch, revision='main')->str:
     "Return the directory of the model `arch`, downloaded without pickled weights if it is on the hub"
+    if not isinstance(arch, (str,os.PathLike)):
+        raise TypeError(f"expected a directory, a hub id or a shipped name, got {arch!r:.60}")
     if os.path.isdir(arch := resolve_arch(arch, revision)): return arch
     patterns = ['*.json','*.safetensors','*.txt','*.model']
     try: return snapshot_download(arch, revision=revision, allow_patterns=patterns)

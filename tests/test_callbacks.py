@@ -10,6 +10,7 @@ from fastai.callback.mixup import CutMix, MixHandler, MixUp
 from fastai.callback.progress import CSVLogger, ProgressCallback, ShowGraphCallback
 from fastai.callback.rnn import ModelResetter, RNNCallback, RNNRegularizer
 from fastai.callback.schedule import LRFinder, ParamScheduler, SchedCos
+from fastai.learner import load_learner
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, SaveModelCallback, TrackerCallback
 from fastformers.callback.progress import terminal_progress
 from fastformers.callback.schedule import full_tune
@@ -131,6 +132,29 @@ def test_two_fits_append_to_a_history(two):
     learn.to_hf('out')
     log = learn.csv_logger.read_log()
     assert [*log.epoch.astype(str)]==['0','1','epoch','0','1']
+
+class Stop(Callback):
+    "Press Ctrl-C in the second batch"
+    def after_batch(self):
+        if self.iter==1: raise KeyboardInterrupt
+
+@pytest.mark.parametrize('name', ['CSVLogger','ShowGraphCallback','TensorBoardCallback','best model'])
+@pytest.mark.parametrize('kind', ['classifier','language model','stage'])
+def test_a_learner_is_exported(name, kind, arch, two):
+    if kind=='stage': learn = fine_tune_classifier(two, arch, cbs=cbs[name](), epochs=1, bs=8, head_init='random').learner
+    elif kind=='classifier': learn = classifier_learner(classifier_dls(two, tiny_tok(), bs=8), tiny_arch('bert'), cbs=cbs[name]())
+    else: learn = lm_learner(lm_dls(two, tiny_tok(), bs=4, seq_len=16), tiny_arch('bert'), cbs=cbs[name]())
+    if kind!='stage': learn.fit(1, 1e-3)
+    for cut in (False,True)[:1+(kind=='classifier')]:
+        if cut:
+            with pytest.raises(KeyboardInterrupt): learn.fit(1, 1e-3, cbs=Stop())
+            learn.remove_cb(Stop)
+        learn.export('o.pkl')
+        again = load_learner(learn.path/'o.pkl')
+        assert {type(o) for o in learn.cbs}<={type(o) for o in again.cbs}
+        if kind!='language model': assert again.predict('a film')[0]==learn.predict('a film')[0]
+    learn.fit(1, 1e-3) # goes on
+    if name=='CSVLogger': assert len(learn.csv_logger.read_log())==1
 
 def test_a_refit_has_no_validation_figures(arch, two, caplog):
     caplog.set_level(logging.INFO)

@@ -178,6 +178,8 @@ def test_xlnet_has_its_objective():
 
 # ---- messages
 
+same = df.drop(columns='is_valid').assign(text='The same words.')
+
 @pytest.mark.parametrize('f,match', [
     (lambda a: fine_tune_classifier(df, a, learning_rate=1e-3), "'learning_rate' is no argument of `fine_tune_classifier`; did you mean lr"),
     (lambda a: fine_tune_classifier(df, a, per_device_train_batch_size=8), 'did you mean bs'), (lambda a: fine_tune_lm(df, a, num_train_epochs=1), 'did you mean epochs'),
@@ -188,6 +190,18 @@ def test_xlnet_has_its_objective():
     (lambda a: fine_tune_classifier(df.assign(a='x', b='y'), a, text_col=['text','a','b']), 'a pair of columns, got 3: text, a, b; join several'),
     (lambda a: lm_dls(df.assign(a='x', b='y'), a, text_col=['text','a','b']), 'got 3: text, a, b'),
     (lambda a: fine_tune_classifier(df.assign(label=[None]*40+df.label.tolist()[40:]), a), '40 of 60 rows have no label.*train on their texts too.*in Python `unlabelled=`'),
+    (lambda a: classifier_learner(df, a), '`dls` are DataLoaders, as from `classifier_dls`.*got a DataFrame'), (lambda a: lm_learner(a, lm_dls(df, a)), 'as from .*`lm_dls`, got a PosixPath'),
+    (lambda a: classifier_learner(lm_dls(df, a), a), 'these dls have no labels; build them with `classifier_dls`'), (lambda a: lm_learner(classifier_dls(df, a), a), 'no objective; build them with `lm_dls`'),
+    (lambda a: from_hf(None), 'expected a directory, a hub id or a shipped name, got None'), (lambda a: from_hf(network()), 'got <fastai.learner'),
+    (lambda a: fine_tune_classifier(df, a, resume=True), '`resume` is a directory for checkpoints, got True'), (lambda a: fine_tune_lm(df, a, resume=True), '`resume` is a directory'),
+    (lambda a: fine_tune_classifier(df, a, output_dir='x'), 'did you mean path'), (lambda a: fine_tune_classifier(df, a, random_seed=1), 'did you mean seed'), (lambda a: fine_tune_lm(df, a, max_len=8), 'did you mean seq_len'),
+    (lambda a: fine_tune_classifier(df, a, score='f1'), 'the score f1 is for one of two classes, there are 3; choose f1_macro'), (lambda a: leaderboard(df, score='precision', archs=a), 'choose precision_macro'),
+    (lambda a: ulmfit(df, arch=a, recipe=dict(classifier=dict(score='f1'))), 'choose f1_macro'),
+    (lambda a: classifier_dls(df, a, label_col=['label']), "hold 'negative', expected 0 and 1; a column of names is label_col='label'"),
+    (lambda a: classifier_dls(df.assign(label='1,5'), a, task='regression'), "'label' holds '1,5', expected a number such as 12.5"),
+    (lambda a: classifier_dls(df.assign(a='1,5', b=2.), a, label_col=['a','b'], task='regression'), "'a' holds '1,5', expected a number"),
+    (lambda a: classifier_dls(same, a), 'all 60 rows have the same text, and equal ones stay in one part'), (lambda a: lm_dls(same, a), 'all 60 rows have the same text'),
+    (lambda a: classifier_dls(same.assign(text=df.text, who='Ann'), a, group_col='who'), "all 60 rows have the same 'who'"),
     (lambda a: train_tokenizer(df.text.tolist(), vocab_sz=20), '`vocab_sz` 20 is too small for these 60 texts')])
 def test_a_message_says_what_to_do(f, match, arch):
     with pytest.raises((TypeError,ValueError), match=match) as e: f(arch)

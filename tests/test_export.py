@@ -12,6 +12,9 @@ from fastformers.data.block import HFTextBlock, tokenizer_of
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.tasks.core import tasks
 from fastformers.learner.core import classifier_learner, lm_learner
+from fastformers.learner.save import as_predictor
+from fastformers.inference.names import from_names
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 from fastformers.models.heads import PoolingHead, cls_pool, concat_pool, mean_pool
 from fastformers.models.families import layer_groups
 from fastformers.models.load import load_body
@@ -87,7 +90,7 @@ def test_the_loss_does_not_change_what_a_score_is(tmp_path, loss):
 def test_a_stage_directory_opens_too(tmp_path):
     learn = learner('bert')
     p = from_hf(learn.save_encoder(tmp_path/'stage', stage='classifier'), device='cpu')
-    assert gap(p.scores(odd), wanted(learn, odd))<1e-5 and not (tmp_path/'stage/README.md').exists()
+    assert gap(p.scores(odd), wanted(learn, odd))<1e-5
 
 def test_a_head_of_ones_own(tmp_path):
     class Mine(torch.nn.Linear):
@@ -256,6 +259,21 @@ def test_files_of_a_bundle(bundle):
     facts,card = json.loads((path/'classifier.json').read_text()),(path/'README.md').read_text()
     assert facts['max_len']==100 and facts['truncation']=='head_tail' and facts['format']==1
     assert 'from_hf' in card and ('library_name: transformers' in card)==(head=='hf') and '/tmp' not in card and 'License' in card and '100 tokens' in card
+
+def test_every_directory_of_a_network_has_a_model_card(tmp_path):
+    learn,lm = learner('bert'),lm_learner(lm_dls(df, tiny_tok('bert'), bs=8, seq_len=32, device='cpu'), tiny_arch('bert'))
+    arch = lm.save_encoder(tmp_path/'lm')
+    doors = dict(to_hf=learn.to_hf, save_encoder=learn.save_encoder, predictor=as_predictor(learn).save,
+                 changed=from_hf(learn.to_hf(tmp_path/'first')).rename_class(learn.dls.vocab[0], 'another name').save,
+                 names=from_names(['good','bad'], arch).save,
+                 stage=lambda at: fine_tune_classifier(df, arch, at, epochs=0).path)
+    for name,write in doors.items():
+        card = (write(tmp_path/name)/'README.md').read_text()
+        labels = read_stage(tmp_path/name)['labels']
+        assert f"{', '.join(f'`{o}`' for o in labels)}" in card and 'from_hf' in card and 'License' in card, name
+    assert 'accuracy' in (tmp_path/'stage/README.md').read_text()
+    for at in (arch, fine_tune_lm(df, arch, tmp_path/'target', epochs=.1, bs=8, seq_len=32).path):
+        assert 'BertForMaskedLM.from_pretrained' in (at/'README.md').read_text()
 
 # ---- directories that are something else
 

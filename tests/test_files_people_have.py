@@ -1,5 +1,5 @@
 "Files as people have them, and pipes: read properly at every door, or named for what they are"
-import gzip, io, logging, os, threading
+import gzip, io, logging, os, pickle, threading
 import pandas as pd, pytest
 from fastformers import cli
 from fastformers.hub import resolve_arch
@@ -34,7 +34,7 @@ named = {'pointer.csv':(pointer,'pointer of git-lfs.*git lfs pull'), 'pointer.js
     'sheet.csv':(b'PK\3\4..','Office'), 'old.csv':(b'\xd0\xcf\x11\xe0..','Office'), 'table.parquet':(b'PAR1..','parquet'), 'paper.txt':(b'%PDF-1.7','PDF'), 'packed.csv.bz2':(b'BZh91AY','bzip2'),
     'packed.csv.xz':(b'\xfd7zXZ\0','xz'), 'folder.tar.gz':(gzip.compress(b'a.csv'.ljust(257, b'\0')+b'ustar'.ljust(255, b'\0')),'tar archive'), 'cut.csv.gz':(gzip.compress(csv().encode())[:-12],'ended before'),
     'windows.csv':(csv().encode('cp1252'),"pass its .*encoding.*, such as 'cp1252'"), 'columns.json':(pd.DataFrame(rows, columns=['text','label']).to_json(),'object a line, or an array'),
-    'pretty.jsonl':('{\n "text": "a",\n "label": "b"\n}','object a line, or an array'), 'strings.jsonl':('"a"\n"b"\n','object a line'), 'cut.json':('[{"text": "a"},','cut.json: '), 'empty.json':('','no text|no rows|No objects')}
+    'pretty.jsonl':('{\n "text": "a",\n "label": "b"\n}','object a line, or an array'), 'strings.jsonl':('"a"\n"b"\n','object a line'), 'cut.json':('[{"text": "a"},','cut.json: '), 'empty.json':('','no text$|no rows|No objects'), 'only names.csv':('text,label\n','no text$|no rows'), 'frame.pkl':(pickle.dumps(pd.DataFrame(rows)),'a pickle')}
 
 # ---- doors: each returns the texts that it read, and their labels if it reads those
 
@@ -119,6 +119,32 @@ def test_a_column_is_named_as_in_the_file(tmp_path):
     assert read_table(tmp_path/'c.csv', DataConfig(text_col='one, two'), text_col='one, two').two.tolist()==['b']
     (tmp_path/'d.txt').write_text('a film, and text\nanother; one\n')
     assert read_texts(tmp_path/'d.txt').text.tolist()==['a film, and text','another; one']
+
+# ---- answers as the file was written
+
+def written(name, models, at, out, texts=('a film','one, more; with "quotes"\rand a lone return')):
+    "The tables that commands write for a file `name` of sixty rows"
+    df = tiny_df()[['text','label']]
+    df.loc[0,'text'],df.loc[1,'text'] = texts
+    sep,mark,pack = name
+    data = (mark+df.to_csv(index=False, sep=sep, quoting=1, lineterminator='\r\n')).encode()
+    (file := at/'rows.csv').write_bytes(gzip.compress(data) if pack else data)
+    tfidf,more = models/'tfidf',['--out', at/out]
+    commands = dict(predict=[tfidf,'--csv',file], slices=[tfidf,file], shares=[tfidf,file,'--audit',file])
+    commands['label-issues'] = [file,'--arch',models/'bert']
+    for k,args in commands.items():
+        assert cli.main([k, *map(str, args+more)])==0
+        yield k,df,(at/out).read_bytes().decode()
+
+@pytest.mark.parametrize('out', ['out.csv','out.tsv','out'])
+@pytest.mark.parametrize('sep,mark,pack', [(';','\ufeff',False), (';','',True), (',','\ufeff',False), ('|','',False), ('\t','',False), (',','',False)], ids=repr)
+def test_a_table_is_written_as_it_was_read(sep, mark, pack, out, models, tmp_path):
+    want = '\t' if out=='out.tsv' else sep.replace('\t', ',')
+    for name,df,text in written((sep,mark,pack), models, tmp_path, out):
+        assert text.startswith('\ufeff')==bool(mark), name
+        back = pd.read_csv(io.StringIO(text.removeprefix('\ufeff'), newline=''), sep=want, keep_default_na=False)
+        assert back.shape[1]>3
+        if name=='predict': assert [*back][:3]==['text','label','predicted_label'] and back.text.tolist()==df.text.tolist()
 
 # ---- words and tags
 

@@ -1,5 +1,6 @@
 "Labels are what the file says, whichever door and file format they come through, and splits that cannot be made say why"
-import logging, re
+import enum, logging, re
+from decimal import Decimal
 import numpy as np, pandas as pd, pytest, torch
 from fastformers import cli
 from fastformers.compare.leaderboard import leaderboard
@@ -82,6 +83,18 @@ def test_every_format_is_read_alike(kind, labels, want, arch, tmp_path):
     df = through(kind, rows(labels), tmp_path)
     if kind=='csv' and labels==['1','x',2.]: want = ['1','2.0','x'] # as the file says
     assert by_dls(df, None, arch, tmp_path).labels==want
+
+class Kind(enum.Enum): good,bad = 1,2
+
+@doors
+@pytest.mark.parametrize('labels,want', [([pd.Timestamp('2026-01-01'),pd.Timestamp('2026-02-01')], ['2026-01-01 00:00:00','2026-02-01 00:00:00']),
+    ([Decimal('1.5'),Decimal('2')], ['1.5','2']), ([Kind.good,Kind.bad], ['Kind.bad','Kind.good'])], ids=['dates','decimals','enum'])
+def test_labels_that_json_has_no_word_for_are_text(door, labels, want, arch, tmp_path, log):
+    if door is by_command: pytest.skip('its files hold text')
+    assert door(rows(labels), rows(labels, 100), arch, tmp_path).labels==want
+    assert not any('failed' in o or 'training has' in o for o in said(log))
+    df = rows(labels)
+    assert [*from_hf(TextBaseline.fit(df.text, df.label).save(tmp_path/'base')).labels]==want
 
 def test_numbers_of_a_table_stay_numbers(tmp_path):
     (tmp_path/'a.csv').write_text('text,n,x,flag,code,cell\na,1,1.50,True,007,\nb,2,-0.5,False,10,3\nc,0,1e3,TRUE,0,5\n')

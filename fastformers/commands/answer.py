@@ -11,12 +11,12 @@ __all__ = ['chunksize', 'records', 'answer_table', 'trained_columns', 'columns_i
            'merge_classes', 'predict']
 
 # %% ../../nbs/commands/01_answer.ipynb #7207b08b
-import logging, re, shlex, sys
+import csv, logging, re, shlex, sys
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from fastcore.foundation import L
-from ..files import atomic_file, check_dir, check_file, is_main_process, processes
+from ..files import atomic_file, check_dir, check_file, is_main_process, processes, write_text
 from ..ulmfit.recipe import split_columns, text_names, without_blanks
 from .flags import changes
 
@@ -77,15 +77,25 @@ def _gather(text='')->list: # empty in the other processes
     from fastformers.callback.distributed import gather_objects
     return gather_objects(text)
 
-def predict_file(answer, chunks, out, sep=','):
-    "Write the tables `chunks` with the columns that `answer` adds to the open file `out`"
+def _to_csv(table, path, df, header=True, **kwargs)->str: # `path`: None for the screen
+    "Format `table` as the csv file that `df` was read from, with its separator and byte order mark, or with tabs for a .tsv file"
+    sep = df.attrs.get('sep') or ','
+    sep = '\t' if '.tsv' in Path(path or '').suffixes else sep.replace('\t', ',')
+    mark = '\ufeff'*bool(header and path and df.attrs.get('encoding')=='utf-8-sig') # by which Excel knows UTF-8
+    text = table.to_csv(sep=sep, header=header, **kwargs)
+    # before Python 3.13 a lone \r is not quoted, and ends the row
+    if '\r' in text: text = table.to_csv(sep=sep, header=header, quoting=csv.QUOTE_ALL, **kwargs)
+    return mark+text
+
+def predict_file(answer, chunks, out, path=None):
+    "Write the tables `chunks` with the columns that `answer` adds to the open file `out`, which will be `path`"
     from tqdm import tqdm
     (rank,n),text = processes(),''
     with tqdm(unit=' rows', file=sys.stderr, disable=not is_main_process()) as bar:
         for i,df in enumerate(chunks):
             if i%n==rank:
                 new = answer(df).iloc[:,df.shape[1]:].map(_cell)
-                text = df.join(new).to_csv(sep=sep, index=False, header=i==0)
+                text = _to_csv(df.join(new), path, df, i==0, index=False)
             if i%n==n-1:
                 out.writelines(_gather(text))
                 text = ''
@@ -97,8 +107,6 @@ def _check_out(path):
     if path and (end := Path(path).suffix) not in ('','.csv','.tsv','.txt'):
         raise ValueError(f"`out` is a csv or tsv file, got {end}")
     if path: check_file(path)
-
-def _separator(path): return '\t' if '.tsv' in Path(path).suffixes else ','
 
 # %% ../../nbs/commands/01_answer.ipynb #93365468
 def _open(path, **how):
@@ -154,9 +162,8 @@ def _labelled(args, path): # a table, its columns of texts and of labels
     check_columns(df, text_col=texts, label_col=labels)
     return without_blanks(df, texts, labels) if d.drop_blank else df, texts, labels
 
-def _write_table(table, out): # a csv or tsv file, or None
-    if not out: return
-    with atomic_file(out) as tmp: table.to_csv(tmp, sep=_separator(out))
+def _write_table(table, out, df): # a csv or tsv file, or None; the table that was read
+    if out: write_text(out, _to_csv(table, out, df))
 
 def shares(args):
     "Estimate the share of each class in the texts of a file, corrected by labelled rows drawn at random"
@@ -166,7 +173,7 @@ def shares(args):
     from fastformers.text.encode import read_column
     texts = (o for df in chunks for o in read_column(df, cols))
     table = predictor.shares(texts, audit, *columns)
-    _write_table(table, args.out)
+    _write_table(table, args.out, audit)
     print(table.round(3).to_string())
     return dict(shares=records(table))
 
@@ -191,7 +198,7 @@ def label_issues(args):
     predictor = _open(args.arch or default_arch)
     from fastformers.interpret import slices # `label_issues`
     table = slices.label_issues(predictor, df, *columns).rename_axis('row')
-    _write_table(table, args.out)
+    _write_table(table, args.out, df)
     shown = table.head(args.rows).reset_index()
     if len(shown):
         print(shown.assign(text=[f'{_cell(o):.80}' for o in shown.text]).round(3).to_string(index=False))
@@ -206,7 +213,7 @@ def slices(args):
     predictor = _open(args.model)
     from fastformers.interpret import slices
     table = slices.slices(predictor, df, *columns, by=args.by)
-    _write_table(table, args.out)
+    _write_table(table, args.out, df)
     print(table.head(args.rows).round(3).to_string(index=False))
     print("\ndifference: to all other rows, low and high its 95 % interval for this slice alone. p is corrected for "
           "the number of slices (Benjamini-Hochberg), since of many a few are low by chance; below: is p under .05?")
@@ -264,7 +271,7 @@ def predict(args):
     if args.out:
         with atomic_file(args.out) as tmp, open(tmp, 'w', encoding='utf-8',
                                                 errors='backslashreplace', newline='') as f:
-            predict_file(answer, chunks, f, _separator(args.out))
+            predict_file(answer, chunks, f, args.out)
     elif args.csv:
         if 'utf' not in (name := sys.stdout.encoding or 'utf-8').lower():
             logging.getLogger('fastformers').warning(f"the output is {name}: other characters are written as "

@@ -148,6 +148,10 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2, group_col=None)->tuple
                          "groups")
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
+        if valid_col is None and len(v)>1 and len(np.unique(keys))==1:
+            same = 'text' if group_col is None else repr(group_col)
+            raise ValueError(f"all {len(v)} rows have the same {same}, and equal ones stay in one part, of "
+                             "training or of validation; expected two or more")
         by = (f"; the column {valid_col!r} marks them"*(valid_col is not None)
               +', without it others are held out at random'*(valid_col=='audit'))
         raise ValueError(f"{v.sum()} of {len(v)} rows are for validation, and both parts need rows; see "

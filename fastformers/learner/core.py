@@ -53,6 +53,11 @@ def _check_groups(model, splitter):
                          "lists hold all weights, as those of `lambda m: [params(m.body), params(m.head)]` "
                          "do")
 
+def _check_dls(dls):
+    "Raise unless `dls` are `DataLoaders`"
+    if isinstance(dls, DataLoaders): return
+    raise TypeError(f"`dls` are DataLoaders, as from `classifier_dls` or `lm_dls`, got a {type(dls).__name__}")
+
 def _warn_block(dls):
     "Warn of texts and labels of a `DataBlock` as `classifier_dls` does of those of a table"
     tls = dls.train_ds.tls
@@ -124,6 +129,7 @@ def lm_learner(
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a language model"
+    _check_dls(dls)
     obj = objective_of(dls)
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`")
@@ -199,7 +205,9 @@ def classifier_learner(
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
+    _check_dls(dls)
     _warn_block(dls)
+    if task_of(dls) is None: raise TypeError("these dls have no labels; build them with `classifier_dls`")
     task = copy(task_of(dls)) # each learner has its own scale, temperature and thresholds
     asked = loss_func # for `made`: weights by default depend on the rows
     if class_weights is not None: task.weigh(class_weights)

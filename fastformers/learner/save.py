@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from fastai.basics import Learner, patch
 from fastai.callback.fp16 import MixedPrecision
+from fastai.callback.progress import CSVLogger
 from ..callback import compute
 from ..callback.distributed import barrier
 from ..callback.regularize import check_shapes
@@ -55,6 +56,10 @@ def _keys(learn): # a learner from a pickle has no data, and a language model no
     "Collect hashes of the labelled texts that `learn` and the networks before it were trained on"
     own = learn.dls.train_ds if learn.model.task and len(learn.dls.train_ds) else None
     return learn.lineage.seen if own is None else np.union1d(learn.lineage.seen, item_keys(own))
+
+@patch
+def __getstate__(self:CSVLogger): # `export` works: a file has no pickle
+    return {k:v for k,v in vars(self).items() if k!='file'}
 
 @patch
 def to_fp16(self:Learner, **kwargs):
@@ -115,9 +120,9 @@ def kept_texts(
     return Kept.of(predictor, [*rows], classes, more, new, most, before and before.distances)
 
 # %% ../../nbs/learner/06_save.ipynb #9e12783f
-def _write(learn, path, readme=False, keep=5000, **facts):
+def _write(learn, path, keep=5000, **facts):
     "Write the directory of a stage"
-    dls,model,bundle = learn.dls,learn.model,None
+    dls,model = learn.dls,learn.model
     tok,task = tokenizer_of(dls),model.task
     base = learn.lineage.parent
     facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok),
@@ -126,17 +131,18 @@ def _write(learn, path, readme=False, keep=5000, **facts):
     if task:
         facts = {'stage':'classifier', 'labels':[*map(str, task.labels)], 'columns':columns_of(dls), **facts}
     with atomic_dir(path) as tmp:
-        if task is None: save_checkpoint(tmp, model, tok)
+        if task is None:
+            save_checkpoint(tmp, model, tok)
+            write_text(tmp/'README.md', model_card(None, type(model.hf).__name__, base))
         else:
             # after a refit the dls have one
             n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds))
-            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
-                                  rows=dict(training=len(dls.train_ds), validation=n),
-                                  scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
+            write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
+                         rows=dict(training=len(dls.train_ds), validation=n),
+                         scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
         write_keys(tmp, _keys(learn))
         if is_main_process() and (kept := kept_texts(learn, keep) if isinstance(keep, int) else keep):
             kept.save(tmp)
-        if readme: write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     barrier()
     return Path(path)
@@ -146,7 +152,7 @@ def save_encoder(self:Learner, path,
     keep:int|Kept=5000, # Most texts whose vectors are kept, for `novelty` and `add_class`; 0: none
     **facts # For `stage.json`
 )->Path:
-    "Write model, tokenizer and `stage.json` to the directory `path`, for the next stage and `from_hf`"
+    "Write model, tokenizer, `stage.json` and a model card to the directory `path`, for the next stage and `from_hf`"
     return _write(self, path, keep=keep, **facts)
 
 @patch
@@ -154,7 +160,7 @@ def to_hf(self:Learner, path,
     keep:int=5000 # Most texts whose vectors are kept, for `novelty` and `add_class`; 0: none
 )->Path: # the directory; its README.md says how to open it
     "Write model, tokenizer and a model card to the directory `path`, for use without fastai"
-    return _write(self, path, readme=True, keep=keep)
+    return _write(self, path, keep=keep)
 
 @patch
 def push_to_hub(self:Learner,

@@ -13,6 +13,7 @@ __all__ = ['tasks', 'Task', 'SingleLabel', 'MultiLabel', 'Numbers', 'targets', '
 
 # %% ../../nbs/tasks/00_core.ipynb #9e56cc3c
 from functools import partial
+from numbers import Real
 import numpy as np, torch
 from fastcore.foundation import first, patch, patch_to
 from fasttransform import Transform
@@ -138,10 +139,11 @@ def same_label(self:Task, o):
 
 @patch
 def name_labels(self:Task, values): # returns a remark for the log, or None
-    "Set `labels` where the `values` of a column do not name them: some are numbers and some are text, or have blanks around them"
+    "Set `labels` where the `values` of a column do not name them: some are numbers and some are text, have blanks around them, or are neither"
     names = {n for v in values for n in self.names(self.read_row({0:v}, 0)) if n is not None and n==n}
     padded = any(isinstance(n, str) and n!=n.strip()!='' for n in names)
-    if padded or len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
+    other = any(not isinstance(n, (str,Real,np.bool_)) for n in names) # dates, decimals: JSON has text for them
+    if padded or other or len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
 
 # %% ../../nbs/tasks/00_core.ipynb #48e6a1bf
 @patch
@@ -262,8 +264,10 @@ class MultiLabel(Task):
         return [*map(self.same_label, o)]
     def read(self, df, label_col):
         if is_list(label_col):
-            if not df[list(label_col)].isin([0,1,'0','1']).all(axis=None):
-                raise ValueError(f"the columns {list(label_col)} hold other values than 0 and 1")
+            odd = first(v for c in label_col for v in df[c] if v not in (0,1,'0','1'))
+            if odd is not None:
+                one = f"; a column of names is label_col={label_col[0]!r}"*(len(label_col)==1)
+                raise ValueError(f"the columns {list(label_col)} hold {odd!r:.60}, expected 0 and 1{one}")
         return super().read(df, label_col)
     def names(self, label): return label
     def block(self): return _fastai().MultiCategoryBlock(vocab=self.labels)

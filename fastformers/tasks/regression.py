@@ -29,6 +29,10 @@ class ScaledMSE(nn.MSELoss):
         return super().forward(pred.float().view(y.shape)/std, y.float()/std)
 
 # %% ../../nbs/tasks/01_regression.ipynb #60d5f19c
+def _number(v, col):
+    try: return float(v)
+    except (TypeError,ValueError): raise ValueError(f"column {col!r} holds {v!r:.60}, expected a number such as 12.5") from None
+
 class Regression(Task):
     "Predict one or several numbers for each text"
     name,fastai = 'regression',('RegressionSetup',)
@@ -43,11 +47,11 @@ class Regression(Task):
         if (o==o.round()).all(axis=None) and o.nunique().max()<=10:
             return "it holds few whole numbers; for classes pass task='single'"
     def read_row(self, r, label_col):
-        if is_list(label_col): return [float(r[c]) for c in label_col]
+        if is_list(label_col): return [_number(r[c], c) for c in label_col]
         if isinstance(r[label_col], list_types):
             raise ValueError(f"column {label_col!r} holds lists; write each number to predict in a column of "
                              "its own, and pass their names as `label_col`")
-        return float(r[label_col])
+        return _number(r[label_col], label_col)
     def fit(self, labels):
         ys = np.array(labels, dtype=float).reshape(len(labels), -1)
         mean,std = ys.mean(0),ys.std(0)

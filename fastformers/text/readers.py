@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
 _foreign = {b'PK\3\4':'a zip archive or an Office file', b'\xd0\xcf\x11\xe0':'an old Office file',
             b'%PDF':'a PDF', b'PAR1':'a parquet file',
-            b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
+            b'\x80\4':'a pickle', b'\x80\5':'a pickle', b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
             b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
 
 def _open(path, encoding):
@@ -105,8 +105,9 @@ def read_texts(
     if chunksize: return res
     df = next(res, None)
     if df is None or not len(df):
+        folder = "; a folder holds a subfolder of .txt files for each label"*path.is_dir()
         flat = labels and path.is_dir() and first(_files(path))
-        raise ValueError(f"{path} holds no text; a folder holds a subfolder of .txt files for each label"
+        raise ValueError(f"{path} holds no text{folder}"
                          +"; `labels=False` reads one without labels"*bool(flat))
     return df
 
@@ -230,7 +231,9 @@ def _table(f, kind, texts, sep, chunksize, as_written):
         if sep=='\t' and any({*'\t\n'} <= {*str(o)} for c in texts if c in df for o in df[c]):
             _log.warning('a text holds tabs and lines; has a lone " joined rows? Without quotes read it by '
                          "pd.read_csv(path, sep='\\t', quoting=3)")
-        yield df.apply(cells)
+        df = df.apply(cells)
+        df.attrs = {'sep':sep, 'encoding':f.encoding} if csv else {} # what is written may be as what was read
+        yield df
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
 def found_columns(df, trained, default='text'): # a column, or a list of several

@@ -62,7 +62,9 @@ def _sizes(dls):
     return {f'{k} {unit}':n for k,dl in parts.items()
             for unit,n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
 
-def _checkpoints(o): return o if o is None or isinstance(o, Resume) else Resume(o)
+def _checkpoints(o):
+    if isinstance(o, bool): raise TypeError(f"`resume` is a directory for checkpoints, got {o}")
+    return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **facts
