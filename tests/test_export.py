@@ -12,8 +12,6 @@ from fastformers.data.block import HFTextBlock, tokenizer_of
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.tasks.core import tasks
 from fastformers.learner.core import classifier_learner, lm_learner
-from fastformers.learner.save import as_predictor
-from fastformers.inference.names import from_names
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 from fastformers.models.heads import PoolingHead, cls_pool, concat_pool, mean_pool
 from fastformers.models.families import layer_groups
@@ -260,12 +258,10 @@ def test_files_of_a_bundle(bundle):
     assert facts['max_len']==100 and facts['truncation']=='head_tail' and facts['format']==1
     assert 'from_hf' in card and ('library_name: transformers' in card)==(head=='hf') and '/tmp' not in card and 'License' in card and '100 tokens' in card
 
-def test_every_directory_of_a_network_has_a_model_card(tmp_path):
+def test_every_directory_of_a_training_has_a_model_card(tmp_path):
     learn,lm = learner('bert'),lm_learner(lm_dls(df, tiny_tok('bert'), bs=8, seq_len=32, device='cpu'), tiny_arch('bert'))
     arch = lm.save_encoder(tmp_path/'lm')
-    doors = dict(to_hf=learn.to_hf, save_encoder=learn.save_encoder, predictor=as_predictor(learn).save,
-                 changed=from_hf(learn.to_hf(tmp_path/'first')).rename_class(learn.dls.vocab[0], 'another name').save,
-                 names=from_names(['good','bad'], arch).save,
+    doors = dict(to_hf=learn.to_hf, save_encoder=learn.save_encoder, changed=from_hf(learn.to_hf(tmp_path/'first')).rename_class(learn.dls.vocab[0], 'another name').save,
                  stage=lambda at: fine_tune_classifier(df, arch, at, epochs=0).path)
     for name,write in doors.items():
         card = (write(tmp_path/name)/'README.md').read_text()

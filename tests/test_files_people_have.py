@@ -34,7 +34,7 @@ named = {'pointer.csv':(pointer,'pointer of git-lfs.*git lfs pull'), 'pointer.js
     'sheet.csv':(b'PK\3\4..','Office'), 'old.csv':(b'\xd0\xcf\x11\xe0..','Office'), 'table.parquet':(b'PAR1..','parquet'), 'paper.txt':(b'%PDF-1.7','PDF'), 'packed.csv.bz2':(b'BZh91AY','bzip2'),
     'packed.csv.xz':(b'\xfd7zXZ\0','xz'), 'folder.tar.gz':(gzip.compress(b'a.csv'.ljust(257, b'\0')+b'ustar'.ljust(255, b'\0')),'tar archive'), 'cut.csv.gz':(gzip.compress(csv().encode())[:-12],'ended before'),
     'windows.csv':(csv().encode('cp1252'),"pass its .*encoding.*, such as 'cp1252'"), 'columns.json':(pd.DataFrame(rows, columns=['text','label']).to_json(),'object a line, or an array'),
-    'pretty.jsonl':('{\n "text": "a",\n "label": "b"\n}','object a line, or an array'), 'strings.jsonl':('"a"\n"b"\n','object a line'), 'cut.json':('[{"text": "a"},','cut.json: '), 'empty.json':('','no text$|no rows|No objects'), 'only names.csv':('text,label\n','no text$|no rows'), 'frame.pkl':(pickle.dumps(pd.DataFrame(rows)),'a pickle')}
+    'pretty.jsonl':('{\n "text": "a",\n "label": "b"\n}','object a line, or an array'), 'strings.jsonl':('"a"\n"b"\n','object a line'), 'cut.json':('[{"text": "a"},','cut.json: '), 'empty.json':('','no text|no rows|No objects'), 'frame.pkl':(pickle.dumps(pd.DataFrame(rows)),'a pickle')}
 
 # ---- doors: each returns the texts that it read, and their labels if it reads those
 
@@ -136,8 +136,7 @@ def written(name, models, at, out, texts=('a film','one, more; with "quotes"\ran
         assert cli.main([k, *map(str, args+more)])==0
         yield k,df,(at/out).read_bytes().decode()
 
-@pytest.mark.parametrize('out', ['out.csv','out.tsv','out'])
-@pytest.mark.parametrize('sep,mark,pack', [(';','\ufeff',False), (';','',True), (',','\ufeff',False), ('|','',False), ('\t','',False), (',','',False)], ids=repr)
+@pytest.mark.parametrize('sep,mark,pack,out', [(';','\ufeff',False,'out.csv'), (';','',True,'out'), (',','\ufeff',False,'out.csv'), ('|','',False,'out.tsv'), ('\t','',False,'out.csv'), (',','',False,'out.tsv')], ids=repr)
 def test_a_table_is_written_as_it_was_read(sep, mark, pack, out, models, tmp_path):
     want = '\t' if out=='out.tsv' else sep.replace('\t', ',')
     for name,df,text in written((sep,mark,pack), models, tmp_path, out):
@@ -145,6 +144,10 @@ def test_a_table_is_written_as_it_was_read(sep, mark, pack, out, models, tmp_pat
         back = pd.read_csv(io.StringIO(text.removeprefix('\ufeff'), newline=''), sep=want, keep_default_na=False)
         assert back.shape[1]>3
         if name=='predict': assert [*back][:3]==['text','label','predicted_label'] and back.text.tolist()==df.text.tolist()
+
+def test_a_file_without_rows_is_no_folder(tmp_path):
+    (tmp_path/'a.csv').write_text('text,label\n')
+    with pytest.raises(ValueError, match='a.csv holds no text$'): read_texts(tmp_path/'a.csv')
 
 # ---- words and tags
 

@@ -13,7 +13,7 @@ import copy, json, logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 import transformers
-from ..files import content_hash, write_json, write_text
+from ..files import content_hash, write_json
 from ..tasks.core import Task
 from ..models.core import HFClassifier
 from ..models.families import max_length
@@ -129,7 +129,7 @@ def write_bundle(path, model,
     pairs=None, # Was it trained on pairs of texts? None: not known
     **facts # `base`, `rows` and `scores` of the `Bundle`
 )->Bundle:
-    "Write a classifier to the directory `path`: checkpoint, tokenizer, `classifier.json`, `head.safetensors`, README"
+    "Write a classifier to the directory `path`: checkpoint, tokenizer, `classifier.json`, `head.safetensors`"
     path,head = Path(path),model.head_spec()
     own = head['class']!='hf'
     if own: model.hf.config.num_labels,model.hf.config.problem_type = 2,None # defaults are not written
@@ -145,7 +145,6 @@ def write_bundle(path, model,
         _log.warning(f"`pipeline` reads texts without the prompt {tok.prompt!r}; `from_hf` puts it before "
                      "each")
     write_json(path/'classifier.json', bundle.to_dict())
-    write_text(path/'README.md', model_card(bundle, type(model.hf).__name__, bundle.base))
     return bundle
 
 # %% ../../nbs/inference/03_bundle.ipynb #c8f86193

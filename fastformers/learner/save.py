@@ -122,7 +122,7 @@ def kept_texts(
 # %% ../../nbs/learner/06_save.ipynb #9e12783f
 def _write(learn, path, keep=5000, **facts):
     "Write the directory of a stage"
-    dls,model = learn.dls,learn.model
+    dls,model,bundle = learn.dls,learn.model,None
     tok,task = tokenizer_of(dls),model.task
     base = learn.lineage.parent
     facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok),
@@ -131,18 +131,17 @@ def _write(learn, path, keep=5000, **facts):
     if task:
         facts = {'stage':'classifier', 'labels':[*map(str, task.labels)], 'columns':columns_of(dls), **facts}
     with atomic_dir(path) as tmp:
-        if task is None:
-            save_checkpoint(tmp, model, tok)
-            write_text(tmp/'README.md', model_card(None, type(model.hf).__name__, base))
+        if task is None: save_checkpoint(tmp, model, tok)
         else:
             # after a refit the dls have one
             n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds))
-            write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
-                         rows=dict(training=len(dls.train_ds), validation=n),
-                         scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
+            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
+                                  rows=dict(training=len(dls.train_ds), validation=n),
+                                  scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
         write_keys(tmp, _keys(learn))
         if is_main_process() and (kept := kept_texts(learn, keep) if isinstance(keep, int) else keep):
             kept.save(tmp)
+        write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
     barrier()
     return Path(path)
