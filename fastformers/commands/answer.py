@@ -80,7 +80,8 @@ def _gather(text='')->list: # empty in the other processes
 def _to_csv(table, path, df, header=True, **kwargs)->str: # `path`: None for the screen
     "Format `table` as the csv file that `df` was read from, with its separator and byte order mark, or with tabs for a .tsv file"
     sep = df.attrs.get('sep') or ','
-    sep = '\t' if '.tsv' in Path(path or '').suffixes else sep.replace('\t', ',')
+    if sep=='\t' or len(sep)>1: sep = ',' # it may be a pattern
+    if '.tsv' in Path(path or '').suffixes: sep = '\t'
     mark = '\ufeff'*bool(header and path and df.attrs.get('encoding')=='utf-8-sig') # by which Excel knows UTF-8
     text = table.to_csv(sep=sep, header=header, **kwargs)
     # before Python 3.13 a lone \r is not quoted, and ends the row

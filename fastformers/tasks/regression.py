@@ -31,7 +31,8 @@ class ScaledMSE(nn.MSELoss):
 # %% ../../nbs/tasks/01_regression.ipynb #60d5f19c
 def _number(v, col):
     try: return float(v)
-    except (TypeError,ValueError): raise ValueError(f"column {col!r} holds {v!r:.60}, expected a number such as 12.5") from None
+    except (TypeError,ValueError): pass
+    raise ValueError(f"column {col!r} holds {v!r:.60}, expected a number such as 12.5")
 
 class Regression(Task):
     "Predict one or several numbers for each text"

@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
 _foreign = {b'PK\3\4':'a zip archive or an Office file', b'\xd0\xcf\x11\xe0':'an old Office file',
             b'%PDF':'a PDF', b'PAR1':'a parquet file',
-            b'\x80\4':'a pickle', b'\x80\5':'a pickle', b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
+            b'\x80\4':'a pickle', b'\x80\5':'a pickle',
+            b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
             b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
 
 def _open(path, encoding):
