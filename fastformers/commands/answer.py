@@ -85,7 +85,7 @@ def _to_csv(table, path, df, header=True, **kwargs)->str: # `path`: None for the
     mark = '\ufeff'*bool(header and path and df.attrs.get('encoding')=='utf-8-sig') # by which Excel knows UTF-8
     text = table.to_csv(sep=sep, header=header, **kwargs)
     # before Python 3.13 a lone \r is not quoted, and ends the row
-    if '\r' in text: text = table.to_csv(sep=sep, header=header, quoting=csv.QUOTE_ALL, **kwargs)
+    if re.search('\r(?!\n)', text): text = table.to_csv(sep=sep, header=header, quoting=csv.QUOTE_ALL, **kwargs)
     return mark+text
 
 def predict_file(answer, chunks, out, path=None):
