@@ -78,18 +78,19 @@ def _gather(text='')->list: # empty in the other processes
     return gather_objects(text)
 
 def _to_csv(table, path, df, header=True, **kwargs)->str: # `path`: None for the screen
-    "Format `table` as the csv file that `df` was read from, with its separator and byte order mark, or with tabs for a .tsv file"
+    "Format `table` as the csv file that `df` was read from, or with tabs for a .tsv file"
     sep = df.attrs.get('sep') or ','
     if sep=='\t' or len(sep)>1: sep = ',' # it may be a pattern
     if '.tsv' in Path(path or '').suffixes: sep = '\t'
-    mark = '\ufeff'*bool(header and path and df.attrs.get('encoding')=='utf-8-sig') # by which Excel knows UTF-8
+    marked = header and path and df.attrs.get('encoding')=='utf-8-sig'
     text = table.to_csv(sep=sep, header=header, **kwargs)
     # before Python 3.13 a lone \r is not quoted, and ends the row
-    if re.search('\r(?!\n)', text): text = table.to_csv(sep=sep, header=header, quoting=csv.QUOTE_ALL, **kwargs)
-    return mark+text
+    if re.search('\r(?!\n)', text):
+        text = table.to_csv(sep=sep, header=header, quoting=csv.QUOTE_ALL, **kwargs)
+    return '\ufeff'*bool(marked)+text # by this mark Excel knows UTF-8
 
 def predict_file(answer, chunks, out, path=None):
-    "Write the tables `chunks` with the columns that `answer` adds to the open file `out`, which will be `path`"
+    "Write the tables `chunks` with the columns that `answer` adds to the open file `out`, later `path`"
     from tqdm import tqdm
     (rank,n),text = processes(),''
     with tqdm(unit=' rows', file=sys.stderr, disable=not is_main_process()) as bar:

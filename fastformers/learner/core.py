@@ -56,7 +56,8 @@ def _check_groups(model, splitter):
 def _check_dls(dls):
     "Raise unless `dls` are `DataLoaders`"
     if isinstance(dls, DataLoaders): return
-    raise TypeError(f"`dls` are DataLoaders, as from `classifier_dls` or `lm_dls`, got a {type(dls).__name__}")
+    raise TypeError("`dls` are DataLoaders, as from `classifier_dls` or `lm_dls`, got a "
+                    f"{type(dls).__name__}")
 
 def _warn_block(dls):
     "Warn of texts and labels of a `DataBlock` as `classifier_dls` does of those of a table"

@@ -151,7 +151,7 @@ def save_encoder(self:Learner, path,
     keep:int|Kept=5000, # Most texts whose vectors are kept, for `novelty` and `add_class`; 0: none
     **facts # For `stage.json`
 )->Path:
-    "Write model, tokenizer, `stage.json` and a model card to the directory `path`, for the next stage and `from_hf`"
+    "Write model, tokenizer, `stage.json` and a model card to `path`, for the next stage and `from_hf`"
     return _write(self, path, keep=keep, **facts)
 
 @patch

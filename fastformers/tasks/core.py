@@ -139,10 +139,10 @@ def same_label(self:Task, o):
 
 @patch
 def name_labels(self:Task, values): # returns a remark for the log, or None
-    "Set `labels` where the `values` of a column do not name them: some are numbers and some are text, have blanks around them, or are neither"
+    "Set `labels` where the `values` of a column do not name them: some are numbers and some text, or have blanks around them, or are neither"
     names = {n for v in values for n in self.names(self.read_row({0:v}, 0)) if n is not None and n==n}
     padded = any(isinstance(n, str) and n!=n.strip()!='' for n in names)
-    other = any(not isinstance(n, (str,Real,np.bool_)) for n in names) # dates, decimals: JSON has text for them
+    other = any(not isinstance(n, (str,Real,np.bool_)) for n in names) # such as dates: text in JSON
     if padded or other or len({isinstance(n, str) for n in names})>1: self.labels = sorted({*map(as_text, names)})
 
 # %% ../../nbs/tasks/00_core.ipynb #48e6a1bf

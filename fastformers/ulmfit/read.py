@@ -50,7 +50,8 @@ def set_task(rows, score=None, class_weights=None, sep_level=None
     name,why = choose_score(task, rows.labels if task.one_class else (), score or task.score)
     if name in ('f1','precision','recall','jaccard') and task.classes: # scikit-learn's, of one of two classes
         if (n := len({n for o in rows.names for n in o}))>2 or task.multi_label:
-            raise ValueError(f"the score {name} is for one of two classes, there are {n}; choose {name}_macro")
+            raise ValueError(f"the score {name} is for one of two classes, there are {n}; "
+                             f"choose {name}_macro")
     weights = choose_class_weights(task, name, why)
     task.weigh(weights[0])
     why = why if name and set_score(task, name).score and why!='as asked' else ''
