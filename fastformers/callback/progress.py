@@ -39,6 +39,8 @@ class TerminalProgress(Callback):
         done = round(self.clock.spent) if self.clock else self.epoch*self.n_iter+self.iter+1
         self.bar.update(done-self.bar.n)
     def after_fit(self): self.bar.close()
+    # for `export`: the bar holds standard error
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k!='bar'}
 
 @contextmanager
 def terminal_progress():
