@@ -114,7 +114,7 @@ def simulated(x, y, n, batch, rng):
 
 def audit(args, n=200, more=100, sessions=25):
     "Does the interval of the random rows hold the accuracy on other random texts, and how far is the forecast from what 100 more labels brought?"
-    from fastformers.label.forecast import forecast, last_gain, right_in_folds, score_interval
+    from fastformers.label.forecast import forecast, last_gain, random_right, score_interval
     from fastformers.inference.names import fit_vectors
     from fastformers.label.vectors import TextVectors
     table = Table(results/'label', part='development', **circumstances(args)['versions'])
@@ -129,7 +129,7 @@ def audit(args, n=200, more=100, sessions=25):
                     rest = np.setdiff1d(reserve, at) # what is left of the others is easier, since hard texts were chosen
                     half,now,then = (fit_vectors(x[at[:k]], y[at[:k]].tolist()) for k in (n//2, n, n+more))
                     true = [(o(x[rest])==y[rest]).mean() for o in (now, then)]
-                    right = right_in_folds(x[at[:n]], y[at[:n]].tolist(), is_audit[:n])
+                    right = random_right(x[at[:n]], y[at[:n]].tolist(), is_audit[:n])
                     low,high = score_interval(right)
                     gain,a,b = forecast(1-right.mean(), last_gain(half, now, x[np.setdiff1d(np.arange(len(x)), at[:n])][:3000]), n, more)
                     found.append((low<=true[0]<=high, right.mean()-true[0], gain-(true[1]-true[0]), a<=true[1]-true[0]<=b))
