@@ -70,7 +70,8 @@ def by_command(name, *more):
     return run
 def by_predict(path, models, tmp_path, monkeypatch):
     if cli.main(['predict', str(models/'tfidf'), '--csv', str(path), '--out', str(tmp_path/'out.csv')]): raise ValueError(monkeypatch.err())
-    df = pd.read_csv(tmp_path/'out.csv', keep_default_na=False)
+    sep = max(',;|', key=(tmp_path/'out.csv').read_text('utf-8-sig').partition('\n')[0].count) # as in the file that was read
+    df = pd.read_csv(tmp_path/'out.csv', sep=sep, keep_default_na=False)
     assert ((df.get('predicted_label', df.label)!='')==(df.text.str.strip()!='')).all() # blank texts have no answer
     return columns(df) if 'predicted_label' in df else (df.text.tolist(),None)
 def by_check(path, models, tmp_path, monkeypatch):
