@@ -29,7 +29,7 @@ from ..data.rows import Rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
 from ..inference.names import from_names, name_text
-from ..learner.choose import Plan, named_dls
+from ..learner.choose import Plan, choose_prompt, named_dls
 from ..learner.evaluate import stacked
 from ..learner.save import as_predictor
 from ..models.families import evaluating
@@ -270,10 +270,19 @@ def check_pass(learn, minutes):
     if seconds>60*minutes: raise OutOfTime(seconds)
 
 # %% ../../nbs/compare/00_entries.ipynb #fde028ae
+def _choose_prompt(rows, arch):
+    "Choose the prompt of the checkpoint `arch`, once for all entries with the same rows"
+    if rows.plan['prompt'] is not None: return # as asked
+    if (key := (str(arch), rows.keys.tobytes())) not in rows.prompts:
+        table = rows.like(_frame(rows)).hold_out()
+        rows.prompts[key] = choose_prompt(table, arch, arch, minutes=rows.plan['limit'])
+    rows.plan.settings['prompt'] = rows.prompts[key]
+
 @entry('frozen probe', ('arch','linear'), classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     arch,seed,table = rows.plan['arch'],rows.plan['seed'],rows.like(_frame(rows)).hold_out()
+    _choose_prompt(rows, arch)
     c,chosen = with_reading(_config(rows), table, arch, arch, rows.plan['limit'])
     rows.plan.settings |= chosen
     set_seed(seed)
@@ -313,14 +322,15 @@ def adapted(rows):
 def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
-    stage = fine_tune_classifier(_frame(rows), rows.plan['arch'] if start is None else start, tok=tok,
-                                 text_col=rows.text_col,
+    start = rows.plan['arch'] if start is None else start
+    if tok is None: _choose_prompt(rows, start) # else it has random weights
+    stage = fine_tune_classifier(_frame(rows), start, tok=tok, text_col=rows.text_col,
                                  label_col=rows.label_col, unlabelled=unlabelled, seed=rows.plan['seed'],
                                  cbs=limit,
                                  **vars(_config(rows)) | dict(task=rows.task))
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
-    rows.plan.settings |= stage.plan.settings | dict(task=rows.plan.settings['task'])
+    rows.plan.settings |= stage.plan.settings | {k:rows.plan.settings[k] for k in ('task','prompt')}
     return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'),
