@@ -3129,6 +3129,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'fastformers/tasks/regression.py'),
                                               'fastformers.tasks.regression.Regression.prior_bias': ( 'tasks/regression.html#regression.prior_bias',
                                                                                                       'fastformers/tasks/regression.py'),
+                                              'fastformers.tasks.regression.Regression.read': ( 'tasks/regression.html#regression.read',
+                                                                                                'fastformers/tasks/regression.py'),
                                               'fastformers.tasks.regression.Regression.read_row': ( 'tasks/regression.html#regression.read_row',
                                                                                                     'fastformers/tasks/regression.py'),
                                               'fastformers.tasks.regression.Regression.row_score': ( 'tasks/regression.html#regression.row_score',

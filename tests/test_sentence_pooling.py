@@ -168,6 +168,18 @@ def test_prompts_are_not_tried_where_minutes_are_few(encoder, monkeypatch):
     assert 'minutes are too few to try 2 prompts' in choose.choose_prompt(rows, str(path), str(path), minutes=1e-9)[1] and len(tried)==1
     assert choose.choose_prompt(rows, str(path), str(path), minutes=60)[0]=='none' and len(tried)==4
 
+def test_a_comparison_tries_prompts_once_for_the_same_rows(encoder, monkeypatch, clock):
+    path,_ = encoder('cls')
+    says(path, prompts=dict(query='a train ', document='a film '), default_prompt_name=None)
+    rows = pd.DataFrame(dict(text=[f'{a} {i}' for i in range(20) for a in ('good','bad')], label=['yes','no']*20))
+    tried = []
+    monkeypatch.setattr(choose, 'right_in_folds', lambda x, y, folds: tried.append(len(y)) or np.full(len(y), len(tried)%3==2))
+    for data,n in ((rows,2), (rows.assign(is_valid=np.arange(40)%4==0),1)): # each seed has its own rows, or all have the same
+        tried.clear()
+        board = leaderboard(data, archs=str(path), entries=['frozen probe','all layers','adapters'], seeds=(1,2), minutes=99, log=lambda o: None)
+        assert len(tried)==3*(n+1) and {*board.scored}>={'frozen probe','all layers'} and board.chosen['prompt']=='query'
+        assert 'a probe of' in board.chosen.settings['prompt'][1]
+
 @pytest.mark.parametrize('modes', ['mean','cls',('mean_sqrt_len_tokens','lasttoken','max')], ids=str)
 def test_a_prompt_that_is_left_out_of_the_pooling(encoder, tmp_path, modes):
     "As in sentence-transformers: by vectors, by heads, in windows and in a graph"

@@ -96,7 +96,12 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked
     "List the entries of `names` (None: all), the cheapest first, one for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
     known = [entries.find(o) for o in L(names)] or [*entries.values()]
-    for o in known: _check_needs(o, [*entries, *(e.name for e in known)])
+    known = [next((e for e in entries.values() if e.fit is o), o) for o in known] # a decorated function
+    for o in known:
+        if not isinstance(o, Entry):
+            raise TypeError(f"`entries` are names or `Entry`s, got {o!r}; the decorator @entry('its name') makes one "
+                            "of a function")
+        _check_needs(o, [*entries, *(e.name for e in known)])
     for e in sorted(known, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''
@@ -137,6 +142,8 @@ def _frame(rows):
 # %% ../../nbs/compare/00_entries.ipynb #32624050
 def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `deciding`
     "Score `texts` in the order of the labels of `task`, or raise if the predictor has other labels or its scores are not numbers"
+    if not hasattr(predictor, 'scores'):
+        raise ValueError(f"expected a predictor with a method `scores(texts)`, got {predictor!r:.60}")
     scores,own = stacked(predictor.scores(texts)),getattr(predictor, 'task', task)
     decides = {k:v for k,v in to_json(vars(own)).items() if k in ('threshold','at_least_one','costs')}
     if task.often: decides['threshold'] = None # the board answers as often, by the scores of all seeds

@@ -133,7 +133,9 @@ def add_test(self:Rows, df):
     check_columns(df, text_col=self.text_col, label_col=self.label_col)
     texts = [*self.texts, *task.texts(df, self.text_col)]
     warn_leak(texts, (range(len(self)), range(len(self), len(texts))), held='test')
-    if not task.classes or self.given: return self
+    if not task.classes or self.given:
+        if not task.structured: read_labels(df, self.label_col, task) # an error where one is missing
+        return self
     here,like = [{*o} for o in self.names],copy(task)
     known = set().union(*here)
     like.labels = task.labels or [*known] # '0' is the 0 of training

@@ -22,6 +22,7 @@ from ..inference.baseline import TextBaseline
 from ..learner import spread # `spread_labels`
 from ..learner.choose import named_dls
 from ..learner.save import apart, as_predictor
+from ..text.core import normal
 from ..text.encode import first_texts
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def unlabelled_texts(rows, unlabelled, test, seed)->list:
     "Read the texts of `unlabelled`, in a random order, without those of labelled and test rows"
     if not rows.task.one_class or rows.pair:
         raise ValueError(f"`unlabelled` is for texts with one class, not for {rows.task} or pairs")
-    texts,_ = lm_texts(rows.df, [], unlabelled, test, rows.text_col)
+    texts = [o for o in lm_texts(rows.df, [], unlabelled, test, rows.text_col)[0] if normal(o)]
     if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
     return [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))] # files are often sorted
 
@@ -101,6 +102,7 @@ def kept_of_two(second, first, rows, chosen, asked):
     if rows.scored:
         second = _better(second, first, rows, len(rows.unlabelled))
         second.plan.settings |= chosen
+    second.cross_validated = first.cross_validated # labels that were spread are no truth
     for k in ('epochs','head_init'):
         if asked.get(k) is not None: continue
         second.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
