@@ -192,7 +192,7 @@ def test_training_on_ends_the_temperature(door, tmp_path):
 def test_a_temperature_is_not_praised_where_none_fits(caplog):
     rows = pd.DataFrame(dict(text=[f'{w} {w} film {i}' for i in range(20) for w in ('good','bad')], label=['a','b']*20))
     stage = fine_tune_classifier(rows, 'wiki-mini', epochs=0, calibrate=True, max_len=12)
-    assert stage.score.mean()==1 and 'so no temperature fits' in caplog.text and stage.chosen==['the temperature is 1']
+    assert stage.score.mean()==1 and 'so no temperature fits' in caplog.text and not stage.chosen
 
 @pytest.mark.parametrize('scale', [1e4,1e-4])
 def test_a_temperature_at_its_bound_is_a_warning(scale, caplog):

@@ -257,7 +257,8 @@ def train(
     if not math.isfinite(res.metrics['loss']):
         raise ValueError(f"{title}: the loss is {res.metrics['loss']} after training; try a lower `lr` than {res.lr:g}")
     if plan['calibrate']:
-        res.note(title, f"the temperature is {learn.calibrate():.3g}")
+        learn.calibrate()
+        if t := learn.model.task.temperature: res.note(title, f"the temperature {t:.3g} has the lowest loss")
         res.metrics,res.score,res.weight = evaluate(learn)
     return res
 

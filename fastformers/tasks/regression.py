@@ -51,8 +51,8 @@ class Regression(Task):
     def read(self, df, label_col):
         labels = super().read(df, label_col)
         if (no := np.isinf(labels).reshape(len(df), -1).any(1)).any():
-            raise ValueError(f"{no.sum()} of {len(df)} rows have an infinite number in {self.target!r}, first row "
-                             f"{df.index[no][0]}; leave them out")
+            raise ValueError(f"{no.sum()} of {len(df)} rows have an infinite number in {self.target!r}, first "
+                             f"row {df.index[no][0]}; leave them out")
         return labels
     def fit(self, labels):
         ys = np.array(labels, dtype=float).reshape(len(labels), -1)
