@@ -97,11 +97,10 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
     known = [entries.find(o) for o in L(names)] or [*entries.values()]
     known = [next((e for e in entries.values() if e.fit is o), o) for o in known] # a decorated function
-    for o in known:
-        if not isinstance(o, Entry):
-            raise TypeError(f"`entries` are names or `Entry`s, got {o!r}; the decorator @entry('its name') "
-                            "makes one of a function")
-        _check_needs(o, [*entries, *(e.name for e in known)])
+    if odd := [o for o in known if not isinstance(o, Entry)]:
+        raise TypeError(f"`entries` are names or `Entry`s, got {odd[0]!r}; the decorator @entry('its name') "
+                        "makes one of a function")
+    for o in known: _check_needs(o, [*entries, *(e.name for e in known)])
     for e in sorted(known, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''
