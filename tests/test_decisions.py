@@ -79,6 +79,10 @@ def test_thresholds_decide_everywhere(loss, tmp_path):
     assert gap(asked(again), asked(learn))<1e-5 and again.model.task.threshold==chosen.to_list()
     assert torch.equal(again.get_preds(with_decoded=True)[2], found)
 
+@pytest.mark.parametrize('cost', [3, (1,), (-1,1), (float('nan'),1), 'high'])
+def test_costs_are_two_numbers(cost):
+    with pytest.raises(ValueError, match='of a false positive, of a false negative'): learner(several).tune_thresholds(cost)
+
 def test_thresholds_of_a_data_block_are_kept(tmp_path):
     block = DataBlock((HFTextBlock(tiny_tok(), max_len=40), MultiCategoryBlock), get_x=ColReader('text'), get_y=ColReader('label', label_delim=';'), splitter=ColSplitter())
     learn = quiet(classifier_learner(block.dataloaders(several, bs=16, device='cpu'), tiny_arch('bert')))

@@ -268,6 +268,11 @@ def predictors(make):
     from_hf(make('lm')).vectors(texts)
     from_hf(make('regression'))(texts)
 @scenario
+def classes_come_and_go(make):
+    for f in (lambda o: o.add_class('new', ['zig zag']*6), lambda o: o.remove_class('positive'), lambda o: o.merge_classes(['positive','negative'], 'clear')):
+        o = f(from_hf(make('dir')))
+        assert o(texts) and from_hf(o.save(make.root/'classes'))(texts)
+@scenario
 def explanations(make):
     for o in (make('clas'), from_hf(make('dir'))):
         for method in ('erasure','integrated_gradients','gradient_x_input'): o.explain(texts[0], method=method)

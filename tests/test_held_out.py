@@ -4,21 +4,21 @@ from fastai.basics import CategoryBlock, ColReader, ColSplitter, DataBlock
 from fastformers.compare.curve import label_curve
 from fastformers.compare.entries import folds
 from fastformers.compare.leaderboard import leaderboard
-from fastformers.data.block import HFTextBlock, classifier_dls
+from fastformers.data.block import HFTextBlock, classifier_dls, item_keys
 from fastformers.data import labels
 from fastformers.data.labels import deal, split_rows
 from fastformers.data.rows import Rows
 from fastformers.hub import resolve_arch
 from fastformers.inference.predictor import from_hf
 from fastformers.inference.stage_json import read_keys
-from fastformers.stats import mean_interval, paired_bootstrap
+from fastformers.stats import fmt_range, mean_interval, paired_bootstrap, verdict_on
 from fastformers.learner.core import classifier_learner
 from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.core import text_key
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.run import ulmfit
-from fastformers.learner.evaluate import class_scores
+from fastformers.learner.evaluate import class_scores, evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier
 
 rng = np.random.default_rng(0)
@@ -185,6 +185,20 @@ def test_an_interval_is_never_of_width_0():
     board = leaderboard(pd.DataFrame(dict(text=[f'{w} {i}' for i in range(20) for w in ('good','bad')], label=['a','b']*20)), entries=['TF-IDF'], minutes=1, log=lambda o: None)
     score,low,high = board.gain('TF-IDF')
     assert score==1 and low<.95 and '0.912 to 1.000' in board.sentences()[0]
+    for a,b,groups in ((1,1,None), (1,0,None), (0,1,np.arange(40)//10), (.5,.5,None)):
+        d,low,high = paired_bootstrap(np.full(40, a), np.full(40, b), groups=groups)
+        assert d==a-b and -1<=low<=d<=high<=1 and high-low>.05
+    assert verdict_on(np.ones(40), {'rival':np.ones(40)}).says().endswith('(95 % interval -0.088 to 0.088)')
+    for a,groups in (([-2.],None), ([-2.,-1.,-4.],['a']*3)): # what one row or group says is unknown
+        assert fmt_range(*mean_interval(a, groups)[1:])==fmt_range(*paired_bootstrap(a, 0, groups=groups)[1:])=='unknown'
+
+def test_intervals_of_few_groups_contain_the_truth():
+    rng,inside = np.random.default_rng(0),[]
+    for n in [3,5,10]*60:
+        who = np.repeat(np.arange(n), 10)
+        _,low,high = paired_bootstrap(rng.random(10*n)<rng.beta(5, 1.25, n)[who], 0, n=300, groups=who)
+        inside.append(low<=.8<=high)
+    assert np.mean(inside)>.9 # .83 with percentiles alone
 
 def test_groups_are_drawn_whole(tiny):
     a,who = np.repeat([1,0,1,1,0,1], 10),np.repeat(np.arange(6), 10)
@@ -202,6 +216,10 @@ def test_groups_are_drawn_whole(tiny):
     g = report.gains().query('what=="against TF-IDF"').iloc[0]
     a,b = (o.score for o in (report.final[0], report.named['TF-IDF'][0]))
     assert np.allclose((g.low,g.high), paired_bootstrap(a, b, groups=report.final[0].groups['score'])[1:])
+    learn = classifier_learner(classifier_dls(df.assign(who=df.index%6), tiny, group_col='who', bs=8), tiny)
+    with learn.no_bar(), learn.no_logging(): learn.fit(1)
+    row,score = learn.verdict().iloc[0],evaluate(learn)[1]
+    assert np.allclose(row, mean_interval(score, item_keys(learn.dls.valid_ds, 'group'))) and row['to']-row['from']>np.diff(mean_interval(score)[1:])
 
 def test_only_names_and_directories_are_looked_up(monkeypatch):
     "A config is iterable, and its keys are no checkpoints"

@@ -226,6 +226,16 @@ def test_few_held_out_rows_stand_beside_five_folds(tiny):
     stage = fine_tune_classifier(few(40, 'two'), tiny, **quick)
     assert len(stage.score)<20 and f'a probe of all rows has an accuracy of {stage.cross_validated:.2f} in five folds' in stage.interval()
 
+@pytest.mark.exact
+@pytest.mark.parametrize('how', ['unlabelled','names'])
+def test_five_folds_hold_labelled_texts_alone(how, tiny, monkeypatch):
+    "Neither labels that were spread nor names of classes count as right answers of the probe"
+    monkeypatch.setattr(Learner, 'spread_labels', spread())
+    alone = fine_tune_classifier(df, tiny, names=[], **quick)
+    more = dict(unlabelled=intents(100, seed=1).text.tolist(), names=[]) if how=='unlabelled' else dict(names=[*alone.learner.model.task.labels])
+    stage = fine_tune_classifier(df, tiny, **more, **quick)
+    assert stage.data['training rows']>alone.data['training rows'] and stage.cross_validated==alone.cross_validated>0
+
 def test_a_probe_is_not_compared_with_itself(tiny, caplog):
     stage = fine_tune_classifier(intents(80), tiny, epochs=0)
     assert 'frozen probe' not in stage.verdict.rivals and 'TF-IDF' in stage.verdict.rivals

@@ -1,6 +1,7 @@
 "Vectors of a sentence encoder are those of sentence-transformers, whatever its directory says of pooling"
 import json, numpy as np, pandas as pd, pytest, torch
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from fastformers.compare.entries import Entry, all_layers
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls, tokenizer_of
 from fastformers.data.rows import Rows
@@ -167,6 +168,19 @@ def test_prompts_are_not_tried_where_minutes_are_few(encoder, monkeypatch):
     monkeypatch.setattr(choose, 'right_in_folds', lambda x, y, folds: tried.append(1) or np.zeros(len(y)))
     assert 'minutes are too few to try 2 prompts' in choose.choose_prompt(rows, str(path), str(path), minutes=1e-9)[1] and len(tried)==1
     assert choose.choose_prompt(rows, str(path), str(path), minutes=60)[0]=='none' and len(tried)==4
+
+def test_a_comparison_tries_prompts_once_for_the_same_rows(encoder, monkeypatch, clock):
+    path,_ = encoder('cls')
+    says(path, prompts=dict(query='a train ', document='a film '), default_prompt_name=None)
+    rows = pd.DataFrame(dict(text=[f'{a} {i}' for i in range(20) for a in ('good','bad')], label=['yes','no']*20))
+    tried = []
+    monkeypatch.setattr(choose, 'right_in_folds', lambda x, y, folds: tried.append(1) or np.full(len(y), float(len(tried)%3==2)))
+    short = Entry('short', all_layers, ('arch','frozen probe'), dict(classifier=dict(epochs=.5)))
+    for data,n in ((rows,2), (rows.assign(is_valid=np.arange(40)%4==0),1)): # each seed has its own rows, or all have the same
+        tried.clear()
+        board = leaderboard(data, archs=str(path), entries=['frozen probe',short], seeds=(1,2), minutes=99, log=lambda o: None)
+        assert len(tried)==3*(n+1) and {*board.scored}=={'frozen probe','short'} # once more for all rows
+        assert board.chosen['prompt']=='query' and 'a probe of' in board.chosen.settings['prompt'][1]
 
 @pytest.mark.parametrize('modes', ['mean','cls',('mean_sqrt_len_tokens','lasttoken','max')], ids=str)
 def test_a_prompt_that_is_left_out_of_the_pooling(encoder, tmp_path, modes):

@@ -2,7 +2,8 @@
 from copy import copy
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.compare.curve import label_curve
-from fastformers.compare.entries import Entry
+from fastformers.compare.encoders import compare_encoders
+from fastformers.compare.entries import Entry, entries
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.answers import BasePredictor
@@ -12,6 +13,8 @@ from fastformers.learner.core import classifier_learner
 from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
+from fastformers.ulmfit.run import ulmfit
+from fastformers.ulmfit.stage import fine_tune_classifier
 
 pytestmark = pytest.mark.usefixtures('clock')
 df = intents(120)
@@ -41,6 +44,35 @@ def test_scored_texts_that_are_in_training_too_are_named(door, caplog):
     caplog.clear()
     fresh = leaderboard(repeated()[:60], entries=['TF-IDF'], **quick)
     assert 'that it was not trained on' in fresh.sentences()[0] and not fresh.known and 'also in training' not in caplog.text
+
+@pytest.mark.parametrize('door', ['is_valid','test','by chance'])
+def test_scored_texts_with_other_punctuation_than_in_training_are_named(door, caplog):
+    rows,half = repeated(),np.arange(120)>=60
+    rows['text'] = [f'{o} !?' if b else o for o,b in zip(rows.text, half)]
+    if door=='is_valid': rows['is_valid'] = half
+    how = dict(test=rows[60:]) if door=='test' else {}
+    if door=='test': rows = rows[:60]
+    for f in (lambda: leaderboard(rows, entries=['TF-IDF'], **quick, **how), lambda: fine_tune_classifier(rows, tiny_arch('bert'), tok=tiny_tok(), epochs=.1, **how)):
+        caplog.clear()
+        f()
+        assert sum('in training with other punctuation' in o for o in caplog.messages)==1 and 'also in training' not in caplog.text
+    caplog.clear()
+    leaderboard(repeated()[:60], entries=['TF-IDF'], **quick)
+    assert 'punctuation' not in caplog.text
+
+@pytest.mark.parametrize('value,says', [(np.nan,'1 of 20 rows have no label'), (np.inf,'1 of 20 rows have an infinite number')])
+@pytest.mark.parametrize('door', ['stage','leaderboard','run','held out'])
+def test_numbers_that_are_none_are_not_scored(door, value, says):
+    rows = df.assign(label=df.text.str.len()*1.)
+    test = rows[:20].assign(label=[value, *rows.label[1:20]])
+    how = dict(epochs=.1, max_len=12)
+    doors = dict(stage=lambda: fine_tune_classifier(rows, 'wiki-mini', test=test, **how), leaderboard=lambda: leaderboard(rows, test=test, entries=['TF-IDF'], **quick),
+                 run=lambda: ulmfit(rows, test=test, arch='wiki-mini', recipe=dict(lm=dict(objective='none'))))
+    doors['held out'] = lambda: fine_tune_classifier(test.assign(is_valid=np.arange(20)<5), 'wiki-mini', **how)
+    with pytest.raises(ValueError, match=says): doors[door]()
+
+def test_equal_texts_are_in_one_fold_of_an_encoder():
+    assert compare_encoders(repeated(), ['wiki-mini']).accuracy.iloc[0]<.7 # labels by chance
 
 def several(d): return d.label+';'+d.text.str.len().gt(40).map({True:'long',False:'short'})
 
@@ -97,6 +129,15 @@ def test_scores_that_are_no_numbers_are_an_error_of_the_entry(caplog):
     board = leaderboard(df, entries=[entry('NaN', []),'TF-IDF'], **quick)
     assert 'rows have scores that are not numbers' in board.notes['NaN'] and 'NaN' not in board.scored and board.winner=='TF-IDF'
 
+def mine(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task)
+
+def test_an_entry_that_is_none_is_told_what_one_is(monkeypatch):
+    with pytest.raises(TypeError, match="`entries` are names or `Entry`s"): leaderboard(df, entries=['TF-IDF',mine], **quick)
+    monkeypatch.setitem(entries, 'mine', Entry('mine', mine))
+    assert [*leaderboard(df, entries=[mine], **quick).scored]==['mine'] # the decorated function itself
+    board = leaderboard(df, entries=['TF-IDF', Entry('odd', lambda rows: 'a pipeline')], **quick)
+    assert board.notes['odd']=="failed: expected a predictor with a method `scores(texts)`, got 'a pipeline'"
+
 def words(n):
     def fit(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=n)
     return fit
@@ -147,6 +188,11 @@ def test_training_on_ends_the_temperature(door, tmp_path):
         else: learn.fit(1, 1e-3)
     assert learn.model.task.temperature is None
     assert as_predictor(learn).task.temperature is None
+
+def test_a_temperature_is_not_praised_where_none_fits(caplog):
+    rows = pd.DataFrame(dict(text=[f'{w} {w} film {i}' for i in range(20) for w in ('good','bad')], label=['a','b']*20))
+    stage = fine_tune_classifier(rows, 'wiki-mini', epochs=0, calibrate=True, max_len=12)
+    assert stage.score.mean()==1 and 'so no temperature fits' in caplog.text and not stage.chosen
 
 @pytest.mark.parametrize('scale', [1e4,1e-4])
 def test_a_temperature_at_its_bound_is_a_warning(scale, caplog):

@@ -13,7 +13,7 @@ import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.progress import Meter
-from ..data.labels import as_frame, warn_blank
+from ..data.labels import as_frame, deal, warn_blank
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
 from ..learner.choose import fold_count, right_in_folds
@@ -29,7 +29,7 @@ from ..ulmfit.recipe import split_columns
 def score_encoders(
     rows, # `Rows` of single texts with one class each
     archs, # Checkpoints
-    folds=5, # Fewer where the second largest class has fewer rows
+    folds=5, # Fewer where the second largest class has fewer rows; equal texts are in one, as `deal` does
     max_len=128 # Longest text in tokens
 )->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; CPU seconds of a thousand texts; `stage2_outlook`)
     "Predict the label of each row by logistic regression on the vectors of the rows in other folds"
@@ -41,14 +41,14 @@ def score_encoders(
         raise ValueError("expected two classes or more with two rows each to compare encoders; label more "
                          "rows")
     warn_blank(rows.texts)
-    res = {}
+    res,part = {},deal(rows.groups, rows.names, min(folds, len({*rows.groups})))
     for arch in archs:
         predictor,meter = Predictor(HFModel(*load_body(arch)),
                                     HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
         x = predictor.vectors(rows.texts).numpy()
         price = meter.read(1000/len(x))['cpu_seconds']
         x,y = x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9),[*map(str, rows.labels)]
-        res[arch] = right_in_folds(x, y, folds),price,stage2_outlook(x, y)
+        res[arch] = right_in_folds(x, y, part),price,stage2_outlook(x, y)
     return res
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0010

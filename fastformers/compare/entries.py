@@ -29,7 +29,7 @@ from ..data.rows import Rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
 from ..inference.names import from_names, name_text
-from ..learner.choose import Plan, named_dls
+from ..learner.choose import Plan, choose_prompt, named_dls
 from ..learner.evaluate import stacked
 from ..learner.save import as_predictor
 from ..models.families import evaluating
@@ -96,6 +96,10 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked
     "List the entries of `names` (None: all), the cheapest first, one for each of `archs`"
     res,data,order = [],dict(text_col=','.join(L(text_col)), label_col=','.join(L(label_col))),[*entries]
     known = [entries.find(o) for o in L(names)] or [*entries.values()]
+    known = [next((e for e in entries.values() if e.fit is o), o) for o in known] # a decorated function
+    if odd := [o for o in known if not isinstance(o, Entry)]:
+        raise TypeError(f"`entries` are names or `Entry`s, got {odd[0]!r}; the decorator @entry('its name') "
+                        "makes one of a function")
     for o in known: _check_needs(o, [*entries, *(e.name for e in known)])
     for e in sorted(known, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
@@ -137,6 +141,8 @@ def _frame(rows):
 # %% ../../nbs/compare/00_entries.ipynb #32624050
 def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `deciding`
     "Score `texts` in the order of the labels of `task`, or raise if the predictor has other labels or its scores are not numbers"
+    if not hasattr(predictor, 'scores'):
+        raise ValueError(f"expected a predictor with a method `scores(texts)`, got {predictor!r:.60}")
     scores,own = stacked(predictor.scores(texts)),getattr(predictor, 'task', task)
     decides = {k:v for k,v in to_json(vars(own)).items() if k in ('threshold','at_least_one','costs')}
     if task.often: decides['threshold'] = None # the board answers as often, by the scores of all seeds
@@ -270,10 +276,19 @@ def check_pass(learn, minutes):
     if seconds>60*minutes: raise OutOfTime(seconds)
 
 # %% ../../nbs/compare/00_entries.ipynb #fde028ae
+def _choose_prompt(rows, arch):
+    "Choose the prompt of the checkpoint `arch`, once for all entries with the same rows"
+    if rows.plan['prompt'] is not None: return # as asked
+    if (key := (str(arch), rows.keys.tobytes())) not in rows.prompts:
+        table = rows.like(_frame(rows)).hold_out()
+        rows.prompts[key] = choose_prompt(table, arch, arch, minutes=rows.plan['limit'])
+    rows.plan.settings['prompt'] = rows.prompts[key]
+
 @entry('frozen probe', ('arch','linear'), classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     arch,seed,table = rows.plan['arch'],rows.plan['seed'],rows.like(_frame(rows)).hold_out()
+    _choose_prompt(rows, arch)
     c,chosen = with_reading(_config(rows), table, arch, arch, rows.plan['limit'])
     rows.plan.settings |= chosen
     set_seed(seed)
@@ -313,14 +328,15 @@ def adapted(rows):
 def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
-    stage = fine_tune_classifier(_frame(rows), rows.plan['arch'] if start is None else start, tok=tok,
-                                 text_col=rows.text_col,
+    start = rows.plan['arch'] if start is None else start
+    if tok is None: _choose_prompt(rows, start) # else it has random weights
+    stage = fine_tune_classifier(_frame(rows), start, tok=tok, text_col=rows.text_col,
                                  label_col=rows.label_col, unlabelled=unlabelled, seed=rows.plan['seed'],
                                  cbs=limit,
                                  **vars(_config(rows)) | dict(task=rows.task))
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
-    rows.plan.settings |= stage.plan.settings | dict(task=rows.plan.settings['task'])
+    rows.plan.settings |= stage.plan.settings | {k:rows.plan.settings[k] for k in ('task','prompt')}
     return as_predictor(stage.learner)
 
 @entry('contrastive', ('arch','frozen probe','one class'), classifier=dict(head_init='contrastive'),

@@ -32,7 +32,7 @@ from ..ulmfit.record import begin
 # %% ../../nbs/compare/04_leaderboard.ipynb #25ee7f28
 def _check(rows, minutes):
     "Raise if the rows cannot be compared"
-    if not minutes>0: raise ValueError(f"`minutes` must be above 0, got {minutes}")
+    if not 0<minutes<np.inf: raise ValueError(f"`minutes` must be above 0 and finite, got {minutes}")
     if len({*map(str, rows.texts)})<2:
         raise ValueError(f"all {len(rows)} texts are equal; is {rows.text_col!r} the column of the texts?")
     task,names = rows.task,[n for o in rows.names for n in o]

@@ -76,15 +76,21 @@ def _class_names(df, features):
 # %% ../../nbs/data/00_labels.ipynb #36e0d684
 def warn_leak(texts, *splits, held='validation'
 )->int: # `held`: what the log calls the rows; None: nothing is logged
-    "Log the number of held-out `texts` that are also in training as a warning, and return it"
-    keys,asked,known = [*map(normal, texts)],set(),set()
+    "Log the numbers of held-out `texts` that are in training too, and that are with other punctuation, and return the first"
+    keys,asked,known,near = [*map(normal, texts)],set(),set(),set()
+    words = [' '.join(re.findall(r'\w+', unicodedata.normalize('NFKC', o))) or o for o in keys]
     for train,valid in splits:
-        trained = {keys[i] for i in train}-{''}
         asked.update(valid)
-        known.update(i for i in valid if keys[i] in trained)
+        for found,names in ((known,keys), (near,words)):
+            trained = {names[i] for i in train}-{''}
+            found.update(i for i in valid if names[i] in trained)
+    near -= known
     if known and held:
         _log.warning(f"{len(known)} of {len(asked)} {held} texts are also in training; drop duplicates"
             +", or the column that marks rows for validation"*(held!='test'))
+    if len(near)>.02*len(asked) and held:
+        _log.warning(f"{len(near)} of {len(asked)} {held} texts are in training with other punctuation, so the "
+                     "score is too good; drop them, or give them a group with `group_col`")
     return len(known)
 
 def warn_blank(texts):
@@ -165,7 +171,7 @@ def valid_flags(df, c)->np.ndarray: # booleans
     v = df[c].map(lambda o: _flag.get(o.strip().lower(), o) if isinstance(o, str) else o)
     if (odd := ~v.isin([0,1])).any():
         raise ValueError(f"column {c!r} must be True for validation and False for training, "
-                         f"got {v[odd].iloc[0]!r}")
+                         f"got {plain(v[odd].iloc[0])!r}")
     return v.astype(bool).to_numpy()
 
 # %% ../../nbs/data/00_labels.ipynb #19b09dd4

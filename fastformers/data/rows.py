@@ -38,8 +38,8 @@ class Rows:
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
         self.task = find_task(self.df, label_col, task)
         self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?
-        # for an entry of `compare`: texts, a directory, a `Plan`
-        self.unlabelled,self.work,self.plan = [],None,None
+        # for an entry of `compare`: texts, a directory, a `Plan`, what `choose_prompt` returned
+        self.unlabelled,self.work,self.plan,self.prompts = [],None,None,{}
 
     def __len__(self): return len(self.df)
     @cached_property
@@ -70,7 +70,7 @@ class Rows:
     def like(self, df):
         "Read the table `df` as these rows: with their columns, their task, and what they hold beside the table"
         new = Rows(df, self.text_col, self.label_col, self.task, self.group_col)
-        new.unlabelled,new.work,new.plan = self.unlabelled,self.work,self.plan
+        new.unlabelled,new.work,new.plan,new.prompts = self.unlabelled,self.work,self.plan,self.prompts
         return new
 
 # %% ../../nbs/data/00_rows.ipynb #8a2e30a3
@@ -133,7 +133,9 @@ def add_test(self:Rows, df):
     check_columns(df, text_col=self.text_col, label_col=self.label_col)
     texts = [*self.texts, *task.texts(df, self.text_col)]
     warn_leak(texts, (range(len(self)), range(len(self), len(texts))), held='test')
-    if not task.classes or self.given: return self
+    if not task.classes or self.given:
+        if not task.structured: read_labels(df, self.label_col, task) # an error where one is missing
+        return self
     here,like = [{*o} for o in self.names],copy(task)
     known = set().union(*here)
     like.labels = task.labels or [*known] # '0' is the 0 of training

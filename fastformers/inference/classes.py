@@ -29,7 +29,7 @@ def _place(model, labels, rows, more=()):
     w,b = (o.detach().cpu().numpy()[rows] for o in (old.weight, old.bias))
     for wi,bi in more: w,b = np.concatenate([w, wi[None]]),np.append(b, bi)
     task.labels,task.threshold,task.costs,task.class_weights = labels,None,None,None # those of other outputs
-    model.head.layers[-1] = nn.Linear(old.in_features, len(labels)).to(old.weight)
+    model.head.layers[-1] = nn.Linear(old.in_features, len(labels), device=old.weight.device, dtype=old.weight.dtype)
     if model.head.spec: model.head.spec = model.head.spec | dict(n_out=len(labels))
     model.task = task
     set_output_layer(model, w.astype(np.float32), b.astype(np.float32))

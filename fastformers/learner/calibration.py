@@ -13,6 +13,7 @@ import logging, math
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
 from fastcore.basics import noop, patch
+from fastcore.foundation import L
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import roc_curve
 from ..tasks.core import task_of
@@ -110,6 +111,8 @@ def tune_thresholds(self:Learner,
     check_rows(self.dls, dl)
     task = self.model.task
     if isinstance(cost, dict): return _least_cost(self, cost, dl)
+    if cost is not None and not (len(L(cost))==2 and all(0<=o<math.inf for o in cost)):
+        raise ValueError(f"`cost` is (of a false positive, of a false negative), 0 or more, got {cost!r}")
     task.costs = None
     if not task.multi_label and task.n_out!=2:
         raise ValueError(f"thresholds need several labels a text, or two classes; this is {task}; pass costs "

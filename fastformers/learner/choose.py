@@ -32,7 +32,7 @@ from ..tasks.core import task_of
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer, prompt_name
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
+from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 
 _log = logging.getLogger(__name__)
 
@@ -101,10 +101,16 @@ def fold_count(y, most=5)->int: # 0 or 1: no folds can be made
     "Return the number of folds for labels `y`: how many rows the second largest class has, at most `most`"
     return min(most, sorted([0, *Counter(y).values()])[-2])
 
-def right_in_folds(x, y, folds=5)->np.ndarray: # float `(n,)`: 1 where the answer is right
+def right_in_folds(x, y, folds=5 # a number, or the fold of each row
+)->np.ndarray: # float `(n,)`: 1 where the answer is right
     "Predict each row of the vectors `x` `(n, nf)` by a linear model of the rows in other folds, and return which are right"
+    cv = StratifiedKFold(folds) if np.ndim(folds)==0 else PredefinedSplit(folds)
+    x,y,right = np.asarray(x),np.asarray(y),np.zeros(len(x))
     with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
-        return (cross_val_predict(LogisticRegression(C=30, max_iter=1000), x, y, cv=folds)==y).astype(float)
+        for train,out in cv.split(x, y):
+            if len({*y[train].tolist()})<2: continue # nothing to learn, so these rows are errors
+            right[out] = LogisticRegression(C=30, max_iter=1000).fit(x[train], y[train]).predict(x[out])==y[out]
+    return right
 
 def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training; prompts get a tenth
 )->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)

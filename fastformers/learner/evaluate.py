@@ -181,7 +181,8 @@ def print_classification_report(self:ClassificationInterpretation):
 # %% ../../nbs/learner/00_evaluate.ipynb #03ceee78
 def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` padded with zeros
     "Stack the scores of texts, which may have different numbers of outputs"
-    return torch.as_tensor(scores) if hasattr(scores, 'shape') else pad_sequence(list(scores), batch_first=True)
+    if hasattr(scores, 'shape'): return torch.as_tensor(scores)
+    return pad_sequence([*map(torch.as_tensor, scores)], batch_first=True)
 
 def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     "Score rows with targets `y` from the `scores` of a predictor, by the metric of `task`"

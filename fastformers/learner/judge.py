@@ -12,7 +12,7 @@ __all__ = ['trivial_score', 'all_rivals', 'judge', 'linear_rival', 'write_rival'
 import logging, shutil
 import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, no_random, patch
-from ..data.block import item_labels, item_texts
+from ..data.block import item_keys, item_labels, item_texts
 from ..data.labels import named
 from ..files import is_main_process
 from ..inference.baseline import TextBaseline
@@ -124,10 +124,12 @@ def verdict(self:Learner
     res = Training(metrics=metrics, score=score, score_name=row_score(self)[0], losses=losses,
                    score_before=_probe_scores(self))
     rivals = all_rivals(self, res, _linear_scores(self))
-    judge(self, res, rivals, 'verdict')
+    keys,groups = (item_keys(self.dls.valid_ds, o) for o in ('key','group'))
+    if np.array_equal(keys, groups): groups = None # no `group_col`
+    judge(self, res, rivals, 'verdict', groups=groups)
     sign,what = split_sign(res.score_name)
     arms = {'this learner':score} | rivals
-    rows = [[sign*o.mean(), *sorted(sign*end for end in mean_interval(o)[1:])] for o in arms.values()]
+    rows = [[sign*o.mean(), *sorted(sign*end for end in mean_interval(o, groups)[1:])] for o in arms.values()]
     return pd.DataFrame(rows, [*arms], [what, 'from', 'to'])
 
 # %% ../../nbs/learner/09_judge.ipynb #3b7d10af

@@ -37,7 +37,7 @@ from .probe import ProbeFirst # and `fit_probe`
 from ..models.load import checkpoint_blocks
 from ..objectives.core import objective_of
 from ..files import processes
-from ..stats import fmt_time, paired_bootstrap
+from ..stats import fmt_time, paired_bootstrap, split_sign
 
 _log = logging.getLogger(__name__)
 
@@ -209,9 +209,10 @@ def train(
 )->Training:
     "Train `learn` by `plan`, evaluate it before and after, and keep the probe where training is worse"
     learn.remove_cbs(ProbeFirst)
+    rows = learn.dls # without names of classes
     if plan['names']:
-        n,learn.dls = len(learn.dls.train_ds),with_names(learn.dls, plan['names'])
-        if more := len(learn.dls.train_ds)-n:
+        learn.dls = with_names(rows, plan['names'])
+        if more := len(learn.dls.train_ds)-len(rows.train_ds):
             _log.info(f"{title}: {more} more training rows are names of classes that have few: {named(plan['names'])}")
     if learn.model.task: train_own_rows(learn) # the data may be others than at the beginning
     is_lm,meter,took = objective_of(learn.dls) is not None,meter or Meter(),0.
@@ -222,7 +223,9 @@ def train(
         start = now()
         res.before,res.score_before,_ = evaluate(learn)
         took = now()-start
+    every,learn.dls = learn.dls,rows # names are easier to answer than texts
     if probe and _few(learn): res.cross_validated = learn.cross_validate_probe().mean()
+    learn.dls = every
     begin(learn)
     weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
     if plan['epochs']==0 and not probe:
@@ -248,12 +251,14 @@ def train(
     if probe and _lost(learn, res):
         learn.model.load_state_dict(weights)
         res.metrics,res.score,res.probe_kept = res.before,res.score_before,True
-        res.note(title, f"training lowered the {res.score_name} of the probe, so the probe is kept",
-                 logging.WARNING)
+        sign,measure = split_sign(res.score_name)
+        changed = f"{'lowered' if sign>0 else 'raised'} the {measure}"
+        res.note(title, f"training {changed} of the probe, so the probe is kept", logging.WARNING)
     if not math.isfinite(res.metrics['loss']):
         raise ValueError(f"{title}: the loss is {res.metrics['loss']} after training; try a lower `lr` than {res.lr:g}")
     if plan['calibrate']:
-        res.note(title, f"the temperature {learn.calibrate():.3g} has the lowest loss")
+        learn.calibrate()
+        if t := learn.model.task.temperature: res.note(title, f"the temperature {t:.3g} has the lowest loss")
         res.metrics,res.score,res.weight = evaluate(learn)
     return res
 

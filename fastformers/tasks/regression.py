@@ -53,6 +53,12 @@ class Regression(Task):
             raise ValueError(f"column {label_col!r} holds lists; write each number to predict in a column of "
                              "its own, and pass their names as `label_col`")
         return _number(r[label_col], label_col)
+    def read(self, df, label_col):
+        labels = super().read(df, label_col)
+        if (no := np.isinf(labels).reshape(len(df), -1).any(1)).any():
+            raise ValueError(f"{no.sum()} of {len(df)} rows have an infinite number in {self.target!r}, first "
+                             f"row {df.index[no][0]}; leave them out")
+        return labels
     def fit(self, labels):
         ys = np.array(labels, dtype=float).reshape(len(labels), -1)
         mean,std = ys.mean(0),ys.std(0)

@@ -145,7 +145,7 @@ class Spans(Task):
 @patch
 def _span(self:Spans, text, start, pair, aligned):
     if not isinstance(text, str) or not text.strip(): return [0,0]
-    start,context,(_,*chars) = int(start),pair[1],aligned
+    start,context,(_,*chars) = int(start) if start==start else -1,pair[1],aligned
     if context[start:start+len(text)]!=text or start<0:
         raise ValueError(f"the answer {text!r:.60} is not at character {start} of its context, "
                          f"{context!r:.80}")

@@ -70,9 +70,9 @@ def _head_init(c, task): return choose_head_init(task, c.head, c.adapters, c.pai
 
 def with_reading(c, rows:Rows, arch, tok, minutes=None)->tuple: # (settings, what was chosen as in a `Plan`)
     "Return the settings `c` with a prompt, or with pairs read apart, where frozen vectors tell the label better so"
-    prompt = choose_prompt(rows, arch, tok, c.prompt, minutes or c.minutes)
+    prompt,asked = choose_prompt(rows, arch, tok, c.prompt, minutes or c.minutes),c.prompt
     c = replace(c, prompt=prompt[0])
-    if not _reads_apart(c, rows, arch, tok): return c, dict(prompt=prompt) if prompt[0] else {}
+    if not _reads_apart(c, rows, arch, tok): return c, {} if prompt[0]==asked else dict(prompt=prompt)
     _log.info("texts are read one by one, since their vectors tell more (pairing='siamese')")
     why = 'vectors of the texts, one by one, tell the label better'
     return replace(c, pairing='siamese', pool='mean'), dict(pairing=('siamese',why), pool=('mean',why))

@@ -40,7 +40,7 @@ def _convert(self):
         v = convert(f.type, getattr(self, f.name), f'`{f.name}`: ')
         object.__setattr__(self, f.name, v)
         low,high = _ranges.get(f.name, (-inf,inf))
-        if type(v) in (int,float) and not low<=v<=high:
+        if type(v) in (int,float) and not (low<=v<=high and v<inf):
             limits = f'{low:g} to {high:g}' if high<inf else f'{low:g} or more'
             raise ValueError(f"`{f.name}` {v:g} is out of range; expected {limits}")
 

@@ -12,6 +12,7 @@ __all__ = ['pretrain_lm', 'fine_tune_lm', 'fine_tune_classifier']
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #49465929
 import logging
+from dataclasses import replace
 from inspect import signature
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,10 @@ from ..callback.progress import Diverged, Meter, quiet
 from ..callback.resume import Resume
 from ..callback.schedule import now
 from ..data.block import all_rows
+from ..data.labels import checked
 from ..data.rows import Rows
 from ..files import check_dir
+from ..learner.choose import Plan
 from ..learner.evaluate import evaluate, reports
 from ..learner.save import kept_texts
 from ..learner.calibration import answer_as_often
@@ -35,7 +38,7 @@ from ..stats import fmt, fmt_time
 from .read import labelled_dl, prepare_rows, task_dls, task_learner, with_reading
 from .read_lm import general_parts, set_objective, start_embeddings, text_learner
 from .record import Stage
-from .unlabelled import kept_of_two, with_unlabelled
+from .unlabelled import kept_of_two, unlabelled_texts, with_unlabelled
 
 _log = logging.getLogger(__name__)
 
@@ -261,22 +264,25 @@ def fine_tune_classifier(
     weights,test,sets,names,untested = prepare_rows(rows, c, test, names, valid_col, arch, name)
     c,chosen = with_reading(c, rows, arch, tok)
     tfidf = linear_rival(rows.task, rows.part(False), rows.part(True)) if rows.task.has_linear else None
-    first,texts,dls = None,[],task_dls(rows, tok, c, seed)
+    first,dls = None,task_dls(rows, tok, c, seed)
     if unlabelled is not None:
-        frozen = task_learner(dls, arch, c, **how)
+        rows.unlabelled = unlabelled_texts(rows, unlabelled, test, seed)
+        rows.plan = Plan({}).replace(name=name, names=names, **vars(c))
         fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col,
                       group_col=group_col, names=names, seed=seed, cbs=cbs,
                       **kwargs | how | dict(task=rows.task))
-        dls,c,first,texts = with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit,
-                                            seed)
+        more,first = with_unlabelled(rows, task_learner(dls, arch, c, **how), fit, resume)
+        set_seed(seed)
+        with checked(): dls = task_dls(more, tok, c, seed)
+        if first is not None and c.epochs is None: c = replace(c, epochs=300/len(dls.train))
     test_dl = None if test is None else labelled_dl(dls, test)
     learn = task_learner(dls, arch, c, cbs=[*L(cbs), *L(resume)], **how)
     _check_room(path, learn)
     stage = _stage(learn, c, name, seed, meter, names=names, chosen=chosen | dict(class_weights=weights),
                    test_sets=sets, groups=_groups(rows, test), untested=untested)
-    if first is not None: stage = kept_of_two(stage, first, rows, texts, chosen, kwargs)
+    if first is not None: stage = kept_of_two(stage, first, rows, chosen, kwargs)
     if 'audit' in rows.df: stage.cross_validated = 0. # most rows were chosen, and say nothing of others
-    _finish(stage, c, path, resume, meter, test_dl, tfidf, rows.scored, texts)
+    _finish(stage, c, path, resume, meter, test_dl, tfidf, rows.scored, rows.unlabelled)
     if path is not None: write_rival(stage.learner, stage, tfidf, rows, Path(path), name, c.refit)
-    if c.refit: _refit(stage, c, arch, cbs, how, path, test_dl, meter, texts)
+    if c.refit: _refit(stage, c, arch, cbs, how, path, test_dl, meter, rows.unlabelled)
     return stage

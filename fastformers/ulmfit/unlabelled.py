@@ -13,10 +13,8 @@ __all__ = ['unlabelled_texts', 'with_unlabelled', 'kept_of_two']
 # %% ../../nbs/ulmfit/03_unlabelled.ipynb #7c1a0b04
 import logging
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd
-from fastai.torch_core import set_seed
 from ..data.labels import checked, lm_texts
 from ..data.rows import Rows
 from ..files import mark_checkpoints
@@ -24,8 +22,8 @@ from ..inference.baseline import TextBaseline
 from ..learner import spread # `spread_labels`
 from ..learner.choose import named_dls
 from ..learner.save import apart, as_predictor
+from ..text.core import normal
 from ..text.encode import first_texts
-from .read import task_dls
 
 _log = logging.getLogger(__name__)
 
@@ -34,23 +32,23 @@ def unlabelled_texts(rows, unlabelled, test, seed)->list:
     "Read the texts of `unlabelled`, in a random order, without those of labelled and test rows"
     if not rows.task.one_class or rows.pair:
         raise ValueError(f"`unlabelled` is for texts with one class, not for {rows.task} or pairs")
-    texts,_ = lm_texts(rows.df, [], unlabelled, test, rows.text_col)
+    texts = [o for o in lm_texts(rows.df, [], unlabelled, test, rows.text_col)[0] if normal(o)]
     if not texts: raise ValueError('`unlabelled` has no text beside those of the labelled and the test rows')
     return [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))] # files are often sorted
 
 # %% ../../nbs/ulmfit/03_unlabelled.ipynb #3b7d10aa
-def _no_spreading(frozen, rows, texts, names): # why `texts` cannot get labels, or ''
+def _no_spreading(rows, frozen): # why the texts cannot get labels, or ''
     sizes = Counter(rows.part(False)[1]).values()
     alone = sum(n==1 for n in sizes)/sum(sizes) # estimates the share of classes without a row (Good 1953)
-    if alone>.05 and not names:
+    if alone>.05 and not rows.plan['names']:
         return (f"{alone:.0%} of the training rows are alone in their class and about as many of the texts "
                 "have a class without a row (names= tells all classes)")
-    return '' if frozen.spread_labels(texts[:1000]) else 'near texts have different labels'
+    return '' if frozen.spread_labels(rows.unlabelled[:1000]) else 'near texts have different labels'
 
-def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: part of the most text to read
-    "Add `texts` to the training rows, labelled by `first` and by word vectors and spread among near texts"
-    df,model = rows.frame,as_predictor(first)
-    train = df[~df.is_valid]
+def _answered(rows, frozen, first)->Rows:
+    "Add the unlabelled texts to the training rows, labelled by `first` and by word vectors and spread among near texts"
+    df,texts,model = rows.frame,rows.unlabelled,as_predictor(first)
+    train,share = df[~df.is_valid],min((rows.plan['minutes'] or 5)/5, 1) # part of the most text to read
     words = TextBaseline.fit(*rows.part(False), model.task, characters=True,
                              unlabelled=first_texts(texts, share*10_000_000)) # half a minute
     texts = first_texts(apart(texts)[1][:5000], share*1_000_000) # they are read twice
@@ -61,29 +59,25 @@ def _answered(rows, texts, frozen, first, share=1.)->Rows: # `share`: part of th
     every = pd.concat([df, *[train]*again, more], ignore_index=True)
     return Rows(every, rows.text_col, rows.label_col, rows.task, rows.group_col).hold_out('is_valid')
 
-def _first(rows, texts, name, c, resume, fit):
-    "Train on `rows` by `fit`, without `texts`"
-    _log.info(f"{name}: trains without the {len(texts):,} texts, then about twice as long with them"
-              f"{', then as long on all rows'*bool(c.refit)}")
+def _first(rows, fit, resume):
+    "Train on `rows` by `fit`, without their unlabelled texts"
+    name,minutes,refit = (rows.plan[k] for k in ('name','minutes','refit'))
+    _log.info(f"{name}: trains without the {len(rows.unlabelled):,} texts, then about twice as long with them"
+              f"{', then as long on all rows'*bool(refit)}")
     if resume: mark_checkpoints(resume.path)
     with checked():
         return fit(rows.frame, name=f'{name}, first training', resume=resume and Path(resume.path)/'first',
-                   prompt=c.prompt, refit=None, minutes=c.minutes and c.minutes/(5 if c.refit else 3))
+                   prompt=rows.plan['prompt'], refit=None, minutes=minutes and minutes/(5 if refit else 3))
 
-def with_unlabelled(rows, unlabelled, test, tok, frozen, names, name, c, resume, fit, seed
-)->tuple: # (data, their settings, record of the first training or None, the texts that were read)
-    "Train on `rows` by `fit`, and build data of the rows and of `unlabelled` texts with the labels found by it, if near texts have the same label"
-    texts = unlabelled_texts(rows, unlabelled, test, seed)
-    frozen.dls,first = named_dls(frozen, names),None
-    if why := _no_spreading(frozen, rows, texts, names):
-        _log.warning(f"{name}: {why}, so `unlabelled` is left out")
-    else:
-        first = _first(rows, texts, name, c, resume, fit)
-        rows = _answered(rows, texts, frozen, first.learner, share=min((c.minutes or 5)/5, 1))
-    set_seed(seed)
-    with checked(): dls = task_dls(rows, tok, c, seed)
-    if first is not None and c.epochs is None: c = replace(c, epochs=300/len(dls.train))
-    return dls, c, first, texts
+def with_unlabelled(rows, frozen, fit, resume # `rows` with a plan
+)->tuple: # (`Rows` with the texts, record of the first training), or (`rows`, None)
+    "Train on `rows` by `fit`, and add their unlabelled texts with the labels found by it, if near texts have the same label"
+    frozen.dls = named_dls(frozen, rows.plan['names'])
+    if why := _no_spreading(rows, frozen):
+        _log.warning(f"{rows.plan['name']}: {why}, so `unlabelled` is left out")
+        return rows, None
+    first = _first(rows, fit, resume)
+    return _answered(rows, frozen, first.learner), first
 
 # %% ../../nbs/ulmfit/03_unlabelled.ipynb #c140552f
 def _better(second, first, rows, n):
@@ -103,11 +97,12 @@ def _better(second, first, rows, n):
     kept.note(f"{kept.name}, seed {kept.seed}", says, logging.INFO if kept is second else logging.WARNING)
     return kept
 
-def kept_of_two(second, first, rows, texts, chosen, asked):
-    "Choose the training `second`, with `texts`, or `first`, without, and write to its plan what was `chosen` for both"
+def kept_of_two(second, first, rows, chosen, asked):
+    "Choose the training `second`, with unlabelled texts, or `first`, without, and write to its plan what was `chosen` for both"
     if rows.scored:
-        second = _better(second, first, rows, len(texts))
+        second = _better(second, first, rows, len(rows.unlabelled))
         second.plan.settings |= chosen
+    second.cross_validated = first.cross_validated # labels that were spread are no truth
     for k in ('epochs','head_init'):
         if asked.get(k) is not None: continue
         second.plan.settings[k] = None,'chosen for each of two trainings, without and with unlabelled texts'
