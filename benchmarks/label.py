@@ -114,7 +114,7 @@ def simulated(x, y, n, batch, rng):
 
 def audit(args, n=200, more=100, sessions=25):
     "Does the interval of the random rows hold the accuracy on other random texts, and how far is the forecast from what 100 more labels brought?"
-    from fastformers.label.forecast import forecast, learning_curve, score_interval
+    from fastformers.label.forecast import forecast, last_gain, random_right, score_interval
     from fastformers.inference.names import fit_vectors
     from fastformers.label.vectors import TextVectors
     table = Table(results/'label', part='development', **circumstances(args)['versions'])
@@ -127,12 +127,12 @@ def audit(args, n=200, more=100, sessions=25):
                     x,y = TextVectors()(pool.text.tolist()).astype(np.float32),pool.label.to_numpy(object)
                     at,is_audit,reserve = simulated(x, y, n+more, 25, np.random.default_rng(seed))
                     rest = np.setdiff1d(reserve, at) # what is left of the others is easier, since hard texts were chosen
-                    true = [(fit_vectors(x[at[:k]], y[at[:k]].tolist())(x[rest])==y[rest]).mean() for k in (n, n+more)]
-                    sizes,right = learning_curve(x[at[:n]], y[at[:n]].tolist(), is_audit[:n])
-                    k = right[:,-1].sum()
-                    low,high = score_interval(right[:,-1])
-                    gain,a,b = forecast(sizes, right, more)
-                    found.append((low<=true[0]<=high, k/len(right)-true[0], gain-(true[1]-true[0]), a<=true[1]-true[0]<=b))
+                    half,now,then = (fit_vectors(x[at[:k]], y[at[:k]].tolist()) for k in (n//2, n, n+more))
+                    true = [(o(x[rest])==y[rest]).mean() for o in (now, then)]
+                    right = random_right(x[at[:n]], y[at[:n]].tolist(), is_audit[:n])
+                    low,high = score_interval(right)
+                    gain,a,b = forecast(1-right.mean(), last_gain(half, now, x[np.setdiff1d(np.arange(len(x)), at[:n])][:3000]), n, more)
+                    found.append((low<=true[0]<=high, right.mean()-true[0], gain-(true[1]-true[0]), a<=true[1]-true[0]<=b))
                 held,bias,error,inside = map(np.array, zip(*found))
                 return dict(covered=int(held.sum()), sessions=sessions, bias=round(float(bias.mean()), 4), within=int((abs(error)<=.02).sum()), forecast_bias=round(float(error.mean()), 4),
                             inside=int(inside.sum()), commit=commit, processor=processor())
@@ -155,7 +155,7 @@ def step(args):
             for _ in range(3):
                 start = time.process_time()
                 choose_texts(pool.text, 25, rows)
-                standing(rows)
+                standing(rows, texts=pool.text)
                 spent.append(time.process_time()-start)
             return dict(cpu_seconds=round(float(np.median(spent)), 2), commit=commit, processor=processor())
         table.get(make, 'cpu_seconds', what='step', set='domains', labels=n)

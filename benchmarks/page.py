@@ -38,6 +38,8 @@ sets = {('clinc150',300):'ten domains, 300', ('intents77',5):'77 intents, 5 each
 arms = {'TF-IDF':'words', 'characters':'words and parts of words', 'linear, tuned':'both, penalty tuned', 'word vectors':'word vectors', 'frozen probe':'frozen probe', 'all layers':'all layers', 'as typed':'as typed', 'as typed after masked LM':'after masked LM',
         'label spreading':'label spreading', 'SetFit':'SetFit', 'Trainer':'`Trainer`', 'Trainer, equal seconds':'`Trainer`, equal seconds', 'Trainer, three times the steps':'`Trainer`, three times the steps', 'leaderboard':'chosen by `compare`'}
 
+words = 'TF-IDF','characters','linear, tuned' # arms without a network
+
 def compared(draws=3): # means of arms are of the draws that all have; None: all draws, for differences
     d = rows('compare')
     d = d[(d.test==True) & d.part.isin(('run','choose')) & (d.arch=='minilm')]
@@ -55,10 +57,15 @@ def ways():
             return f'{v.mean():.1f}'+(f' ({len(v)})' if len(v)!=3 else '')
         lines.append([label, *map(cell, by.values())])
     cpu = d[[k in sets and k[0]!='imdb' for k in zip(d.set, d.n)]].groupby(['arm','set','n']).cpu.median()
-    def price(a):
-        v = cpu[a].dropna() if a in cpu else []
-        return '' if not len(v) else f'{v.min():.0f}' if round(v.min())==round(v.max()) else f'{v.min():.0f} to {v.max():.0f}'
-    return table(['labels', *(arms[a] for a in shown)], [*lines, ['core seconds', *map(price, shown)]])
+    of = compared(None)
+    answers = of[((of.precision=='bf16') | of.arm.isin(words)) & (of.set!='imdb')].groupby(['arm','set']).answers.median()
+    def price(a, of=cpu, digits=0):
+        v = of[a].dropna() if a in of else []
+        if not len(v): return ''
+        both = [f'{o:.{digits}f}' for o in (v.min(), v.max())]
+        return both[0] if both[0]==both[1] else ' to '.join(both)
+    prices = [['core seconds of training', *map(price, shown)], ['of 1,000 answers', *(price(a, answers, 1) for a in shown)]]
+    return table(['labels', *(arms[a] for a in shown)], [*lines, *prices])
 
 pairs = [('all layers','characters'), ('all layers','linear, tuned'), ('all layers','frozen probe'), ('all layers','SetFit'), ('all layers','Trainer'), ('all layers','Trainer, equal seconds'), ('all layers','Trainer, three times the steps'),
          ('as typed','characters'), ('as typed','frozen probe'), ('as typed','all layers'), ('label spreading','all layers'), ('as typed after masked LM','as typed'), ('leaderboard','all layers')]

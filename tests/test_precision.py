@@ -97,6 +97,15 @@ def test_auto_on_a_cpu_asks_the_probe(monkeypatch, speedup, on):
     learn = fit(classifier(*precision('auto', 'cpu')))
     assert learn.cpu_bf16.on==on and learn.get_preds()[0].dtype==torch.float32 and not torch.is_autocast_enabled('cpu')
 
+def test_the_probe_measures_one_core_and_leaves_the_threads(monkeypatch):
+    seen,linear,before = [],fast_cpu.F.linear,torch.get_num_threads()
+    monkeypatch.setattr(fast_cpu.F, 'linear', lambda *args: seen.append(torch.get_num_threads()) or linear(*args))
+    torch.set_num_threads(2)
+    try:
+        assert fast_cpu.bf16_speedup.__wrapped__()>0 and torch.get_num_threads()==2
+    finally: torch.set_num_threads(before)
+    assert set(seen)=={1}
+
 @pytest.mark.parametrize('name,on', [('bf16',True), ('fp32',False), ('',False)])
 def test_the_environment_says_what_auto_is(monkeypatch, name, on):
     monkeypatch.setenv('FASTFORMERS_PRECISION', name)
