@@ -1716,6 +1716,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fastformers/learner/core.py'),
                                           'fastformers.learner.core._warn_block': ( 'learner/core.html#_warn_block',
                                                                                     'fastformers/learner/core.py'),
+                                          'fastformers.learner.core._warn_monitors': ( 'learner/core.html#_warn_monitors',
+                                                                                       'fastformers/learner/core.py'),
                                           'fastformers.learner.core._weighted': ( 'learner/core.html#_weighted',
                                                                                   'fastformers/learner/core.py'),
                                           'fastformers.learner.core.classifier_learner': ( 'learner/core.html#classifier_learner',

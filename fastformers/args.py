@@ -100,6 +100,9 @@ def check_args(f):
     def checked(*args, **kwargs):
         for k in kwargs:
             if k in params or rest: continue
-            raise TypeError(f"{k!r} is no argument of `{f.__name__}`{did_you_mean(k, params, 'argument')}")
+            near = did_you_mean(k, params, 'argument')
+            if not near and 'recipe' in params: # as `ulmfit(df, minutes=5)`
+                near = f"; settings of a stage: recipe={{'classifier':{{{k!r}:...}}}}"
+            raise TypeError(f"{k!r} is no argument of `{f.__name__}`{near}")
         return f(*map(new, params, args), *args[len(params):], **{k:new(k, v) for k,v in kwargs.items()})
     return checked

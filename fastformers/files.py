@@ -195,7 +195,11 @@ _instead = {'halvings':'it has gone: a training that diverges stops, try a lower
             'argument start':'it has gone: write `head_init`',
             '[classifier] start':'it has gone: write `head_init`',
             'argument label_delim':"leave it out: several labels of a text are read from 'a;b' or a list",
-            'argument y_block':"pass task='regression' or task='multi'"}
+            'argument y_block':"pass task='regression' or task='multi'",
+            **{f'argument {o}':f"a learner takes it: `classifier_learner(dls, arch, {o}=...)`, then `fit_plan()`"
+               for o in ('metrics','loss_func','opt_func','wd')},
+            **{f'argument {o}':f"write `{k}=...` in `classifier_learner`, then `fit_plan()`"
+               for o,k in dict(compute_metrics='metrics', loss_fn='loss_func', compute_loss_func='loss_func').items()}}
 
 def did_you_mean(name, names, what='')->str: # '; did you mean x?', or '' if no name is similar
     "Suggest the one of `names` that is most similar to `name`, or is our word for that of other libraries"

@@ -433,6 +433,10 @@ def test_an_error_is_one_line(here, capsys, monkeypatch, args, words):
     assert code==2 and len(err)==1 and err[0].startswith('fastformers: error: ') and words in err[0], err
     assert sorted(here.iterdir())==before, 'an error left something behind'
 
+@pytest.mark.parametrize('command', ['predict','explain'])
+def test_a_blank_text_is_no_folder(here, capsys, command):
+    for o in ('', ' '): assert run(command, here/'classifier', o)==2 and 'expected a text, got a blank one' in capsys.readouterr().err
+
 def test_debug_shows_where(here):
     with pytest.raises(FileNotFoundError): run('classify', here/'nowhere.csv', '--output', here/'x', '--debug')
 
@@ -466,6 +470,11 @@ def test_pairs_are_asked_for_in_twos(here, tmp_path, capsys):
         assert 'reads pairs' in said.err and not said.out
     assert run('predict', tmp_path/'c', 'one', 'other', 'first', 'second')==0 and len(capsys.readouterr().out.splitlines())==3
     assert run('check', tmp_path/'c', here/'wide.csv', '--text-col', 'a,b', '--rows', 5)==0 and 'religion' not in capsys.readouterr().out
+
+def test_a_flag_has_one_default(capsys):
+    for o in ('classify','adapt','pretrain','compare','label','predict','shares'):
+        with pytest.raises(SystemExit): run(o, '--help')
+        for flag in re.split(r'\n  --', capsys.readouterr().out): assert ' '.join(flag.split('\n\n')[0].split()).count('default:')<2, flag
 
 def test_a_flag_is_a_setting_with_its_comment(capsys):
     from fastformers.ulmfit.recipe import TaskConfig, settings

@@ -3,6 +3,7 @@ import os, shutil, signal
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
+from fastformers.compare.board import Leaderboard
 from fastformers.compare.curve import LabelCurve, label_curve, nested_order
 from fastformers.compare.encoders import compare_encoders
 from fastformers.compare.entries import Entry, OutOfTime, entries
@@ -10,6 +11,7 @@ from fastformers.compare.leaderboard import leaderboard
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.evaluate import row_scores
+from fastformers.tasks.core import SingleLabel
 from fastformers.tasks.tags import Tags
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
@@ -120,6 +122,19 @@ def test_too_few_minutes_leave_a_table_and_a_reason():
     assert board.winner=='TF-IDF' and board.table.fits['slow']==0
     assert 'needs about 1 h' in board.table.note['slow'] and 'did not finish' in board.table.note['after']
     assert board.sentences()[-1].startswith('Not scored: slow (a fit needs')
+
+@pytest.mark.parametrize('test,finished,mends', [(True,1,True), (True,2,False), (True,3,False), (False,1,False), (False,3,True)])
+def test_a_winner_that_lacks_seeds_is_compared_on_the_rows_of_both(test, finished, mends):
+    n,y = 42,torch.tensor([0,1]*21)
+    folds = [(np.arange(0), np.arange(n) if test else np.arange(i, n, 3)) for i in range(3)]
+    board = Leaderboard([Entry('TF-IDF'), Entry('all layers', needs=('arch',))], SingleLabel(['no','yes']), y, folds, (1,2,3))
+    facts = {k:1. for k in ('seconds','cpu_seconds','answers_cpu_seconds','texts_a_second','memory_mb','size_mb','prepare_seconds','prepare_cpu_seconds')} | dict(cut=0, decides={})
+    for name,wrong,seeds in (('TF-IDF',range(3, 33),3), ('all layers',range(2),finished)):
+        says = torch.tensor([1-int(v) if i in wrong else int(v) for i,v in enumerate(y)])
+        for seed,(_,at) in list(zip(board.seeds, folds))[:seeds]: board.fits[name,seed] = torch.eye(2)[says[at]],facts
+    said = ' '.join(board.sentences())
+    assert board.winner=='all layers' and ('It mends 30 of the rows that TF-IDF gets wrong, and breaks 2.' in said)==mends==('mends' in said)
+    assert 'all layers' in board.to_markdown() and board.verdict().word
 
 def test_a_failure_is_noted():
     def broken(rows): raise RuntimeError('no such layer')

@@ -406,6 +406,17 @@ def test_a_log_is_written(learn):
     assert len(log)==2 and {'epoch','train_loss','valid_loss','accuracy'}<=set(log.columns)
     assert log.valid_loss.tolist()==pytest.approx([r[1] for r in learn.recorder.values], abs=1e-4)
 
+@pytest.mark.parametrize('tracker', [EarlyStoppingCallback, SaveModelCallback, ReduceLROnPlateau])
+def test_a_callback_that_watches_what_is_not_measured_is_warned_of(tracker, caplog):
+    df,tok,arch = tiny_df(),tiny_tok('bert'),tiny_arch('bert')
+    makers = ((classifier_learner, classifier_dls(df, tok), 'accuracy'), (lm_learner, lm_dls(df, tok), 'perplexity'))
+    for make,dls,name in makers:
+        for o in ('train_loss','valid_loss',name,f'valid_{name}'): make(dls, arch, cbs=tracker(monitor=o))
+        assert 'is not measured' not in caplog.text
+        make(dls, arch, cbs=tracker(monitor='eval_loss'))
+        assert f"{tracker.__name__}: `monitor` 'eval_loss' is not measured; expected one of train_loss, valid_loss, " in caplog.text and name in caplog.text
+        caplog.clear()
+
 def test_tensorboard_is_written(learn, tmp_path):
     pytest.importorskip('tensorboard', reason='the package tensorboard is not installed')
     from fastai.callback.tensorboard import TensorBoardCallback

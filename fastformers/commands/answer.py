@@ -119,6 +119,7 @@ def _open(path, **how):
 
 def _check_texts(args, instead):
     "Raise an error if a text of the command line is the name of a file or folder"
+    if not all(map(str.strip, args.texts)): raise ValueError("expected a text, got a blank one") # Path('') exists
     def is_name(o):
         return re.search(r'\A\S+\.(csv|tsv|jsonl?|txt|xlsx?|parquet|gz)\Z', o) or len(o)<256 and Path(o).exists()
     for o in filter(is_name, args.texts):

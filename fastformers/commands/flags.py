@@ -28,8 +28,10 @@ def typed(kind):
 
 def _help(o, default=None):
     default = default or ('' if o.default is None or o.default is False else 'yes' if o.default is True else o.default)
-    if default!='': default = f' (default: {default})'
-    return (o.help.replace('blank:', 'default:')+default).replace('`','').replace('%','%%')
+    # one default: what a blank means is for recipes where something else is the default
+    text = o.help.replace('blank:', 'default:') if default=='' else o.help.partition('; blank:')[0]
+    if default!='': text += f' (default: {default})'
+    return text.replace('`','').replace('%','%%')
 
 def add_flags(parser, section, only=None, **defaults): # `defaults`: name -> default in words
     "Add a flag to `parser` for each setting of a `section`, or for those in `only`, separated by blanks"

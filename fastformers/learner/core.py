@@ -11,7 +11,7 @@ The network of a classifier is built in `learner.network`, the record of where w
 __all__ = ['lm_learner', 'classifier_learner']
 
 # %% ../../nbs/learner/07_core.ipynb #ce2dbe8f
-import inspect, logging
+import inspect, logging, re
 import numpy as np
 from copy import copy
 from functools import wraps
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastai.basics import DataLoaders, L, Learner, delegates
+from fastai.callback.tracker import TrackerCallback
 from transformers import PreTrainedModel
 from ..args import check_args
 from ..callback import compute
@@ -67,6 +68,15 @@ def _warn_block(dls):
     if all(isinstance(o, str) for o in texts): warn_leak(texts, (range(n), range(n, len(texts))))
     warn_typos(item_labels(dls.train_ds))
 
+def _warn_monitors(learn):
+    "Warn of a callback that watches what `learn` does not measure: fastai's own error says nothing"
+    known = ['train_loss','valid_loss',*(o.name for o in learn.metrics)]
+    for o in learn.cbs:
+        if not isinstance(o, TrackerCallback): continue
+        if re.sub('^(train|valid)_', '', o.monitor) in ('loss',*known): continue
+        _log.warning(f"{type(o).__name__}: `monitor` {o.monitor!r} is not measured; expected one of "
+                     f"{', '.join(known)}")
+
 # to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
 @delegates(Learner.__init__, but=['model','train_bn'])
 def _learner(
@@ -105,8 +115,10 @@ def _learner(
     every = [Lineage(arch, model.loaded.revision, model.loaded.loaded),
              *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
-    return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
-                   cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
+    learn = Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
+                    cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
+    _warn_monitors(learn)
+    return learn
 
 # %% ../../nbs/learner/07_core.ipynb #ed9bbff8
 def _of_tokens(f):

@@ -72,7 +72,7 @@ class DataConfig:
     text_col:str = 'text'
     # Column of the labels, or several separated by commas: columns of 0 and 1, or the answer and where it starts
     label_col:str = 'label'
-    # Column that is true for validation rows; blank: is_valid or audit if there is one, else 20 % are drawn
+    # Column that is true for validation rows; blank: is_valid or audit if there is one, else rows are drawn
     valid_col:str|None = None
     # Were rows chosen to be labelled, not drawn at random?
     # Then only rows that a column audit marks give a fair score

@@ -168,7 +168,7 @@ def pretrain_lm(
     cbs=None, # More callbacks
     **kwargs # Settings of `ModelConfig` and `GeneralConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
-    "Train a tokenizer, if none is given, and a language model from random weights (stage 1)"
+    "Train a tokenizer, unless given, and a language model (stage 1). Settings: `fastformers pretrain --help`"
     (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
     if path is not None: check_dir(path)
     c = c.sized()
@@ -192,7 +192,7 @@ def fine_tune_lm(
     cbs=None, # More callbacks
     **kwargs # Settings of `ModelConfig` and `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
-    "Train the language model of `arch` further on your own texts (stage 2)"
+    "Train the language model of `arch` on your own texts (stage 2). Settings: `fastformers adapt --help`"
     (c,how),tok = _settings(LMConfig, kwargs),arch if tok is None else tok
     return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs, **how)
 
@@ -254,7 +254,7 @@ def fine_tune_classifier(
     cbs=None, # More callbacks
     **kwargs # Settings of `ModelConfig` and `TaskConfig`; `schedule`, `head` and `adapters` may be objects
 ) -> Stage:
-    "Train a head and the body of `arch` on your labels (stage 3)"
+    "Train a head and the body of `arch` on your labels (stage 3). Settings: `fastformers classify --help`"
     (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
     _check_path(path, c.refit, name)
     meter = Meter()
