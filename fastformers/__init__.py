@@ -54,7 +54,6 @@ Modules:
 - `fastformers.interpret.attribution`: Weigh each word of a text for the label that a classifier gives it: `explain`
 - `fastformers.interpret.checks`: Change texts in ways that should not matter, and count how often a classifier changes its answer: `checks`, `check`, `identity_gaps`
 - `fastformers.interpret.decisions`: Measure and draw whether scores are probabilities: `expected_calibration_error`, `plot_reliability`
-- `fastformers.interpret.embeddings`: Measure how far two networks differ in each layer: `layer_drift`
 - `fastformers.interpret.forgetting`: Compare the LM loss of stages, with a 95 % interval: `forgetting`
 - `fastformers.interpret.probes`: Fit a linear classifier to each layer of a network: `layer_probes`
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`

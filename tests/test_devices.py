@@ -28,7 +28,6 @@ from fastformers.inference.lm_predictor import lm_from_hf
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.interpret.attention import attention_maps, head_importance, head_stats
 from fastformers.interpret.checks import checks, identity_gaps
-from fastformers.interpret.embeddings import layer_drift
 from fastformers.interpret.forgetting import forgetting
 from fastformers.interpret.probes import layer_probes
 from fastformers.interpret.slices import fixed_broken, label_issues, slices
@@ -284,7 +283,7 @@ def attention(make):
     head_curve(learn, some[:8], heads, kept=(.5,), draws=1)
 @scenario
 def networks_compared(make):
-    layer_drift(make('clas'), make('lm'), texts); text_map(make('clas'), texts); word_map(make('lm'), ['a film','the film','film'], 'film')
+    text_map(make('clas'), texts); word_map(make('lm'), ['a film','the film','film'], 'film')
     forgetting(make('clas'), texts)
 @scenario
 def layers_probed(make): layer_probes(make('lm'), some); token_probes(make('lm'), tiny_tags())

@@ -1,14 +1,11 @@
-"Maps of words and texts, and the drift of layers, on one tiny network whose answers are known"
-import copy
+"Maps of words and texts, on one tiny network whose answers are known"
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.data.block import classifier_dls
 from fastformers.inference.predictor import Predictor
-from fastformers.interpret.embeddings import cka, layer_drift, plot_drift
 from fastformers.learner.core import classifier_learner
 from fastformers.learner.save import as_predictor
 from fastformers.lens.maps import plot_text_map, plot_word_map, separation, text_map, word_map, word_states
 from fastformers.models.core import HFModel
-from fastformers.models.families import block_modules
 from fastformers.models.load import load_body
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.encode import HFTokenizer
@@ -83,30 +80,3 @@ def test_a_map_of_texts(tiny, learn):
     assert np.allclose(text_map(learn, df.text, reduce=Twice())[['x','y']], 2*as_predictor(learn).vectors(df.text.tolist())[:,:2])
     assert (table.wrong==(table.answer!=df.label)).all() and 0<table.wrong.sum()<60 and table.text.tolist()==df.text.tolist()
     assert plot_text_map(table).get_title()==f'{table.wrong.sum()} of 60 answers are wrong'
-
-# drift
-
-def test_cka_ignores_rotation_scale_and_place():
-    rng = np.random.default_rng(0)
-    x,(q,_) = rng.normal(size=(200,8)),np.linalg.qr(rng.normal(size=(8,8)))
-    assert np.isclose(cka(x, x), 1) and np.isclose(cka(x, 3*x@q+5), 1)
-    y = x*np.r_[1:9]
-    k,l = (o@o.T for o in (x-x.mean(0), y-y.mean(0))) # by Gram matrices
-    assert np.isclose(cka(x, y), (k*l).sum()/np.sqrt((k*k).sum()*(l*l).sum())) and cka(x, y)<.99
-    assert cka(x, rng.normal(size=(200,8)))<.1
-
-def test_only_layers_above_a_change_drift(tiny):
-    other = copy.deepcopy(tiny)
-    with torch.no_grad():
-        for p in block_modules(other.model.body)[1][0].parameters(): p.add_(torch.randn_like(p)*.3)
-    drift = layer_drift(tiny, other, tiny_df().text)
-    same = drift.loc[:1,['cka','cosine']]
-    assert np.allclose(same, 1, atol=1e-6) and (drift.loc[2:,['cka','cosine']]<.99).all(None) and (drift.shuffled<.9).all()
-    assert plot_drift(drift).get_title().startswith('layer ')
-
-def test_a_learner_equals_its_directory(learn, tmp_path):
-    path = learn.save_encoder(tmp_path/'a')
-    assert np.allclose(layer_drift(path, learn, films*3)[['cka','cosine']], 1, atol=1e-6)
-
-def test_errors_of_drift(tiny):
-    with pytest.raises(ValueError, match='another tokenizer'): layer_drift(tiny, network('gpt2'), films)

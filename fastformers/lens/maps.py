@@ -17,7 +17,7 @@ import numpy as np, pandas as pd
 from sklearn.decomposition import PCA
 from ..inference.answers import as_texts
 from ..inference.predictor import from_hf
-from ..interpret.embeddings import open_network
+from ..interpret.attention import open_network
 from ..interpret.probes import row_means
 from ..learner.save import as_predictor
 
