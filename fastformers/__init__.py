@@ -42,7 +42,7 @@ Modules:
 - `fastformers.inference.baseline`: Train and use a linear model on TF-IDF of words and pairs of words: `TextBaseline`
 - `fastformers.inference.bundle`: Write and read a trained classifier as a directory of safetensors and JSON files, without pickled code
 - `fastformers.inference.classes`: Add, remove, rename or merge classes of a trained classifier, in seconds: `add_class`
-- `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts, chooses between candidates and continues texts
+- `fastformers.inference.lm_predictor`: Use a language model without fastai: `lm_from_hf` opens it as an `LMPredictor`, which scores texts and continues them
 - `fastformers.inference.names`: Classify by what the classes are called, without a labelled text: `from_names`
 - `fastformers.inference.novelty`: Tell texts that are unlike those of training: `novelty`, `unknown=` and `drift`
 - `fastformers.inference.onnx`: Write a trained classifier as an ONNX graph, in float32 or int8, and run it by onnxruntime: `to_onnx`
@@ -70,7 +70,7 @@ Modules:
 - `fastformers.learner.core`: Make learners of language models and classifiers, and continue from a directory: `lm_learner`, `classifier_learner`
 - `fastformers.learner.counts`: Save training steps of a language model by counting neighbours first: `start_from_counts`
 - `fastformers.learner.evaluate`: Metrics, a score for each row and scores by class, without callbacks that draw, write, track or stop: `evaluation`, `evaluate`, `class_scores`, `score_rows`
-- `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`, `choose`
+- `fastformers.learner.generation`: Ask a language model: `fill_mask`, `generate`, `score`
 - `fastformers.learner.judge`: Compare a trained classifier with a linear model of its words and with its frozen probe, on the same rows: `Learner.verdict`
 - `fastformers.learner.lineage`: Record the origin of a learner's weights, how it was made, and its fits, so that it can be made again: `Lineage`
 - `fastformers.learner.network`: Build the body of a checkpoint with a head for a task, and keep the head of a directory with the same labels: `build_classifier`

@@ -12,7 +12,7 @@ __all__ = []
 import warnings as _warnings
 with _warnings.catch_warnings(action='ignore', category=FutureWarning):
     import fastai.layers as _layers # its `torch.jit.script` would warn in the first cell of a notebook
-# `fill_mask`, `generate`, `score`, `choose` of a `Learner`
+# `fill_mask`, `generate`, `score` of a `Learner`
 import fastformers.learner.generation as _generation
 import fastformers.data.show as _show # `show_batch`, `show_results`
 from .text.core import TensorTokens

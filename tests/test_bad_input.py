@@ -82,7 +82,6 @@ def test_surrogates_are_scored():
     lm = LMPredictor(LanguageModel(AutoModelForMaskedLM.from_config(tiny_arch('bert'))), HFTokenizer(tok()))
     a,b = lm.score([odd+'fine', valid_text(odd)+'fine']).to_numpy()
     assert a.tolist()==b.tolist() and np.isfinite(a).all()
-    assert lm.choose(odd+'[MASK]', ['good','\ud83d\ude00 bad']).equals(lm.choose(valid_text(odd)+'[MASK]', ['good','\U0001F600 bad']).set_axis(['good','\ud83d\ude00 bad'], axis=1))
 
 def test_blank_texts_are_counted(log):
     df = tiny_df().assign(text=lambda d: d.text.where(d.index>2, ' \t'))

@@ -225,7 +225,7 @@ def an_export_opens_on_the_cpu(make):
 def words_of_a_language_model(make):
     learn = fit(lm())
     learn.fill_mask('a [MASK] film')
-    learn.score(texts); learn.choose('a [MASK] film', ['good','dull'])
+    learn.score(texts)
 @scenario
 def a_generator(make):
     learn = fit(lm('gpt2'))

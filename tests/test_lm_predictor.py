@@ -55,20 +55,9 @@ def test_texts_continue_in_a_list_as_alone(family):
     assert lm.generate(texts, max_new_tokens=10, do_sample=False)==alone
     assert len({*alone})==len(texts)
 
-@pytest.mark.parametrize('family', ['bert','roberta','gpt2','llama'])
-def test_a_choice_among_many_texts_is_that_of_each_alone(family):
-    lm = predictor(family)
-    mask = lm.tok.tok.mask_token or '[MASK]'
-    ts = [f'{o} It was {mask}, all in all.' for o in texts]
-    res = lm.choose(ts, ['good','bad','a joy'])
-    assert res.shape==(5,3) and res.sum(axis=1).tolist()==pytest.approx([1]*5, abs=1e-5)
-    for i,t in enumerate(ts): assert lm.choose(t, ['good','bad','a joy']).iloc[0].tolist()==pytest.approx(res.iloc[i].tolist(), abs=1e-5)
-    assert res.good.nunique()==5 # the text matters
-
-def test_unknown_tokens_have_no_score_and_are_no_candidates():
+def test_unknown_tokens_have_no_score():
     lm = predictor('bert')
     assert '[UNK]' in lm.tok.tok.tokenize('good \u2603 film') and lm.score('good \u2603 film').tokens[0]==lm.score('good film').tokens[0]
-    with pytest.raises(ValueError, match='does not know'): lm.choose('It was [MASK].', ['good','\u2603'])
 
 def learner(family, path, objective=None):
     torch.manual_seed(0)
@@ -81,7 +70,6 @@ def test_a_directory_answers_like_its_learner(family, tmp_path):
     learn = learner(family, tmp_path)
     lm = lm_from_hf(learn.save_encoder(tmp_path/'lm'), device='cpu')
     assert learn.score(texts).equals(lm.score(texts))
-    assert learn.choose('It was [MASK].', ['good','bad']).equals(lm.choose('It was [MASK].', ['good','bad']))
     if family=='gpt2': assert learn.generate(texts, max_new_tokens=5)==lm.generate(texts, max_new_tokens=5)
 
 def test_texts_continue_without_fastai(tmp_path, without_fastai):
@@ -97,7 +85,7 @@ def test_questions_leave_a_learner_as_it_is(tmp_path):
     learn = learner('gpt2', tmp_path)
     learn.model.train()
     before = [p.clone() for p in learn.model.parameters()]
-    learn.score(texts); learn.choose('It was [MASK].', ['good','bad']); learn.generate(texts, max_new_tokens=2)
+    learn.score(texts); learn.generate(texts, max_new_tokens=2)
     assert all(m.training for m in learn.model.modules()) and all(map(torch.equal, before, learn.model.parameters()))
 
 @pytest.mark.exact
