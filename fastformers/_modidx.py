@@ -1970,8 +1970,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/models/adapters.py'),
                                              'fastformers.models.adapters.load_adapters': ( 'models/adapters.html#load_adapters',
                                                                                             'fastformers/models/adapters.py'),
-                                             'fastformers.models.adapters.merge_adapters': ( 'models/adapters.html#merge_adapters',
-                                                                                             'fastformers/models/adapters.py'),
                                              'fastformers.models.adapters.plain_name': ( 'models/adapters.html#plain_name',
                                                                                          'fastformers/models/adapters.py'),
                                              'fastformers.models.adapters.plain_state': ( 'models/adapters.html#plain_state',

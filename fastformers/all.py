@@ -25,7 +25,7 @@ from .text.store import TokenStore
 from .models.families import layer_groups, group_names, family_meta
 from .models.load import load_config, load_body
 from .models.heads import cls_pool, last_pool, mean_pool, max_pool, concat_pool, PoolingHead
-from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters, merge_adapters
+from .models.adapters import add_adapters, add_lora, bitfit, remove_adapters
 from .models.adapters import save_adapters, load_adapters
 from .objectives.core import Objective, TokenLoss
 from .objectives.metrics import TokenAccuracy, TokenPerplexity

@@ -36,7 +36,7 @@ from fastformers.learner.save import as_predictor
 from fastformers.lens.heads import head_curve
 from fastformers.lens.maps import text_map, word_map
 from fastformers.lens.probes import token_probes
-from fastformers.models.adapters import add_adapters, add_lora, bitfit, merge_adapters, remove_adapters
+from fastformers.models.adapters import add_adapters, add_lora, bitfit, remove_adapters
 from fastformers.papers.lstm_head import LSTMHead
 from fastformers.objectives.core import objectives
 from fastformers.papers.ewc import EWC, fisher_diagonal
@@ -149,7 +149,7 @@ def adapters(make, change, undo):
     fit(learn)
     undo(learn.model)
     assert together(learn)
-for k,a,b in (('bottlenecks',add_adapters,remove_adapters), ('lora',add_lora,merge_adapters), ('bitfit',bitfit,remove_adapters)): scenario(adapters, k, change=a, undo=b)
+for k,a,b in (('bottlenecks',add_adapters,remove_adapters), ('lora',add_lora,remove_adapters), ('bitfit',bitfit,remove_adapters)): scenario(adapters, k, change=a, undo=b)
 
 # ---- callbacks
 

@@ -104,7 +104,7 @@ def plot_heads(table): # axes; `table` is indexed by layer and head, as of `head
 def head_projections(model):
     "List the output projections of self-attention, one for each block, and the number of heads"
     if model.adapters and model.adapters['method']!='bitfit':
-        raise ValueError("this network has adapters; use `merge_adapters` or `remove_adapters` first")
+        raise ValueError("this network has adapters; use `remove_adapters` first, or save and open it")
     outs = [a for a,_ in sublayers(model.body)]
     n = getattr(model.config.get_text_config(), 'num_attention_heads', None)
     if not n or not hasattr(outs[0], 'weight') or outs[0].weight.ndim!=2:

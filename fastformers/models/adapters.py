@@ -9,7 +9,7 @@ function with `train_only` and the decorator `@adapter_methods.add`."""
 
 # %% auto #0
 __all__ = ['adapter_methods', 'plain_name', 'train_only', 'Adapter', 'sublayers', 'add_adapters', 'add_lora', 'bitfit',
-           'plain_state', 'remove_adapters', 'merge_adapters', 'save_adapters', 'load_adapters']
+           'plain_state', 'remove_adapters', 'save_adapters', 'load_adapters']
 
 # %% ../../nbs/models/06_adapters.ipynb #17eda23b
 import json, logging, re
@@ -173,13 +173,6 @@ def remove_adapters(model): # `model`, whose biases, norms and head keep their t
     if method=='bottleneck': _remove_bottlenecks(model.body)
     model.adapters = None
     return model.requires_grad_(True)
-
-def merge_adapters(model): # `model`, whose predictions stay the same
-    "Add LoRA to the weights of `model` in place, remove its layers and unfreeze it"
-    if (model.adapters or {}).get('method')!='lora':
-        raise ValueError("only LoRA can be merged into the weights; use `save_adapters`")
-    for m in [o for o in model.body.modules() if hasattr(o, 'get_delta_weight')]: m.merge()
-    return remove_adapters(model)
 
 # %% ../../nbs/models/06_adapters.ipynb #f2ee76e3
 def _trained(model, head=True):
