@@ -170,6 +170,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                         'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.TerminalProgress': ( 'callback/progress.html#terminalprogress',
                                                                                                    'fastformers/callback/progress.py'),
+                                               'fastformers.callback.progress.TerminalProgress.__getstate__': ( 'callback/progress.html#terminalprogress.__getstate__',
+                                                                                                                'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.TerminalProgress.after_batch': ( 'callback/progress.html#terminalprogress.after_batch',
                                                                                                                'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.TerminalProgress.after_fit': ( 'callback/progress.html#terminalprogress.after_fit',
