@@ -119,7 +119,12 @@ equal = dict(mlm=lambda: fit('mlm'), clm=lambda: fit('clm', opt_func=SGD), tags=
     windows=lambda: fit('classifier', 2.5, cbs=[TokenAccumulation(n_acc=20), L2SP(), GradientClip(.1)]),
     tokens=lambda: fit('mlm', cbs=TokenAccumulation(n_tokens=300), opt_func=SGD), stages=lambda: lm_stages('one' if alone else 'two'), stage=lambda: stage('whole'),
     run=lambda: whole_run('one' if alone else 'two'))
-more = dict(dropout=lambda: fit('mlm', drop_mult=1.), clock=by_clock,
+def similar():
+    "Stage 2 by similarities within the texts of a batch, of which each process has its own"
+    res = fine_tune_lm(df, root/'arch', objective='word_similarity', bs=8, epochs=1., precision='fp32')
+    return dict(weights={k:p.detach().clone() for k,p in res.learner.model.named_parameters()})
+
+more = dict(dropout=lambda: fit('mlm', drop_mult=1.), clock=by_clock, similar=similar,
     refused=lambda: [refused(GradientAccumulation(8)), refused(type('DistributedTrainer', (Callback,), {})())])
 legs = [('one', 1, equal), ('two', 2, equal|more),
     ('stop2', 2, dict(stage=lambda: stage('a', stop=8, resume='c2'))), ('2to1', 1, dict(stage=lambda: stage('a', resume='c2', path='2to1'))),
@@ -185,6 +190,10 @@ def test_the_first_process_writes(done):
 def test_dropout_differs_between_processes_and_ends_alike(done):
     (a,b),one = (o['dropout'] for o in done['two']),done['one'][0]['mlm']
     assert gap(a, b)==0 and gap(a, one)>1e-4 and all(o==o for o in a['losses'])
+
+def test_stage_2_by_similarities_ends_alike(done):
+    a,b = (o['similar'] for o in done['two'])
+    assert gap(a, b)==0 and all(v.isfinite().all() for v in a['weights'].values())
 
 def test_a_stage_by_the_clock_ends_together(done):
     a,b = (o['clock'] for o in done['two'])

@@ -103,10 +103,11 @@ class Stop(Callback):
         if self.training and self.train_iter==6: raise KeyboardInterrupt
 
 @pytest.mark.exact
-@pytest.mark.parametrize('stage', ['pretrain','adapt','classify'])
+@pytest.mark.parametrize('stage', ['pretrain','adapt','similarity','classify'])
 def test_a_stage_goes_on_after_an_interrupt(start, tmp_path, stage):
     df = tiny_df()
     f = {'pretrain':partial(pretrain_lm, df, vocab_sz=500, size=1, seq_len=32), 'adapt':partial(fine_tune_lm, df, start, seq_len=32),
+         'similarity':partial(fine_tune_lm, df, start, objective='word_similarity'),
          'classify':partial(fine_tune_classifier, df, start, adapters='bitfit', aux_lm=.5)}[stage]
     f = partial(f, bs=8, epochs=2, precision='fp32')
     with pytest.raises(KeyboardInterrupt): f(path=tmp_path/'a', resume=Resume(tmp_path/'ckpt', every=4), cbs=Stop())

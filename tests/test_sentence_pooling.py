@@ -9,6 +9,7 @@ from fastformers.hub import resolve_arch
 from fastformers.inference.names import from_names
 from fastformers.inference.lm_predictor import lm_from_hf
 from fastformers.inference.predictor import from_hf
+from fastformers.inference.stage_json import read_stage
 from fastformers.inference.onnx import to_onnx
 from fastformers.label.vectors import TextVectors
 from fastformers.learner import choose
@@ -17,9 +18,10 @@ from fastformers.learner.save import as_predictor
 from fastformers.models.sentence import SentencePool
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.encode import HFTokenizer
+from fastformers.text.store import TokenStore
 from fastformers.text.tokenizer import put_prompt
 from fastformers.ulmfit.recipe import Recipe, read_recipe
-from fastformers.ulmfit.stage import fine_tune_classifier
+from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
 st = pytest.importorskip('sentence_transformers')
 texts = ['a film', 'It was a good film, and I liked the acting.', 'no', 'why do they write '*9, 'a film about trains and a train about films']
@@ -119,6 +121,22 @@ def test_what_is_written_is_opened_by_both(encoder, modes, tmp_path):
     for at in ('lm','classifier'):
         ours,theirs = from_hf(tmp_path/at, 'cpu').vectors(texts), torch.tensor(st.SentenceTransformer(str(tmp_path/at), device='cpu').encode(texts))
         assert ours.shape[1]==8 and torch.cosine_similarity(ours, theirs).min()>.9999
+
+def test_stage_2_of_an_encoder_is_opened_by_both_and_by_onnx(encoder, tmp_path):
+    "Word similarity is the default of an encoder; a corpus on disk trains as one in memory"
+    pytest.importorskip('onnxruntime')
+    path,before = encoder('cls')
+    rows = [f'{o} {i%7} {word}' for i in range(60) for o,word in zip(texts[:3], ('well','good','film'))]
+    how = dict(epochs=2., lr=1e-2, bs=16, precision='fp32')
+    stage = fine_tune_lm(rows, path, tmp_path/'lm', **how)
+    assert read_stage(tmp_path/'lm')['recipe']['objective']=='word_similarity'
+    ours,theirs = from_hf(tmp_path/'lm', 'cpu').vectors(texts),torch.tensor(st.SentenceTransformer(str(tmp_path/'lm'), device='cpu').encode(texts))
+    assert torch.cosine_similarity(ours, theirs).min()>.9999 and torch.cosine_similarity(ours, before).min()<.9999
+    to_onnx(tmp_path/'lm')
+    assert torch.cosine_similarity(from_hf(tmp_path/'lm', 'cpu', backend='onnx').vectors(texts), ours).min()>.9999
+    store = TokenStore.build(rows, path, tmp_path/'store')
+    disk = fine_tune_lm(store, path, **how)
+    assert all(torch.equal(a, b) for a,b in zip(stage.learner.model.parameters(), disk.learner.model.parameters()))
 
 def test_onnx_has_the_same_vectors(encoder, tmp_path):
     pytest.importorskip('onnxruntime')
