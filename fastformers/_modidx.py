@@ -1023,6 +1023,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.BasePredictor.as_list': ( 'inference/answers.html#basepredictor.as_list',
                                                                                                         'fastformers/inference/answers.py'),
+                                               'fastformers.inference.answers.BasePredictor.column': ( 'inference/answers.html#basepredictor.column',
+                                                                                                       'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.BasePredictor.labels': ( 'inference/answers.html#basepredictor.labels',
                                                                                                        'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.BasePredictor.novelty': ( 'inference/answers.html#basepredictor.novelty',

@@ -256,3 +256,15 @@ def test_scores_of_texts_that_it_was_trained_on_are_said_to_flatter(caplog):
         for rows,said in ((df, True), (fresh, False)):
             caplog.clear(); f(p, rows)
             assert ('the scores are too good' in caplog.text)==said
+
+def test_a_table_is_read_by_the_columns_of_training():
+    "At all doors that take a predictor and a table"
+    df = intents(120).rename(columns=dict(text='headline', label='topic'))
+    train,new = df[:60],df[60:]
+    p = TextBaseline.fit(train.headline.tolist(), train.topic.tolist(), tasks['single']())
+    p.columns = dict(text_col='headline', label_col='topic')
+    known = new[new.topic.isin(p.labels)]
+    assert len(p.predict_frame(known)) == len(score_rows(p, known)[1]) == class_scores(p, known).support.iloc[:-1].sum()
+    assert len(slices(p, known, least=5)) and 'fixed' in fixed_broken(p, p, known)[0] and len(p.shares(known.headline.tolist(), known))
+    assert checks(p, known, which={'shout':str.upper}).rows[0]==len(known)
+    with pytest.raises(ValueError, match="'headline' is not a column"): slices(p, known.rename(columns=dict(headline='title')))

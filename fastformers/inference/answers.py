@@ -63,6 +63,12 @@ class BasePredictor:
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
+    def column(self, df, name, given=None): # a column, or a list of several
+        "Return the column `name` of `df`, 'text_col' or 'label_col': as given, as in training, or 'text' and 'label'"
+        from fastformers.text.readers import found_columns # pandas is not needed for texts
+        default = name.removesuffix('_col')
+        return found_columns(df, self.columns.get(name, default), default) if given is None else given
+
     @check_args
     def __call__(self,
         texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
@@ -154,9 +160,9 @@ def predict_frame(self:BasePredictor, df,
 ): # `df` and new columns, empty for blank texts, all with the prefix predicted_ if `df` has one of their names
     "Predict labels and scores of the rows of the DataFrame `df`"
     import pandas as pd # not needed for texts
-    from fastformers.text.readers import check_columns, found_columns
+    from fastformers.text.readers import check_columns
     if hasattr(df, 'to_pandas'): df = df.to_pandas()
-    if text_col is None: text_col = found_columns(df, self.columns.get('text_col', 'text'))
+    text_col = self.column(df, 'text_col', text_col)
     if len(df): check_columns(df, text_col=text_col)
     cols = [df[c] for c in L(text_col)]
     texts = cols[0].tolist() if len(cols)==1 else [*zip(*cols)]

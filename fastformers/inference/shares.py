@@ -43,6 +43,7 @@ def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `
     "Read and check the labelled rows `df` for `shares`"
     from fastformers.text.readers import check_columns
     from fastformers.text.encode import read_column
+    text_col,label_col = (predictor.column(df, *o) for o in (('text_col',text_col), ('label_col',label_col)))
     check_columns(df, text_col=text_col, label_col=label_col)
     if 'audit' in df: df = df[df.audit.astype(bool)]
     if (old := in_keys(read_column(df, text_col), predictor.trained_on)).any():
@@ -77,8 +78,8 @@ def _sums(predictor, texts, bs
 def shares(self,
     texts, # The texts, a list or an iterator of them
     audit, # DataFrame of labelled texts that were drawn at random from `texts`, ten or more
-    text_col='text', # Column of the texts in `audit`, or a list of the columns of a pair
-    label_col='label', # Column of the labels in `audit`, or a list of columns of 0 and 1
+    # Columns of `audit`, or lists of columns; default: as in training, or 'text' and 'label'
+    text_col=None, label_col=None,
     bs:int=64 # Most texts in a batch
 ): # DataFrame with a row for each class: share of the answers; corrected share, from, to; share of the audit rows, from, to
     "Estimate the share of each class in `texts`, corrected by labelled rows drawn at random, with 95 % intervals"

@@ -147,7 +147,7 @@ def _run(predictor, c, texts, before)->dict:
 def checks(
     predictor, # Any predictor for classes of whole texts, or a `Learner`
     df, # Rows with texts; labels are not needed
-    text_col='text', # Column of the texts, or a pair of columns
+    text_col=None, # Column of the texts, or a pair of columns; default: as in training, or 'text'
     which=None, # Names in `all_checks`, `Check`s, or a dict name -> function of a text; default: all
     labels=(), # For checks that expect 'lower' or 'higher' and name no labels; without labels they do not run
     most:int=500 # Most rows, drawn at random
@@ -155,7 +155,8 @@ def checks(
     "Change texts, and compute the share of rows whose answer is not as expected"
     predictor = whole_texts(predictor)
     if not predictor.task.classes: raise TypeError(f"checks are for classes; this is {predictor.task}")
-    check_columns(df := as_frame(df), text_col=text_col)
+    text_col = predictor.column(df := as_frame(df), 'text_col', text_col)
+    check_columns(df, text_col=text_col)
     if isinstance(which, dict): found = [o if isinstance(o, Check) else Check(k, o) for k,o in which.items()]
     else: found = [all_checks.find(o) for o in L(which) or all_checks]
     found = [o if o.labels else replace(o, labels=tuple(L(labels))) for o in found]

@@ -92,8 +92,8 @@ def score_slices(
 def slices(
     predictor, # Any predictor, or a `Learner`
     df, # Labelled rows that it was not trained on
-    text_col='text', # Column of the texts, or a pair of columns
-    label_col='label', # Column of the labels, or a list of columns
+    text_col=None, # Column of the texts, or a pair of columns; default: as in training, or 'text'
+    label_col=None, # Column of the labels, or a list of columns; default: as in training, or 'label'
     by=None, # Further slices: a column, a list of columns, or a dict name -> regular expression
     least=10, # Fewest rows of a slice, and of the rest
     n_words=10 # Number of words to show, the worst; p is corrected for all words
@@ -111,7 +111,7 @@ def slices(
 def fixed_broken(
     a, b, # Two predictors or `Learner`s
     df, # Labelled rows that neither was trained on
-    text_col='text', label_col='label' # As in `slices`
+    text_col=None, label_col=None # As in `slices`
 )->tuple: # Series of fixed, broken and p; DataFrame of their rows with text, label, a and b (answers), fixed
     "Count and list the rows that classifier `b` fixes and breaks, compared with `a` (McNemar 1947)"
     a,b,df = whole_texts(a),whole_texts(b),as_frame(df)

@@ -131,7 +131,7 @@ def evaluate(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); array
 def class_scores(
     predictor, # A `Learner`; with `df` a `Predictor`
     df=None, # Labelled rows; None: the validation rows of the learner
-    text_col='text', label_col='label' # Columns of `df`
+    text_col=None, label_col=None # Columns of `df`; default: as in training, or 'text' and 'label'
 )->pd.DataFrame|None: # a row a class, and their mean; None without classes
     "Compute precision, recall, F1 and number of rows of each class"
     task = predictor.task if df is not None else predictor.model.task
@@ -191,9 +191,10 @@ def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better
     if task.classes: scores = scores.logit(1e-6) if task.multi_label else scores.clamp(min=1e-9).log()
     return task.row_score(scores.float(), torch.as_tensor(y)).double().numpy()
 
-def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # texts, labels
+def read_scored(predictor, df, text_col=None, label_col=None)->tuple: # texts, labels
     "Read labelled rows that `predictor` is scored on, and warn of those that it was trained on"
-    task = predictor.task
+    task,text_col = predictor.task,predictor.column(df, 'text_col', text_col)
+    label_col = predictor.column(df, 'label_col', label_col)
     check_columns(df, text_col=text_col, label_col=label_col)
     warn_seen(df, text_col, predictor.trained_on,
               'so the scores are too good; score rows that it has not seen')
@@ -203,7 +204,7 @@ def read_scored(predictor, df, text_col='text', label_col='label')->tuple: # tex
                          f"its labels are {', '.join(map(repr, task.labels))}")
     return texts, labels
 
-def score_rows(predictor, df, text_col='text', label_col='label'
+def score_rows(predictor, df, text_col=None, label_col=None
 )->tuple: # texts, labels, answers, array of scores
     "Answer and score each row of `df`"
     task = predictor.task
