@@ -1239,6 +1239,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/inference/onnx.py'),
                                             'fastformers.inference.onnx._export': ( 'inference/onnx.html#_export',
                                                                                     'fastformers/inference/onnx.py'),
+                                            'fastformers.inference.onnx._quiet': ( 'inference/onnx.html#_quiet',
+                                                                                   'fastformers/inference/onnx.py'),
                                             'fastformers.inference.onnx._runtime': ( 'inference/onnx.html#_runtime',
                                                                                      'fastformers/inference/onnx.py'),
                                             'fastformers.inference.onnx.to_onnx': ( 'inference/onnx.html#to_onnx',

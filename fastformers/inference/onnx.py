@@ -10,6 +10,7 @@ __all__ = ['to_onnx', 'OnnxBody']
 
 # %% ../../nbs/inference/06_onnx.ipynb #e5b9875e
 import logging, warnings
+from contextlib import contextmanager
 from operator import eq
 from pathlib import Path
 import torch
@@ -53,14 +54,23 @@ class _Graph(nn.Module):
         else: o = out.logits if 'logits' in out else torch.stack([out.start_logits, out.end_logits], -1)
         return res | {'logits':m.outputs(o, None) if o.ndim==2 else o/(m.task.temperature or 1.)}
 
+@contextmanager
+def _quiet():
+    "Silence warnings, and what the packages for graphs log of each of their steps"
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try: yield
+        finally: logging.disable(before)
+
 def _export(model, path):
     "Write the graph of `model` to the file `path`"
     ids = torch.arange(16).view(2, 8)%model.model_inputs.vocab_sz
     x = model.model_inputs(TensorTokens(ids, attention_mask=ids>=0))
     x = {k:v for k,v in x.items() if isinstance(v, torch.Tensor)}
     graph,axes = _Graph(model, [*x]),{0:torch.export.Dim.DYNAMIC, 1:torch.export.Dim.DYNAMIC}
-    with evaluating(model), warnings.catch_warnings():
-        warnings.simplefilter('ignore')
+    with evaluating(model), _quiet():
         names = [*graph(*x.values())]
         try: torch.onnx.export(graph, tuple(x.values()), path, dynamo=True, input_names=[*x],
                                output_names=names,
@@ -90,7 +100,7 @@ def to_onnx(
     with atomic_file(path/_files['onnx']) as f: _export(model, f)
     if int8:
         from onnxruntime.quantization import quantize_dynamic
-        with atomic_file(path/_files['onnx_int8']) as f:
+        with atomic_file(path/_files['onnx_int8']) as f, _quiet():
             quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # beats one scale
         if texts is not None:
             a,b = ([o['label'] for o in from_hf(path, 'cpu', backend=k)(texts)] for k in _files)
