@@ -196,7 +196,7 @@ def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label='x'), ValueError, "'label' has only the class .* in training, expected two or more")
     refused(classifier_dls, tiny_df().assign(label='x').astype({'label':'category'}), ValueError, "'label' has only the class")
     refused(classifier_dls, tiny_df().assign(a=1, b=2), ValueError, 'hold 2, expected 0 and 1', label_col=['a','b'])
-    refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, "'label' has a standard deviation of nan in training: a number to predict must be finite")
+    refused(classifier_dls, tiny_df().assign(label=[1.5,float('inf')]+[2.25]*58), ValueError, "1 of 60 rows have an infinite number in 'label', first row 1; leave them out")
     refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")
     refused(classifier_dls, tiny_df(), ValueError, 'expected a number such as 12.5', task='regression')
     refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; did you mean regression.*available: ", task='regresion')
