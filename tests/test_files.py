@@ -35,4 +35,4 @@ def test_what_is_not_ours_is_not_replaced(tmp_path):
         with pytest.raises(FileExistsError, match='is a file'): f(tmp_path/'mine/letter.txt')
     assert names(tmp_path)==['mine','mine/letter.txt']
     learn.to_hf(tmp_path/'a'); learn.save_encoder(tmp_path/'a') # the head's files are gone
-    assert not (tmp_path/'a/README.md').exists() and (check_dir(tmp_path/'a')/'stage.json').exists()
+    assert not (tmp_path/'a/classifier.json').exists() and (check_dir(tmp_path/'a')/'stage.json').exists()
