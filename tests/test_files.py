@@ -34,5 +34,6 @@ def test_what_is_not_ours_is_not_replaced(tmp_path):
         with pytest.raises(FileExistsError, match='holds no stage.json'): f(tmp_path/'mine')
         with pytest.raises(FileExistsError, match='is a file'): f(tmp_path/'mine/letter.txt')
     assert names(tmp_path)==['mine','mine/letter.txt']
-    learn.to_hf(tmp_path/'a'); learn.save_encoder(tmp_path/'a') # the head's files are gone
-    assert not (tmp_path/'a/classifier.json').exists() and (check_dir(tmp_path/'a')/'stage.json').exists()
+    learn.to_hf(tmp_path/'a'); (tmp_path/'a/model.onnx').write_text('of another network')
+    learn.save_encoder(tmp_path/'a') # replaces what was there
+    assert not (tmp_path/'a/model.onnx').exists() and (check_dir(tmp_path/'a')/'stage.json').exists()
