@@ -71,6 +71,7 @@ def read_chunks(path, data, trained={}): # (columns of the texts, iterator over 
     check_columns(first, text_col=cols)
     return cols, chain([first], chunks)
 
+# %% ../../nbs/commands/01_answer.ipynb #c0a1d102
 def _gather(text='')->list: # empty in the other processes
     "Join the processes of `torchrun`, and send the `text` of each to the first"
     if processes()[1]==1: return [text]

@@ -63,12 +63,6 @@ class BasePredictor:
     @property
     def labels(self): "Return the names of the outputs"; return self.task.labels
 
-    def column(self, df, name, given=None): # a column, or a list of several
-        "Return the column `name` of `df`, 'text_col' or 'label_col': as given, as in training, or 'text' and 'label'"
-        from fastformers.text.readers import found_columns # pandas is not needed for texts
-        default = name.removesuffix('_col')
-        return found_columns(df, self.columns.get(name, default), default) if given is None else given
-
     @check_args
     def __call__(self,
         texts, # A text or pair of texts, or a dict of the parts of an input; a list or an iterator of them
@@ -152,6 +146,13 @@ def novelty(self:BasePredictor,
     return self.scores_and_novelty(self.as_list(texts), bs)[1]
 
 # %% ../../nbs/inference/01_answers.ipynb #5d20c0a6
+@patch
+def column(self:BasePredictor, df, name, given=None): # a column, or a list of several
+    "Return the column `name` of `df`, 'text_col' or 'label_col': as given, as in training, or 'text' and 'label'"
+    from fastformers.text.readers import found_columns # pandas is not needed for texts
+    default = name.removesuffix('_col')
+    return found_columns(df, self.columns.get(name, default), default) if given is None else given
+
 @patch
 def predict_frame(self:BasePredictor, df,
     # Column of the texts, or a list of the columns of an input's parts; default: as in training, or 'text'

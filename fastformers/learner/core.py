@@ -78,6 +78,8 @@ def _warn_monitors(learn):
                      f"{', '.join(known)}")
 
 # to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
+
+# %% ../../nbs/learner/07_core.ipynb #c0a1d104
 @delegates(Learner.__init__, but=['model','train_bn'])
 def _learner(
     dls, arch, pretrained, # As in `lm_learner`
