@@ -137,25 +137,16 @@ def rated(self:Leaderboard)->list:
     "List the entries that have finished and may win: all but the largest class"
     return [o for o in self.plan if self.done(o) and self.plan[o].fit is not largest_class]
 
-@patch
-def begins_ahead(self:Leaderboard, name):
-    "Check whether the entry `name` needs one that is the best of several checkpoints, such as the frozen probe"
-    def rivals(o): return [k for k in self.rated if self.plan[k].fit is self.plan[o].fit]
-    needed = [o for o in self.plan[name].needs if o in self.rated]
-    return any(len(rivals(o))>1 and o==max(rivals(o), key=self.score) for o in needed)
-
 @patch(as_prop=True)
 def winner(self:Leaderboard):
-    "Name the best entry, or one without all its fits that is probably better, None if none has finished"
+    "Name the best entry, or one without all its fits that is measurably better, None if none has finished"
     def order(o):
         # where no entry finds a text of the rarest class, scores are equal
         return self.score(o), self.rare(o).get('average_precision', 0)
     if (best := max(self.rated, key=order, default=None)) is None: return
     part = [o for o in self.scored if not self.done(o) and self.plan[o].fit is not largest_class]
-    def better(o):
-        gain,low,_ = self.gain(o, best)
-        return low>0 or gain>0 and self.begins_ahead(o)
-    return max(filter(better, part), key=lambda o: self.gain(o, best), default=best)
+    ahead = {o:g for o in part if (g := self.gain(o, best))[1]>0}
+    return max(ahead, key=ahead.get, default=best)
 
 @patch(as_prop=True)
 def threshold(self:Leaderboard):
