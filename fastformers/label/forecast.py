@@ -52,9 +52,10 @@ def last_gain(
     x # Vectors of texts without labels `(n, nf)`
 )->float:
     "Estimate how much the share of right answers has risen, by the probabilities of the classifier `now`"
-    p = now.scores(x)
-    old = [now.labels.index(o) for o in before(x)]
-    return float((p.max(1)-p[np.arange(len(p)), old]).mean())
+    p,at = now.scores(x),{o:i for i,o in enumerate(now.labels)}
+    # `before` may know classes by their names alone, which said too little to be kept for `now`
+    old = [row[at[o]] if o in at else 0. for row,o in zip(p, before(x))]
+    return float((p.max(1)-old).mean())
 
 def forecast(
     error, # Share of wrong answers on the random rows
@@ -125,8 +126,7 @@ def standing(
     right,n = random_right(x, labels, audit, called, more),res.n_audit
     res.score,(res.low,res.high) = float(right.mean()),score_interval(right)
     res.largest = max(Counter(o for o,a in zip(labels, audit) if a).values())/n
-    half = fit_vectors(x[:len(x)//2], labels[:len(x)//2], called, more)
-    if n>=20 and len(more) and half:
+    if n>=20 and len(more) and (half := fit_vectors(x[:len(x)//2], labels[:len(x)//2], called, more)):
         res.forecast = forecast(1-res.score, last_gain(half, res.clf, more), len(x))
     if target and score_interval(right, 1.2816)[0]>=target:
         res.stop = f'the score is above {target:.0%} with 90 % certainty'
