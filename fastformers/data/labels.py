@@ -78,7 +78,8 @@ def warn_leak(texts, *splits, held='validation'
 )->int: # `held`: what the log calls the rows; None: nothing is logged
     "Log the numbers of held-out `texts` that are in training too, and that are with other punctuation, and return the first"
     keys,asked,known,near = [*map(normal, texts)],set(),set(),set()
-    words = [' '.join(re.findall(r'\w+', unicodedata.normalize('NFKC', o))) or o for o in keys]
+    def words(o): return ' '.join(re.findall(r'\w+', unicodedata.normalize('NFKC', o))) or o
+    words = [words(o) if len(o)<=300 else o for o in keys] # long texts are seldom alike but for punctuation
     for train,valid in splits:
         asked.update(valid)
         for found,names in ((known,keys), (near,words)):
