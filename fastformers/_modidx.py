@@ -524,8 +524,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'fastformers/compare/board.py'),
                                            'fastformers.compare.board.Leaderboard.against': ( 'compare/board.html#leaderboard.against',
                                                                                               'fastformers/compare/board.py'),
-                                           'fastformers.compare.board.Leaderboard.begins_ahead': ( 'compare/board.html#leaderboard.begins_ahead',
-                                                                                                   'fastformers/compare/board.py'),
                                            'fastformers.compare.board.Leaderboard.best_of': ( 'compare/board.html#leaderboard.best_of',
                                                                                               'fastformers/compare/board.py'),
                                            'fastformers.compare.board.Leaderboard.cheaper': ( 'compare/board.html#leaderboard.cheaper',

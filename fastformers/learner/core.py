@@ -11,7 +11,7 @@ The network of a classifier is built in `learner.network`, the record of where w
 __all__ = ['lm_learner', 'classifier_learner']
 
 # %% ../../nbs/learner/07_core.ipynb #ce2dbe8f
-import inspect, logging, re
+import inspect, logging
 import numpy as np
 from copy import copy
 from functools import wraps
@@ -73,7 +73,7 @@ def _warn_monitors(learn):
     known = ['train_loss','valid_loss',*(o.name for o in learn.metrics)]
     for o in learn.cbs:
         if not isinstance(o, TrackerCallback): continue
-        if re.sub('^(train|valid)_', '', o.monitor) in ('loss',*known): continue
+        if o.monitor.removeprefix('train_').removeprefix('valid_') in ('loss',*known): continue
         _log.warning(f"{type(o).__name__}: `monitor` {o.monitor!r} is not measured; expected one of "
                      f"{', '.join(known)}")
 

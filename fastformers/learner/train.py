@@ -200,6 +200,7 @@ def _few(learn): # are there so few rows that the probe is cross-validated?
     task = learn.model.task
     return not len(learn.lineage.seen) and task.one_class and len(learn.dls.train_ds)<=max(200, 10*task.n_out)
 
+# %% ../../nbs/learner/08_train.ipynb #c0a1d106
 def train(
     learn, # Not trained yet
     plan, # A `Plan`, as from `learn.plan()`
