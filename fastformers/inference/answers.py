@@ -46,7 +46,8 @@ def answer_rows(answers)->list: # a dict for each text
     "Convert answers to rows with label (or answer, ...), score, label_2, score_2, ..."
     def row(o):
         if isinstance(o, list) and all('text' in a for a in o): # spans of a text
-            o = dict(label=[f"{a['text']}: {a['label']}" for a in o], score=[a['score'] for a in o])
+            places = {k:[a[k] for a in o] for k in ('score','start','end')}
+            o = dict(label=[f"{a['text']}: {a['label']}" for a in o]) | places
         return {f'{k}_{i}' if i>1 else k:v for i,a in enumerate(L(o), 1) for k,v in a.items()}
     return [*map(row, answers)]
 

@@ -22,7 +22,6 @@ from fastai.callback.hook import HookCallback
 from fastai.callback.progress import CSVLogger, ProgressCallback, ShowGraphCallback
 from fastai.interpret import ClassificationInterpretation
 from fastcore.basics import noop
-from sklearn.metrics import classification_report
 from torch.nn.utils.rnn import pad_sequence
 from ..callback.distributed import broadcast
 from ..data.labels import named, read_labels, warn_seen
@@ -133,25 +132,23 @@ def class_scores(
     df=None, # Labelled rows; None: the validation rows of the learner
     text_col=None, label_col=None # Columns of `df`; default: as in training, or 'text' and 'label'
 )->pd.DataFrame|None: # a row a class, and their mean; None without classes
-    "Compute precision, recall, F1 and number of rows of each class"
+    "Compute precision, recall, F1 and number of rows of each class, or of the spans of each kind of tag"
     task = predictor.task if df is not None else predictor.model.task
     if not task.classes: return
     if df is None:
         with evaluation(predictor): preds,targs = predictor.get_preds()
     else:
-        if task.structured:
-            raise TypeError(f"rows of a table can be scored only for labels of whole texts; this is {task}")
         texts,labels = read_scored(predictor, df, text_col, label_col)
-        preds,targs = stacked(predictor.scores(texts)),torch.as_tensor(as_targets(task, labels))
-    names,(targs,found) = [*map(str, task.labels)],task.targets_and_classes(preds, targs)
-    by = pd.DataFrame(classification_report(targs.int(), found.int(), labels=range(len(names)),
-                                            target_names=names,
-                                            zero_division=0, output_dict=True))[names].T.rename_axis('label')
-    by = by.astype({'support':int})
+        preds,targs = predictor.scores(texts),torch.as_tensor(as_targets(task, labels))
+    counts = task.class_counts(stacked(preds), targs)
+    right,found,true = np.array([*counts.values()]).reshape(-1, 3).T
+    def share(a, b): return a/np.maximum(b, 1)
+    by = pd.DataFrame({'precision':share(right, found), 'recall':share(right, true),
+                       'f1-score':share(2*right, found+true), 'support':true}, pd.Index(counts, name='label'))
     tested = by.support>0
     if not tested.all():
         _log.warning(f"classes that have no row to be scored, whose cells are blank: {(~tested).sum()} of "
-                     f"{len(names)}, {named(by.index[~tested])}; the average is that of the others")
+                     f"{len(by)}, {named(by.index[~tested])}; the average is that of the others")
     by.loc[~tested, [*by][:3]] = np.nan
     by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]
     return by.astype({'support':int})
