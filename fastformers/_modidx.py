@@ -3568,6 +3568,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fastformers/ulmfit/read.py'),
                                          'fastformers.ulmfit.read._reads_apart': ( 'ulmfit/read.html#_reads_apart',
                                                                                    'fastformers/ulmfit/read.py'),
+                                         'fastformers.ulmfit.read._try_score': ( 'ulmfit/read.html#_try_score',
+                                                                                 'fastformers/ulmfit/read.py'),
                                          'fastformers.ulmfit.read.hold_out_rows': ( 'ulmfit/read.html#hold_out_rows',
                                                                                     'fastformers/ulmfit/read.py'),
                                          'fastformers.ulmfit.read.labelled_dl': ( 'ulmfit/read.html#labelled_dl',

@@ -360,6 +360,13 @@ def test_a_threshold_that_would_do_nothing_is_refused():
     base = TextBaseline.fit(['good','bad','so so']*5, ['pos','neg','none']*5)
     with pytest.raises(ValueError, match='`threshold` needs'): base('good', threshold=.9)
 
+@pytest.mark.parametrize('how', ['threshold','abstain_below'])
+@pytest.mark.parametrize('much', [50, 1.01, -.1])
+def test_a_share_of_a_hundred_is_refused(how, much):
+    base = TextBaseline.fit(['good','bad']*5, ['y','n']*5)
+    for ask in (lambda **kw: base('good', **kw), lambda **kw: base.predict_frame(pd.DataFrame({'text':['good']}), **kw)):
+        with pytest.raises(ValueError, match=f'`{how}` is a score from 0 to 1 such as .8, got'): ask(**{how:much})
+
 def test_home_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     TextBaseline.fit(['good','bad']*5, ['pos','neg']*5).save('~/model')

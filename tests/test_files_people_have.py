@@ -242,6 +242,12 @@ def test_a_pipe_is_a_file(door, kind, name, models, tmp_path, patch, pipe):
     if door is by_recipe: pytest.skip('the source and the test rows of one pipe')
     agree(door(pipe(read[name], kind), models, tmp_path, patch))
 
+def test_a_minus_is_standard_input():
+    (r,w),old = os.pipe(),os.dup(0)
+    os.write(w, b'text\na film\n'); os.close(w); os.dup2(r, 0)
+    try: assert read_texts('-').text.tolist()==['a film']
+    finally: os.dup2(old, 0); os.close(r); os.close(old)
+
 long = {'lines':lambda n: ''.join(f'a film {i}\n' for i in range(n)), 'csv':lambda n: 'id,text\n'+''.join(f'{i:05},a film {i}\n' for i in range(n)),
         'packed':lambda n: gzip.compress(long['csv'](n).encode()), 'jsonl':lambda n: ''.join(f'{{"text": "a film {i}"}}\n' for i in range(n))}
 

@@ -107,7 +107,7 @@ def _whole_scores(task, out, y):
     "Compute values of rows and metrics for a `task` that is scored as a whole"
     scores = task.scores(out)
     values = row_values(task, y.as_subclass(torch.Tensor).numpy(), scores)
-    res = {task.score_name:values.mean()}
+    res = {task.score_name:float(values.mean())}
     if task.one_class:
         res = {'average_precision':whole_score(task, 'average_precision', y.numpy(), scores)} | res
     return values, res

@@ -91,7 +91,7 @@ class TagIds(Transform):
 
 # %% ../../nbs/tasks/01_tags.ipynb #6b3ec784
 def spans_of(tags): # a tag without a dash is a span of one word
-    "Find the spans (first word, end, kind) in `tags`, which `B-`, `U-` or `S-` begin and `I-`, `L-` or `E-` continue"
+    "Find the spans (first word, end, kind) in `tags`: B, U and S begin one, I, L and E continue it"
     res,start,kind = [],None,None
     for i,t in enumerate([*tags,'O']):
         mark,_,name = t.partition('-')
@@ -119,27 +119,29 @@ def _words(o): # None for a missing value
 
 def _lists_spans(text, label):
     "Check whether the `label` of a `text` lists spans of characters, or nothing, instead of tags"
-    return isinstance(text, str) and isinstance(label, list_types) and not any(isinstance(o, str) for o in label)
+    many = isinstance(text, str) and isinstance(label, list_types)
+    return many and not any(isinstance(o, str) for o in label)
 
 def _offsets(o, text): # (start, end, kind)
-    "Read a span of characters: [0, 4, 'PER'], or a dict of start, end and label as Doccano, Label Studio and spaCy write it"
+    "Read a span of characters, [0, 4, 'PER'], or a dict as Doccano, Label Studio and spaCy write it"
     span = o
     if isinstance(o, dict):
         start,end = (o.get(k, o.get(f'{k}_offset')) for k in ('start','end'))
         kind = o.get('label') or o.get('labels')
         span = start, end, kind[0] if isinstance(kind, list) else kind
     a,b,kind = span if isinstance(span, list_types) and len(span)==3 else (0,0,None)
-    if isinstance(a, Integral) and isinstance(b, Integral) and 0<=a<b<=len(text) and isinstance(kind, str): return a,b,kind
-    raise ValueError(f"expected a span such as [0, 4, 'PER'], or {{'start':0, 'end':4, 'label':'PER'}}, in the {len(text)} "
-                     f"characters of a text, got {o!r:.80}")
+    whole = isinstance(a, Integral) and isinstance(b, Integral)
+    if whole and 0<=a<b<=len(text) and isinstance(kind, str): return a,b,kind
+    raise ValueError("expected a span such as [0, 4, 'PER'], or {'start':0, 'end':4, 'label':'PER'}, in the "
+                     f"{len(text)} characters of a text, got {o!r:.80}")
 
 @cache # once
 def _doubt_spans(n, first):
-    _log.warning(f"{n} spans of characters begin or end within a word, whose tag is that of the whole word, or overlap "
-                 f"another, first {first!r:.60}")
+    _log.warning(f"{n} spans of characters begin or end within a word, which is tagged as a whole, or overlap "
+                 f"another and are left out, first {first!r:.60}")
 
 def tag_words(text, spans): # words, tags, spans that are not those of the words
-    "Tag the words of a `text` that its `spans` of characters touch: a span that touches the words of another is left out"
+    "Tag the words of a `text` that its `spans` of characters touch"
     (words,at),odd = words_of(text),[]
     tags = ['O']*len(words)
     for a,b,kind in sorted((_offsets(o, text) for o in spans), key=lambda o: (o[0],-o[1])):
@@ -157,7 +159,8 @@ class Tags(Task):
     @classmethod
     def matches(cls, df, label_col):
         if is_list(label_col): return False
-        if any(isinstance(v, (dict,*list_types)) for o in df[label_col] if isinstance(o, list_types) for v in o): return True
+        lists = [o for o in df[label_col] if isinstance(o, list_types)]
+        if any(isinstance(v, (dict,*list_types)) for o in lists for v in o): return True # spans
         def sizes(c): return [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[c]]
         n = sizes(label_col)
         return None not in n and any(c!=label_col and sizes(c)==n for c in df.columns)
