@@ -213,6 +213,17 @@ def test_a_stage_reports_them(kind, tmp_path):
     texts,_ = lm_texts(df, np.flatnonzero(~df.is_valid), text_col=cols.get('text_col','text'))
     assert len(texts)>8 and all(isinstance(o, str) for o in texts)
 
+@pytest.mark.parametrize('kind', ['tags','several','spans'])
+def test_an_answer_of_nothing_is_a_rival(kind, caplog):
+    df,cols = tables.get(kind, (tiny_df(), {}))
+    if kind=='tags': df = df.assign(label=[['O']*len(o) if i%3 else o for i,o in enumerate(df.label)])
+    if kind=='several': df = df.assign(label=[[] if i%3 else [o] for i,o in enumerate(df.label)])
+    stage = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok('bert'), epochs=1, lr=1e-6, bs=8, precision='fp32', **cols)
+    held = df[df.is_valid] if 'is_valid' in df else None
+    empty = {'tags':lambda o: {*o.label}=={'O'}, 'spans':lambda o: not o.answer_text}
+    if kind in empty: assert stage.verdict.rivals['empty answer']==pytest.approx(held.apply(empty[kind], axis=1).mean())
+    assert 0<stage.verdict.rivals['empty answer']<1 and 'empty answer' in caplog.text
+
 # ---- tags as other tools write them
 
 places = [('Anna Berg lives in New York.', [(0,9,'PER'), (19,27,'LOC')]), ('Oslo is cold.', [(0,4,'LOC')]), ('', []), ('Nobody is here.', [])]*6

@@ -187,6 +187,7 @@ class Tags(Task):
         if odd: _doubt_spans(len(odd), odd[0])
         return [self.read_row({self.text_col[0]:text, label_col:label}, label_col) for text,label in rows]
     def names(self, label): return label
+    def is_empty(self, label): return {*label}<={'O'}
 
     def tokenizer(self, tok): # tags belong to the first words: the end is cut
         if isinstance(tok, WordTokenizer): return tok
