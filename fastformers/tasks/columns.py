@@ -73,9 +73,9 @@ def doubt_classes(df, label_col)->str: # None if there is no doubt
     n,found,numeric = len(names),[*filter(None, map(_number.fullmatch, names))],o.dtype.kind in 'iuf'
     few = 20 if numeric or all(map(str.isdigit, names)) else 5
     if n>few and len(o)<20*n and len(found)>.8*n and len({m[1] for m in found})<3:
-        odd = first(sorted(names), lambda k: not re.fullmatch(r'-?\d+(\.\d+)?', k)) or min(names)
-        what,how = ('whole numbers','') if numeric else ('numbers as text',
-                                                         f"write numbers such as 12.5, not {odd!r}, and ")
+        odd = first(sorted(names), lambda k: not re.fullmatch(r'-?\d+(\.\d+)?', k))
+        what,how = 'whole numbers' if numeric else 'numbers as text',''
+        if odd and not numeric: how = f"write numbers such as 12.5, not {odd!r}, and "
         return (f"it holds {n} distinct {what} in {len(o)} rows, each read as a class; "
                 f"for numbers to predict {how}pass task='regression'")
     for sep in '|\t,/+&，、；': # the parts of a path such as news/sport have fixed places
