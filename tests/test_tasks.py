@@ -246,6 +246,7 @@ def test_spans_of_characters_are_read_as_tools_write_them(tool):
     assert [dls.vocab[i] for i in dls.train_ds[0][1]]==['B-PER','I-PER','O','O','B-LOC','I-LOC','O'] and len(dls.train_ds[2][1])==0
     raw = dls.test_dl(df, with_labels=True).dataset
     assert raw[0][1].tolist()==dls.train_ds[0][1].tolist()
+    assert Tags(target='label').read(pd.DataFrame(dict(label=[['O','B-X']])), 'label')==[['O','B-X']] # without the texts
 
 def test_spans_of_characters_go_in_and_come_out(tmp_path, capsys):
     df = rows_of_spans

@@ -82,7 +82,8 @@ class BasePredictor:
             raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
                              f"top_k={top_k}")
         for k,v in dict(threshold=threshold, abstain_below=abstain_below).items():
-            if v is not None and not 0<=v<=1: raise ValueError(f"`{k}` is a score from 0 to 1 such as .8, got {v}")
+            if v is not None and not 0<=v<=1:
+                raise ValueError(f"`{k}` is a score from 0 to 1 such as .8, got {v}")
         if unknown is not None: self._check_unknown(unknown, top_k)
         if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
             raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/09_judge.ipynb #c96e562b
 def trivial_score(learn, n)->dict: # name -> scores of the `n` held-out rows, empty where the task has none
-    "Score the answer that needs no text: the largest class, nothing where some rows have no label, or the mean"
+    "Score the answer that needs no text: the largest class, no label where some rows have none, or the mean"
     task,ys = learn.model.task,learn.dls.valid_ds.tls[-1]
     if task.one_class:
         y = np.array([int(o) for o in ys])

@@ -180,14 +180,6 @@ def targets_and_classes(self:Task, preds, y):
     "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
     return y, self.decide(preds)
 
-@patch
-def class_counts(self:Task, preds, y)->dict: # name -> [correct, predicted, true]
-    "Count the rows of each class by scores `preds` and targets `y`, or the spans of each kind"
-    both = self.targets_and_classes(preds, y)
-    true,found = (o.bool() if self.multi_label else o[:,None]==torch.arange(self.n_out) for o in both)
-    counts = torch.stack([(true & found).sum(0), found.sum(0), true.sum(0)], 1)
-    return dict(zip(map(str, self.labels), counts.tolist()))
-
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
     "Predict one class for each text"

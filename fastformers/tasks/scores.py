@@ -15,7 +15,9 @@ from copy import copy
 from functools import partial
 from operator import ge, gt
 import numpy as np, torch
+from fastcore.basics import patch
 from ..files import did_you_mean
+from .core import Task
 
 # %% ../../nbs/tasks/04_scores.ipynb #7f3d3e23
 def _f1_macro(y, found, tested):
@@ -129,3 +131,12 @@ def as_often(task, scores): # a copy with the threshold, or `task`
     res,t = copy(task),(edges[k]+edges[k+1])/2
     res.threshold = t if i else 1-t
     return res
+
+# %% ../../nbs/tasks/04_scores.ipynb #126fcca5
+@patch
+def class_counts(self:Task, preds, y)->dict: # name -> [correct, predicted, true]
+    "Count the rows of each class by scores `preds` and targets `y`, or the spans of each kind"
+    both = self.targets_and_classes(preds, y)
+    true,found = (o.bool() if self.multi_label else o[:,None]==torch.arange(self.n_out) for o in both)
+    counts = torch.stack([(true & found).sum(0), found.sum(0), true.sum(0)], 1)
+    return dict(zip(map(str, self.labels), counts.tolist()))

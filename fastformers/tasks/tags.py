@@ -151,6 +151,9 @@ def tag_words(text, spans): # words, tags, spans that are not those of the words
         for i in inside if free else []: tags[i] = f"{'B' if i==inside[0] else 'I'}-{kind}"
     return words, tags, odd
 
+def _tags_in(text, label): # `text`: None where it is not known
+    return tag_words(text, label)[1] if _lists_spans(text, label) else _words(label)
+
 # %% ../../nbs/tasks/01_tags.ipynb #9e875dce
 class Tags(Task):
     "Predict a tag for each word of a text"
@@ -178,14 +181,13 @@ class Tags(Task):
     def check_input(self, o, pairs=None): return o
     def linear_inputs(self, o): return _in_context(words_of(o)[0])
     def read_row(self, r, label_col):
-        text,o = (r.get(c) for c in (*self.text_col,label_col))
-        return tag_words(text, o)[1] if _lists_spans(text, o) else _words(o)
+        return _tags_in(r.get(self.text_col[0]) if self.text_col else None, r[label_col])
     def read(self, df, label_col):
         "Read the tags of all rows of `df`, and log the spans of characters that are no spans of words"
-        rows = [*zip(df[self.text_col[0]], df[label_col])]
+        rows = [*zip(df[self.text_col[0]] if self.text_col else [None]*len(df), df[label_col])]
         odd = [o for text,label in rows if _lists_spans(text, label) for o in tag_words(text, label)[2]]
         if odd: _doubt_spans(len(odd), odd[0])
-        return [self.read_row({self.text_col[0]:text, label_col:label}, label_col) for text,label in rows]
+        return [_tags_in(text, label) for text,label in rows]
     def names(self, label): return label
     def is_empty(self, label): return {*label}<={'O'}
 

@@ -87,7 +87,8 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
         raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
-    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, '-' for standard input, or a folder of `.txt` files
+    # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, '-' for standard input, or a folder of `.txt` files
+    path,
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
     # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`, with a column `file`
     labels=True,

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/01_read.ipynb #6e216729
 def _try_score(task, labels):
-    "Raise unless the score of `task` gives right answers to `labels` a number, no lower than that of wrong ones"
+    "Raise unless the score of `task` is a number for right answers to `labels`, no lower than for wrong ones"
     like = task.again().fit(labels)
     if task.classes and like.n_out<2: return # an error of its own
     y = as_targets(like, labels)
