@@ -184,7 +184,8 @@ def _new_rows(dls, seen):
 def _begin_head(learn, task, head, head_init, lr):
     "Let a new output layer begin as a probe, choose the rate where `lr` is None, and train on single windows where the data allow it"
     model,tok = learn.model,tokenizer_of(learn.dls)
-    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
+    made = head or getattr(model, 'head', None) # a directory may give another form of head
+    init = choose_head_init(task, made, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
     if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())
