@@ -18,7 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Literal
 import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
-from fastai.basics import DataLoaders, L, Learner, delegates
+from fastai.basics import DataLoaders, L, Learner, delegates, patch
 from fastai.callback.tracker import TrackerCallback
 from transformers import PreTrainedModel
 from ..args import check_args
@@ -68,14 +68,15 @@ def _warn_block(dls):
     if all(isinstance(o, str) for o in texts): warn_leak(texts, (range(n), range(n, len(texts))))
     warn_typos(item_labels(dls.train_ds))
 
-def _warn_monitors(learn):
-    "Warn of a callback that watches what `learn` does not measure: fastai's own error says nothing"
-    known = ['train_loss','valid_loss',*(o.name for o in learn.metrics)]
-    for o in learn.cbs:
-        if not isinstance(o, TrackerCallback): continue
-        if o.monitor.removeprefix('train_').removeprefix('valid_') in ('loss',*known): continue
-        _log.warning(f"{type(o).__name__}: `monitor` {o.monitor!r} is not measured; expected one of "
-                     f"{', '.join(known)}")
+_begin_tracker = TrackerCallback.before_fit # fastai's own, whose error is "tuple index out of range"
+
+@patch
+def before_fit(self:TrackerCallback):
+    "Prepare the monitored value, and raise where `monitor` is not measured"
+    known = [o for o in self.recorder.metric_names[1:] if o!='time']
+    if self.monitor not in known:
+        raise ValueError(f"`monitor` {self.monitor!r} is not measured; expected one of {', '.join(known)}")
+    _begin_tracker(self)
 
 # to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
 
@@ -117,10 +118,8 @@ def _learner(
     every = [Lineage(arch, model.loaded.revision, model.loaded.loaded),
              *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
-    learn = Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
-                    cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
-    _warn_monitors(learn)
-    return learn
+    cbs = [*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)]
+    return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False, cbs=cbs, **kwargs)
 
 # %% ../../nbs/learner/07_core.ipynb #ed9bbff8
 def _of_tokens(f):
