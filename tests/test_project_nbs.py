@@ -43,6 +43,12 @@ def test_notebooks_are_clean(root, fresh):
     diff = differing(files(root, 'nbs', '.ipynb'), files(fresh, 'nbs', '.ipynb'))
     assert not diff, f'run nbdev-clean; not clean: {diff}'
 
+def test_pages_that_read_the_log_turn_it_on(root):
+    "Plain `nbdev-test` runs several pages in a process, of which an earlier one may have turned warnings off"
+    for nb in notebooks(root):
+        code = '\n'.join(''.join(c['source']) for c in read(nb)['cells'] if c['cell_type']=='code' and '#| export' not in ''.join(c['source']))
+        if re.search(r'def emit\(|assertLogs', code): assert 'logging.disable(logging.NOTSET)' in code, nb.name
+
 def test_export_keeps_pyproject(root, fresh): assert (root/'pyproject.toml').read_text()==(fresh/'pyproject.toml').read_text()
 
 @pytest.fixture(scope='module')

@@ -26,6 +26,18 @@ def _found(labels, typed):
         return tests.index(True) if any(tests) else len(tests)
     return sorted((o for o in labels if rank(o)<5), key=rank)
 
+def _put(box, new):
+    "Put the widgets `new` into `box`, and close those that it had, since each text has its own"
+    old,box.children = box.children,new
+    for o in old: o.close()
+
+def _watch(training, said, bar):
+    "Show how far `training` is in `bar`, and at the end its verdict in `said`"
+    while training.process.poll() is None:
+        bar.value = training.share
+        time.sleep(.5)
+    said.value,bar.layout.display = f'<pre>{escape(training.verdict)}</pre>','none'
+
 # %% ../../nbs/label/05_widget.ipynb #91f17861
 @patch
 def show(self:LabelSession):
@@ -49,9 +61,6 @@ def show(self:LabelSession):
         res = w.Button(description=words, layout=auto, style=style)
         res.on_click(lambda _: run(act, *args))
         return res
-    def put(box, new):
-        old,box.children = box.children,new
-        for o in old: o.close() # each text has its own
     def label(index, o): return self.label(index, o, note.value)
     def choice(typed=''):
         "The classes that have a button now"
@@ -72,20 +81,15 @@ def show(self:LabelSession):
         context = '<br>'.join(f'{_html(k)}: {_html(v)}' for k,v in now.get('context', {}).items())
         text.value = f"<h3 dir='auto'>{_html(now.get('text', 'There is no text left to label.'))}</h3>{context}"
         # made before the text appears; a second click on a button is about the text that it was drawn for
-        for o in zip((buttons, aside), new): put(*o)
-    def watch(training):
-        while training.process.poll() is None:
-            bar.value = training.share
-            time.sleep(.5)
-        said.value,bar.layout.display = f'<pre>{escape(training.verdict)}</pre>','none'
+        for o in zip((buttons, aside), new): _put(*o)
     def train():
-        threading.Thread(target=watch, args=(self.train(),), daemon=True).start()
+        threading.Thread(target=_watch, args=(self.train(), said, bar), daemon=True).start()
         bar.layout.display = None
 
     def take(_, content, buffers): # Enter in the search
         if content.get('event')=='submit' and search.value.strip() and (found := choice(search.value)):
             run(label, now['index'], found[0])
-    search.observe(lambda v: now and put(buttons, classes(v['new'])), 'value')
+    search.observe(lambda v: now and _put(buttons, classes(v['new'])), 'value')
     search.on_msg(take)
     name.observe(lambda v: v['new'] and run(self.add_class, v['new']), 'value')
     bar.layout.display = 'none'

@@ -17,9 +17,8 @@ from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import Literal
-import fastai.callback.schedule, fastai.callback.hook # `lr_find`, `fit_one_cycle`, `summary`, ...
 from fastai.basics import DataLoaders, L, Learner, delegates, patch
-from fastai.callback.tracker import TrackerCallback
+from fastai.callback.all import TrackerCallback # and `lr_find`, `fit_one_cycle`, `summary`, ...
 from transformers import PreTrainedModel
 from ..args import check_args
 from ..callback import compute

@@ -142,14 +142,6 @@ def _fit(learn, plan, res, title, reserved, took):
     res.losses = [float(o) for o in rec.losses]
 
 # %% ../../nbs/learner/08_train.ipynb #0bb07784
-def _check_memory(learn, title):
-    "Warn if training needs more memory than is free: for each weight a gradient and two numbers of Adam, in float32"
-    need,free = 12*sum(o.numel() for o in learn.model.parameters() if o.requires_grad),free_memory(learn.dls.device)
-    if free is not None and need>free:
-        _log.warning(f"{title}: training needs at least {need/2**30:.1f} GB of memory, {free/2**30:.1f} GB "
-                     "are free, and the system may stop this process; take a smaller checkpoint, "
-                     "adapters='lora' (few weights train), or free memory")
-
 def _memory_error(e):
     "Check whether `e` says that memory is too small, on a GPU or a CPU"
     return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
@@ -195,6 +187,31 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
     if not dl.max_tokens: _read_at_once(learn, n, plan)
     return res
 
+# %% ../../nbs/learner/08_train.ipynb #e2cf24e8
+def _check_memory(learn, title):
+    "Warn if training needs more memory than is free: for each weight a gradient and two numbers of Adam, in float32"
+    need,free = 12*sum(o.numel() for o in learn.model.parameters() if o.requires_grad),free_memory(learn.dls.device)
+    if free is not None and need>free:
+        _log.warning(f"{title}: training needs at least {need/2**30:.1f} GB of memory, {free/2**30:.1f} GB "
+                     "are free, and the system may stop this process; take a smaller checkpoint, "
+                     "adapters='lora' (few weights train), or free memory")
+
+def _fit_in_memory(learn, plan, res, title, weights, meter, took):
+    "Train by `plan`, and where memory is too small, again from `weights` with less of it"
+    _check_memory(learn, title)
+    error = True
+    while error:
+        # reserved: the time that has passed, validation at the end of the fit, evaluation after it, and with `refit` half of the rest
+        error,reserved = None,now()-meter.time+2*took*(1+plan['calibrate'])
+        if plan['refit'] and plan['minutes']: reserved += max(60*plan['minutes']-reserved, 0)/2
+        try: _fit(learn, plan, res, title, reserved, took)
+        except Diverged:
+            if plan['head_init']=='random': raise
+        except Exception as e:
+            if not _memory_error(e): raise
+            error = e
+        if error: vars(res).update(_spare(learn, plan, weights, error, title))
+
 # %% ../../nbs/learner/08_train.ipynb #7c1e20c2
 def _few(learn): # are there so few rows that the probe is cross-validated?
     task = learn.model.task
@@ -232,20 +249,7 @@ def train(
     if plan['epochs']==0 and not probe:
         raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
     if plan['epochs']==0: res.lr = 0. # nothing but the probe
-    else:
-        _check_memory(learn, title)
-        error = True
-        while error:
-            # reserved: the time that has passed, validation at the end of the fit, evaluation after it, and with `refit` half of the rest
-            error,reserved = None,now()-meter.time+2*took*(1+plan['calibrate'])
-            if plan['refit'] and plan['minutes']: reserved += max(60*plan['minutes']-reserved, 0)/2
-            try: _fit(learn, plan, res, title, reserved, took)
-            except Diverged:
-                if not probe: raise
-            except Exception as e:
-                if not _memory_error(e): raise
-                error = e
-            if error: vars(res).update(_spare(learn, plan, weights, error, title))
+    else: _fit_in_memory(learn, plan, res, title, weights, meter, took)
     answering = Meter()
     res.metrics,res.score,res.weight = evaluate(learn)
     if not is_lm: res.answers = answering.read(1000/len(res.score))
