@@ -106,7 +106,8 @@ def _unigram(texts, vocab_sz):
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
     try: spm.SentencePieceTrainer.train(
-        sentence_iterator=chain.from_iterable(map(_parts, texts)), model_writer=f, model_type='unigram', vocab_size=vocab_sz,
+        sentence_iterator=chain.from_iterable(map(_parts, texts)), model_writer=f, model_type='unigram',
+        vocab_size=vocab_sz,
         hard_vocab_limit=False,
         **special, control_symbols=_special[4:], byte_fallback=True, num_threads=4, minloglevel=2,
         max_sentence_length=1<<30) # longer sentences would be skipped without a word
