@@ -196,7 +196,7 @@ def _add_predict(commands):
     p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
     p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, file with a text a line, or '
+    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label (-: standard input), file with a text a line, or '
                                                  'folder of .txt files, whose names are in the column file; '
                                                  'in two processes: torchrun --nproc_per_node 2 -m '
                                                  'fastformers predict DIR --csv FILE --out FILE')

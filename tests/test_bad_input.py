@@ -215,6 +215,7 @@ def test_booleans_are_two_classes():
 @pytest.mark.parametrize('label,name,doubt', [
     (lambda d: d.label, 'single', None), (lambda d: d.label+'; x', 'multi', None), (lambda d: d.label.map(lambda o: [o]), 'multi', None), (lambda d: d.text.str.len()/10, 'regression', None),
     (lambda d: d.index%3, 'single', None), (lambda d: d.index//1, 'single', "60 distinct whole numbers in 60 rows.*task='regression'"),
+    (lambda d: [f'{i%12}.5' for i in range(60)], 'single', "12 distinct numbers as text in 60 rows, each read as a class; for numbers to predict pass task='regression'"),
     (lambda d: [1.,2.,3.]*20, 'regression', "few whole numbers; for classes pass task='single'")])
 def test_what_was_understood_is_said(label, name, doubt, log):
     df = tiny_df(); df['label'] = label(df)
@@ -368,6 +369,13 @@ def test_a_file_that_was_predicted_before_keeps_its_columns():
 def test_a_threshold_that_would_do_nothing_is_refused():
     base = TextBaseline.fit(['good','bad','so so']*5, ['pos','neg','none']*5)
     with pytest.raises(ValueError, match='`threshold` needs'): base('good', threshold=.9)
+
+@pytest.mark.parametrize('how', ['threshold','abstain_below'])
+@pytest.mark.parametrize('much', [50, 1.01, -.1])
+def test_a_share_of_a_hundred_is_refused(how, much):
+    base = TextBaseline.fit(['good','bad']*5, ['y','n']*5)
+    for ask in (lambda **kw: base('good', **kw), lambda **kw: base.predict_frame(pd.DataFrame({'text':['good']}), **kw)):
+        with pytest.raises(ValueError, match=f'`{how}` is a score from 0 to 1 such as .8, got'): ask(**{how:much})
 
 def test_home_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))

@@ -150,6 +150,12 @@ def test_a_file_without_rows_is_no_folder(tmp_path):
     (tmp_path/'a.csv').write_text('text,label\n')
     with pytest.raises(ValueError, match='a.csv holds no text$'): read_texts(tmp_path/'a.csv')
 
+@pytest.mark.parametrize('name', ['a.csv','folder'])
+def test_a_file_to_be_labelled_that_holds_no_text_is_named(name, models, tmp_path, capsys):
+    (tmp_path/'folder').mkdir(); (tmp_path/'a.csv').write_text('text\n')
+    assert cli.main(['predict', str(models/'tfidf'), '--csv', str(tmp_path/name)])==2
+    assert f'{tmp_path/name} holds no text' in capsys.readouterr().err
+
 # ---- words and tags
 
 tagged = {'plain':('Anna B\nsings O\n\nin O\nBerlin L\n',), 'no-break':('New\xa0York B\nis O\n\n\u3000x O\n', [['New\xa0York','is'],['\u3000x']]), 'numbers':('Anna 1\nsings 0\n\nBerlin 1\n', [['Anna','sings'],['Berlin']], [['1','0'],['1']]),
@@ -241,6 +247,12 @@ kinds = pytest.mark.parametrize('kind', ['fifo','fd'])
 def test_a_pipe_is_a_file(door, kind, name, models, tmp_path, patch, pipe):
     if door is by_recipe: pytest.skip('the source and the test rows of one pipe')
     agree(door(pipe(read[name], kind), models, tmp_path, patch))
+
+def test_a_minus_is_standard_input():
+    (r,w),old = os.pipe(),os.dup(0)
+    os.write(w, b'text\na film\n'); os.close(w); os.dup2(r, 0)
+    try: assert read_texts('-').text.tolist()==['a film']
+    finally: os.dup2(old, 0); os.close(r); os.close(old)
 
 long = {'lines':lambda n: ''.join(f'a film {i}\n' for i in range(n)), 'csv':lambda n: 'id,text\n'+''.join(f'{i:05},a film {i}\n' for i in range(n)),
         'packed':lambda n: gzip.compress(long['csv'](n).encode()), 'jsonl':lambda n: ''.join(f'{{"text": "a film {i}"}}\n' for i in range(n))}

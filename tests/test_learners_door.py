@@ -175,7 +175,11 @@ def test_a_plan_trains_as_a_stage_does(arch, name, how):
     if name=='single' and not how: assert plan['contrastive']
     table = learn.verdict()
     assert 'this learner' in table.index and table.notna().loc['this learner'].all()
+    if name=='single': learn.calibrate(); learn.tune_thresholds({(df.label[0],df.label.iloc[-1]):3})
+    if name=='several': learn.tune_thresholds()
     again = learn.refit()
+    for k in ('temperature','threshold','costs'): assert getattr(again.model.task, k)==getattr(learn.model.task, k), k
+    if name in ('single','several'): assert again.model.task.costs or again.model.task.threshold
     assert len(again.dls.train_ds)==len(o['df'])-1 and torch.isfinite(again.get_preds()[0]).all()
 
 def test_a_network_without_a_name_cannot_be_made_once_more():

@@ -127,6 +127,16 @@ def test_a_stage_takes_scores_by_name_and_functions(score):
             'f1_weighted':lambda a,b: f1_score(a, b, average='weighted')}[score](y, preds.argmax(1))
     assert stage.score_name==score and stage.score.mean()==pytest.approx(want, abs=1e-6)
 
+def _wrong_scale(y, scores): return f1_score(y, scores)
+def _mean_error(y, scores): return np.abs(y-scores.argmax(1)).mean()
+
+@pytest.mark.parametrize('score,says', [(_wrong_scale, r'_wrong_scale raised: .*it gets targets \(60,\) and scores \(60, 3\)'),
+                                        (_mean_error, 'of right answers is 0, of wrong ones .*higher is better'), (lambda y, scores: None, 'the score score raised')])
+def test_a_score_that_cannot_be_used_is_refused_before_training(score, says, tmp_path, monkeypatch):
+    monkeypatch.setattr('fastformers.ulmfit.read.hold_out_rows', lambda *_: pytest.fail('too late'))
+    with pytest.raises(ValueError, match=says): fine_tune_classifier(tiny_df(), tiny_arch('bert'), tmp_path/'o', tok=tiny_tok('bert'), score=score, epochs=1)
+    with pytest.raises(ValueError, match=says): leaderboard(tiny_df(), score=score, minutes=.1)
+
 def test_numbers_are_scored_by_ranks():
     df = rare_df().assign(label=lambda d: d.index%7/3)
     stage = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok(), epochs=1, score='spearman')

@@ -10,12 +10,13 @@ from fastformers.data.block import tokenizer_of
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.tasks.spans import answer_scores
 from fastformers.tasks.core import task_of
+from fastformers.tasks.tags import Tags
 from fastformers.learner.core import classifier_learner
 from fastformers.models.heads import PoolingHead, TokenHead
 from fastformers.papers.lstm_head import LSTMHead
 from fastformers.testing import tiny_choice, tiny_spans, tiny_tags
 from fastformers.data.labels import lm_texts
-from fastformers.learner.evaluate import evaluate
+from fastformers.learner.evaluate import class_scores, evaluate
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import *
 
@@ -211,6 +212,64 @@ def test_a_stage_reports_them(kind, tmp_path):
     assert len(stage.score)==df.is_valid.sum() and len(stage.test_score)==8 and from_hf(tmp_path/'o', device='cpu').task.name==kind
     texts,_ = lm_texts(df, np.flatnonzero(~df.is_valid), text_col=cols.get('text_col','text'))
     assert len(texts)>8 and all(isinstance(o, str) for o in texts)
+
+@pytest.mark.parametrize('kind', ['tags','several','spans'])
+def test_an_answer_of_nothing_is_a_rival(kind, caplog):
+    df,cols = tables.get(kind, (tiny_df(), {}))
+    if kind=='tags': df = df.assign(label=[['O']*len(o) if i%3 else o for i,o in enumerate(df.label)])
+    if kind=='several': df = df.assign(label=[[] if i%5 else [o] for i,o in enumerate(df.label)])
+    stage = fine_tune_classifier(df, tiny_arch('bert'), tok=tiny_tok('bert'), epochs=1, lr=1e-6, bs=8, precision='fp32', **cols)
+    held = df[df.is_valid] if 'is_valid' in df else None
+    empty = {'tags':lambda o: {*o.label}=={'O'}, 'spans':lambda o: not o.answer_text}
+    if kind in empty: assert stage.verdict.rivals['empty answer']==pytest.approx(held.apply(empty[kind], axis=1).mean())
+    assert 0<stage.verdict.rivals['empty answer']<1 and 'empty answer' in caplog.text
+
+# ---- tags as other tools write them
+
+places = [('Anna Berg lives in New York.', [(0,9,'PER'), (19,27,'LOC')]), ('Oslo is cold.', [(0,4,'LOC')]), ('', []), ('Nobody is here.', [])]*6
+exports = dict(doccano=lambda a,b,k: [a,b,k], relations=lambda a,b,k: dict(id=1, start_offset=a, end_offset=b, label=k),
+               spacy=lambda a,b,k: dict(start=a, end=b, label=k), label_studio=lambda a,b,k: dict(start=a, end=b, text='', labels=[k]))
+rows_of_spans = pd.DataFrame([(o, [*map(list, s)], i%4<3 and i>15) for i,(o,s) in enumerate(places)], columns=['text','label','is_valid'])
+
+@pytest.mark.parametrize('scheme', ['B I I','I I I','B I L','B I E'])
+def test_a_span_is_whole_in_every_scheme(scheme):
+    task = Tags(['O', *{f'{o}-LOC' for o in scheme.split()+dict(L='U', E='S').get(scheme[-1], 'B').split()}])
+    at = [task.labels.index(f'{o}-LOC') for o in scheme.split()]
+    scores = 9*torch.eye(task.n_out)[[0,*at,0]]
+    assert [o['text'] for o in task.answers(task.scores([scores]), ['to Rio de Janeiro today'])[0]]==['Rio de Janeiro']
+    assert task.class_counts(scores[None], torch.tensor([[0,*at,0]]))=={'LOC':[1,1,1]}
+
+@pytest.mark.parametrize('tool', exports)
+def test_spans_of_characters_are_read_as_tools_write_them(tool):
+    df = rows_of_spans.assign(label=[[exports[tool](*o) for o in s] for _,s in places])
+    dls = classifier_dls(df, tiny_tok('bert'), device='cpu')
+    assert [dls.vocab[i] for i in dls.train_ds[0][1]]==['B-PER','I-PER','O','O','B-LOC','I-LOC','O'] and len(dls.train_ds[2][1])==0
+    raw = dls.test_dl(df, with_labels=True).dataset
+    assert raw[0][1].tolist()==dls.train_ds[0][1].tolist()
+
+def test_spans_of_characters_go_in_and_come_out(tmp_path, capsys):
+    df = rows_of_spans
+    AutoModelForMaskedLM.from_config(tiny_arch('bert')).save_pretrained(tmp_path/'arch'); tiny_tok('bert').save_pretrained(tmp_path/'arch')
+    df.to_json(tmp_path/'t.jsonl', orient='records', lines=True)
+    def run(*args): return cli.main([*map(str, args)])
+    assert run('classify', tmp_path/'t.jsonl', '--arch', tmp_path/'arch', '--output', tmp_path/'m', '--epochs', 40, '--lr', .01, '--bs', 8)==0
+    assert '\nLOC ' in (said := capsys.readouterr().out) and 'B-LOC' not in said # by span, not by tag
+    by = class_scores(p := from_hf(tmp_path/'m', device='cpu'), df)
+    assert [*by.index]==['LOC','PER','macro avg'] and by.support.tolist()==[12,6,18] and by['f1-score'].min()==1
+    assert [(o['start'],o['end'],o['label']) for o in p(places[0][0])[0]]==places[0][1]
+    assert run('predict', tmp_path/'m', '--csv', tmp_path/'t.jsonl', '--out', tmp_path/'out.csv')==0
+    got = pd.read_csv(tmp_path/'out.csv', keep_default_na=False).iloc[0]
+    assert [got[f'predicted_{o}'] for o in ('label','start','end')]==['Anna Berg: PER; New York: LOC','0; 19','9; 27']
+
+def test_odd_spans_and_tags_as_text_are_named(caplog):
+    df = rows_of_spans
+    for odd in ([[0,99,'X']], [dict(start=0, end=2)], [[4,2,'X']]):
+        with pytest.raises(ValueError, match="expected a span such as"): classifier_dls(df.assign(label=[odd, *df.label[1:]]), tiny_tok('bert'))
+    classifier_dls(df.assign(label=[[[0,6,'PER']], *df.label[1:]]), tiny_tok('bert'))
+    assert sum('1 spans of characters' in o and "'Anna B'" in o for o in caplog.messages)==1
+    words = pd.DataFrame(dict(text=[f'to {o}' for o in range(16)], label=['O B-LOC','O O']*8))
+    classifier_dls(words, tiny_tok('bert')); classifier_dls(words.assign(label=['B-LOC','O']*8), tiny_tok('bert'))
+    assert "task='tags'" in caplog.text and 'tags of single words' in caplog.text
 
 # ---- the command line
 

@@ -29,7 +29,7 @@ mutations = [
     ('accumulated gradients are a sum', 'callback/compute', 'scale = self.unit/self.total if self.total else 1.', 'scale = 1.', 'accumulate'),
     ('an interval of 50 %', 'stats', '[.025,.975]', '[.25,.75]', 'evaluation 03_stats'),
     ('several seeds count as more rows', 'stats', 'd = np.where(w>0, w*(a-b), 0).sum(0) ', 'w,d = w.reshape(1,-1),np.where(w>0, w*(a-b), 0).reshape(-1) ', 'evaluation 03_stats'),
-    ('span F1 joins neighbours', 'tasks/tags', "if start is not None and (mark!='I' or name!=kind):", "if start is not None and (t=='O' or name!=kind):", 'doors tasks/01_tags'),
+    ('span F1 joins neighbours', 'tasks/tags', "if start is not None and (mark not in ('I','L','E') or name!=kind):", "if start is not None and (t=='O' or name!=kind):", 'doors tasks/01_tags'),
     # models
     ('LM head at the wrong positions', 'models/core', 'return predicted.int().argsort(dim=1, descending=True, stable=True)[:,:k]', 'return predicted.int().argsort(dim=1, stable=True)[:,:k]', 'contracts_lm_head'),
     ('the head is in the lowest group', 'models/families', 'groups[where.get(id(p), top)].append(p)', 'groups[where.get(id(p), 0)].append(p)', 'contracts_groups'),

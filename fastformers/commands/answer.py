@@ -67,6 +67,7 @@ def read_chunks(path, data, trained={}): # (columns of the texts, iterator over 
     names = [*L(trained.get('text_col')), *text_names(data)]
     chunks = read_texts(path, names, False, data.sep, data.encoding, chunksize, as_written=True)
     first = next(chunks, pd.DataFrame()) # a pipe is read once
+    if not len(first): raise ValueError(f"{path} holds no text")
     cols = columns_in(first, 'text_col', data, trained)
     check_columns(first, text_col=cols)
     return cols, chain([first], chunks)

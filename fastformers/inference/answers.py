@@ -46,7 +46,8 @@ def answer_rows(answers)->list: # a dict for each text
     "Convert answers to rows with label (or answer, ...), score, label_2, score_2, ..."
     def row(o):
         if isinstance(o, list) and all('text' in a for a in o): # spans of a text
-            o = dict(label=[f"{a['text']}: {a['label']}" for a in o], score=[a['score'] for a in o])
+            places = {k:[a[k] for a in o] for k in ('score','start','end')}
+            o = dict(label=[f"{a['text']}: {a['label']}" for a in o]) | places
         return {f'{k}_{i}' if i>1 else k:v for i,a in enumerate(L(o), 1) for k,v in a.items()}
     return [*map(row, answers)]
 
@@ -80,6 +81,8 @@ class BasePredictor:
         if abstain_below is not None and not (self.task.one_class and top_k==1):
             raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
                              f"top_k={top_k}")
+        for k,v in dict(threshold=threshold, abstain_below=abstain_below).items():
+            if v is not None and not 0<=v<=1: raise ValueError(f"`{k}` is a score from 0 to 1 such as .8, got {v}")
         if unknown is not None: self._check_unknown(unknown, top_k)
         if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
             raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")

@@ -134,9 +134,9 @@ def label_issues(
 )->pd.DataFrame: # Columns text, label, other, score (of the other label), given (score of the label)
     "List the rows whose label is probably wrong, the most certain first"
     check_columns(df := as_frame(df), text_col=text_col, label_col=label_col)
-    task,texts = find_task(df, label_col),read_column(df, text_col)
+    task = find_task(df, label_col)
     if not task.one_class: raise TypeError(f"expected one label a row; this is {task}")
-    labels = read_labels(df, label_col, task)
+    texts,labels = read_column(df, text_col),read_labels(df, label_col, task)
     names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])
     if k<2: raise ValueError(f"expected two labels or more with two rows each, got {Counter(labels)}"[:300])

@@ -38,6 +38,7 @@ from ..models.load import checkpoint_blocks
 from ..objectives.core import objective_of
 from ..files import processes
 from ..stats import fmt_time, paired_bootstrap, split_sign
+from ..tasks.loss import loss_for
 
 _log = logging.getLogger(__name__)
 
@@ -325,4 +326,7 @@ def refit(self:Learner)->Learner: # with one held-out row, since a learner needs
             train_again(new, *o, len(self.dls.train), lambda part: None)
         else: _replay(new, o, [cb for cb in o.cbs if cb not in self.cbs and changes(cb)])
     new.lineage.history = [*history]
+    old,task = self.model.task,new.model.task # chosen by the held-out rows, of which none are left
+    task.temperature,task.threshold,task.costs = old.temperature,old.threshold,old.costs
+    new.loss_func = loss_for(task, new.loss_func)
     return new

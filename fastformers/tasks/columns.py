@@ -57,18 +57,25 @@ def name_parts(names, sep)->list: # a list of places for each part
 # %% ../../nbs/tasks/00_columns.ipynb #b6d20f35
 _number = re.compile(r"[^\w\s]{0,2}\s?-?\d[\d.,'\s]*(\D{0,9})") # and its unit
 
+_tags = re.compile(r'(O|[BILUES]-\S+)(\s+(O|[BILUES]-\S+))*')
+
 def doubt_classes(df, label_col)->str: # None if there is no doubt
     "Return a reason why the values of `label_col` may be no names of classes"
     o,names = df[label_col],{*map(as_text, df[label_col].dropna().unique())}
     if isinstance(o.iloc[0], str) and o.iloc[0].startswith('['):
         return (f"it holds lists as text, {o.iloc[0]!r:.40}; a csv file has no lists, so write them with "
             "df.to_json('mine.jsonl', orient='records', lines=True)")
+    if any('-' in o for o in names) and all(map(_tags.fullmatch, names)):
+        what = ("tags of the words of a text; pass task='tags'" if any(' ' in o for o in names) else
+                "tags of single words; a row is a text, with a list of words and one of tags, as in "
+                "df.groupby('sentence')[['word','tag']].agg(list)")
+        return f"its labels look like {what}"
     n,found,numeric = len(names),[*filter(None, map(_number.fullmatch, names))],o.dtype.kind in 'iuf'
     few = 20 if numeric or all(map(str.isdigit, names)) else 5
     if n>few and len(o)<20*n and len(found)>.8*n and len({m[1] for m in found})<3:
-        odd = first(sorted(names), lambda k: not re.fullmatch(r'-?\d+(\.\d+)?', k)) or min(names)
-        what,how = ('whole numbers','') if numeric else ('numbers as text',
-                                                         f"write numbers such as 12.5, not {odd!r}, and ")
+        odd = first(sorted(names), lambda k: not re.fullmatch(r'-?\d+(\.\d+)?', k))
+        what,how = 'whole numbers' if numeric else 'numbers as text',''
+        if odd and not numeric: how = f"write numbers such as 12.5, not {odd!r}, and "
         return (f"it holds {n} distinct {what} in {len(o)} rows, each read as a class; "
                 f"for numbers to predict {how}pass task='regression'")
     for sep in '|\t,/+&，、；': # the parts of a path such as news/sport have fixed places

@@ -77,6 +77,7 @@ class Task:
     def group_col(self, text_col): "Return the column of groups that are held out together, None for equal texts"
     def read_row(self, r, label_col): "Read the label of row `r`"; return self.same_label(r[label_col])
     def names(self, label): "List the class names in a label"; return [label]
+    def is_empty(self, label): "Check whether a label says that there is nothing, as 'O' for each word"; return False
     def tokenizer(self, tok): "Make the `HFTokenizer` for this task from `tok`"; return tok
     def block(self):
         "Return the fastai block of the targets"
@@ -179,6 +180,14 @@ def targets_and_classes(self:Task, preds, y):
     "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
     return y, self.decide(preds)
 
+@patch
+def class_counts(self:Task, preds, y)->dict: # name -> [correct, predicted, true]
+    "Count the rows of each class by scores `preds` and targets `y`, or the spans of each kind"
+    both = self.targets_and_classes(preds, y)
+    true,found = (o.bool() if self.multi_label else o[:,None]==torch.arange(self.n_out) for o in both)
+    counts = torch.stack([(true & found).sum(0), found.sum(0), true.sum(0)], 1)
+    return dict(zip(map(str, self.labels), counts.tolist()))
+
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
     "Predict one class for each text"
@@ -270,6 +279,7 @@ class MultiLabel(Task):
                 raise ValueError(f"the columns {list(label_col)} hold {odd!r:.60}, expected 0 and 1{one}")
         return super().read(df, label_col)
     def names(self, label): return label
+    def is_empty(self, label): return not len(label)
     def block(self): return _fastai().MultiCategoryBlock(vocab=self.labels)
     def loss_func(self, weight=None): return _fastai().BCEWithLogitsLossFlat(pos_weight=weight)
     def metrics(self): return [self.f1_samples, self.accuracy_multi]

@@ -32,7 +32,8 @@ class ScaledMSE(nn.MSELoss):
 def _number(v, col):
     try: return float(v)
     except (TypeError,ValueError): pass
-    raise ValueError(f"column {col!r} holds {v!r:.60}, expected a number such as 12.5")
+    raise ValueError(f"column {col!r} holds {v!r:.60}, expected a number such as 12.5; pd.read_csv(path, "
+                     "decimal=',') reads 12,5, and thousands=',' reads 1,200")
 
 class Regression(Task):
     "Predict one or several numbers for each text"

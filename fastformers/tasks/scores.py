@@ -71,7 +71,8 @@ def set_score(task, score=None
         raise ValueError(f"the score {score} is for classes, this is {task}; choose r2 or spearman")
     if task.classes and score in ('r2','spearman'):
         raise ValueError(f"the score {score} is for numbers, this is {task}")
-    task.score,task.score_name = score,score if isinstance(score, str) else getattr(score, '__name__', 'score')
+    name = score if isinstance(score, str) else getattr(score, '__name__', 'score')
+    task.score,task.score_name = score,name.replace('<lambda>', 'score')
     return task
 
 # %% ../../nbs/tasks/04_scores.ipynb #b9e5c624

@@ -115,7 +115,8 @@ class Spans(Task):
             raise ValueError(f"`label_col`: expected the answer and its start, got {label_col!r}")
         pairs = [*zip(*(df[c] for c in self.text_col))]
         return [self._span(*o) for o in zip(*(df[c] for c in label_col), pairs, self.tok.aligned(pairs))]
-    def fit(self, labels): self.blanks = [0,0] in labels; return self
+    def fit(self, labels): self.blanks = any(map(self.is_empty, labels)); return self
+    def is_empty(self, label): return [*label]==[0,0]
 
     def loss_func(self): return RowLoss(self.best)
     def metrics(self):

@@ -50,7 +50,8 @@ def read_column(df, col):
     if bad is not None:
         words = isinstance(texts[bad], (list,tuple,np.ndarray))
         raise TypeError(f"`text_col` {col!r} holds {texts[bad]!r:.80} in row {df.index[bad]}; " + (
-            "lists of words are for tags, one for each word of each row: pass task='tags'" if words else
+            "lists of words are for tags, one for each word of each row: pass task='tags', or join them, "
+            f"df[{col!r}].map(' '.join)" if words else
             "fill missing texts (''), or drop them; turn other values into strings"))
     return texts
 

@@ -87,7 +87,7 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
         raise ValueError(f"{path}: {str(e).strip()}") from e
 
 def read_texts(
-    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, or a folder of `.txt` files
+    path, # csv, tsv, jsonl, txt or conll file, `.gz` or not, a pipe, '-' for standard input, or a folder of `.txt` files
     text_col='text', # Column of the texts, or a pair of columns; name for a file without columns
     # Does a folder hold one subfolder for each label? False: read all `.txt` files, also beside `train`, with a column `file`
     labels=True,
@@ -101,7 +101,7 @@ def read_texts(
     as_written=False # Keep each cell of a csv file as it is written, numbers too?
 ): # DataFrame, or with `chunksize` an iterator of them
     "Read texts and labels from `path`"
-    path = find_path(path)
+    path = find_path('/dev/stdin' if str(path)=='-' else path)
     res = _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_written)
     if chunksize: return res
     df = next(res, None)

@@ -34,13 +34,28 @@ from ..models.core import HFModel
 from ..models.heads import joins
 from ..models.load import load_body
 from ..tasks.core import task_of
-from ..tasks.scores import rarer, set_score
+from ..tasks.scores import rarer, set_score, whole_score
 from ..text.encode import HFTokenizer, reading_args
 from .recipe import TaskConfig
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/01_read.ipynb #6e216729
+def _try_score(task, labels):
+    "Raise unless the score of `task` gives right answers to `labels` a number, no lower than that of wrong ones"
+    like = task.again().fit(labels)
+    if task.classes and like.n_out<2: return # an error of its own
+    y = as_targets(like, labels)
+    right = np.eye(like.n_out)[y] if task.one_class else y.astype(float)
+    name = task.score_name
+    try: best,other = (whole_score(like, task.score, y, o) for o in (right, np.roll(right, 1, 0)))
+    except Exception as e:
+        raise ValueError(f"the score {name} raised: {e}; it gets targets {y.shape} and scores {right.shape}, "
+                         "as lambda y, scores: (scores.argmax(1)==y).mean() does for one class a text") from e
+    if best<other:
+        raise ValueError(f"the score {name} of right answers is {best:.3g}, of wrong ones {other:.3g}; higher "
+                         "is better, so return the negative")
+
 def set_task(rows, score=None, class_weights=None, sep_level=None
 )->tuple: # (weights of the classes and why, why the score was chosen, '' if it was not)
     "Give the task of `rows` its levels, the weights of its classes, its score, and how often the rarer of two classes is answered"
@@ -52,6 +67,7 @@ def set_task(rows, score=None, class_weights=None, sep_level=None
         if (n := len({n for o in rows.names for n in o}))>2 or task.multi_label:
             raise ValueError(f"the score {name} is for one of two classes, there are {n}; "
                              f"choose {name}_macro")
+    if score is not None and set_score(task, name).score: _try_score(task, rows.labels)
     weights = choose_class_weights(task, name, why)
     task.weigh(weights[0])
     why = why if name and set_score(task, name).score and why!='as asked' else ''
