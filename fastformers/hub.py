@@ -39,7 +39,11 @@ def not_found(
     what, # 'tokenizer', 'config' or 'weights'
     e=None # Error of transformers
 )->str: # Error message
-    "Explain that `what` of `arch` was not found, and where it was searched"
+    "Explain that `what` of `arch` was not found, and where it was searched, or that it cannot be read"
+    why = str(e).splitlines()[0] if e else ''
+    own_code,unknown = 'custom code' in why,'does not recognize' in why # an unknown `model_type`
+    if own_code: why = "it needs Python code of its own, which is not run; choose one that transformers knows"
+    if own_code or unknown: return f"No {what} for {str(arch)!r}: {why}"
     if os.path.isdir(arch):
         where = f"the directory holds {', '.join(sorted(os.listdir(arch))[:9]) or 'no files'}"
     else:
@@ -47,7 +51,7 @@ def not_found(
     beside = Path(arch).parent
     dirs = [o for o in beside.iterdir() if o.is_dir()] if beside.is_dir() else []
     near = did_you_mean(Path(arch), [*shipped, *dirs])
-    says = f"{near} ({where})" if near else f": {where}"+(f" ({str(e).splitlines()[0]})" if e else '')
+    says = f"{near} ({where})" if near else f": {where}"+(f" ({why})" if why else '')
     return f"No {what} for {str(arch)!r}{says}"
 
 @lru_cache

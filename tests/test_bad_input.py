@@ -19,7 +19,8 @@ from fastformers.text.encode import HFTokenizer
 from fastformers.text.core import valid_text
 from fastformers.text.readers import read_texts
 from fastformers.text.train_tokenizer import train_tokenizer
-from fastformers.ulmfit.stage import fine_tune_classifier
+from fastformers.ulmfit import read_lm
+from fastformers.ulmfit.stage import fine_tune_classifier, pretrain_lm
 from transformers import AutoModelForMaskedLM
 
 def tok(style='bert'): return tiny_tok(style)
@@ -294,6 +295,14 @@ def test_a_missing_text_is_named_by_its_row():
     df.index = [f'row {i}' for i in range(len(df))]
     with pytest.raises(TypeError, match='in row row 7'): fine_tune_classifier(df, tiny_arch('bert'), tok=tok())
     with pytest.raises(TypeError, match='missing texts'): train_tokenizer(['a', float('nan')])
+
+@pytest.mark.parametrize('objective,family', [('clm','gpt2, llama'), ('rtd','electra'), ('plm','xlnet')])
+def test_a_family_that_cannot_learn_the_objective_is_named_before_a_tokenizer_is_trained(objective, family, monkeypatch):
+    monkeypatch.setattr(read_lm, 'train_tokenizer', lambda *a,**kw: pytest.fail('a tokenizer was trained'))
+    with pytest.raises(ValueError, match=f'does not fit the `family` modernbert; one that does: {family}'):
+        pretrain_lm(tiny_df(), objective=objective)
+    with pytest.raises(ValueError, match='MLM does not fit the `family` gpt2; one that does: modernbert, bert'):
+        pretrain_lm(tiny_df(), objective='mlm', family='gpt2')
 
 def test_several_numbers_have_the_names_of_their_columns():
     df = tiny_df().assign(x=np.arange(60)*.5, y=np.arange(60)%7*1.3, z=[[1.,2.]]*60)

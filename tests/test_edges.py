@@ -11,6 +11,7 @@ from fastformers.learner.core import classifier_learner
 from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.train_tokenizer import train_tokenizer
+from fastformers.ulmfit.read_lm import small_config
 from fastformers.ulmfit.stage import fine_tune_classifier
 from test_contracts_common import quiet
 
@@ -47,6 +48,32 @@ def test_a_blank_of_its_own_belongs_to_a_word():
     assert '▁' in p.tok.rust.encode(text).tokens
     got,want = gap(p, text)
     assert got==pytest.approx(want, abs=.02+.05*abs(want))
+
+def test_a_long_text_trains_a_tokenizer_in_parts(monkeypatch):
+    "SentencePiece took minutes for a passage of 200,000 characters that occurred twice, in one text or in two"
+    import sentencepiece
+    seen,train = [],sentencepiece.SentencePieceTrainer.train
+    def spy(sentence_iterator, **kw): train(sentence_iterator=iter([seen.append(o) or o for o in sentence_iterator]), **kw)
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, 'train', spy)
+    long = ' '.join(df.text)*3
+    tok = train_tokenizer([long, 'short', '', long], vocab_sz=400)
+    assert max(map(len, seen))<2100 and ''.join(seen)==long+'short'+long
+    text = df.text[9]
+    assert tok.decode(tok(text).input_ids, skip_special_tokens=True)==text
+
+def test_a_gpt_of_ones_own_is_opened_in_silence(tmp_path):
+    "On opening it four tokens of padding were read, and transformers asked for an `attention_mask`"
+    from transformers.utils import logging as hf_logging
+    tok,said = train_tokenizer(df.text.tolist(), 'bpe', 400),[]
+    dls = classifier_dls(df, tok, device='cpu')
+    path = quiet(classifier_learner(dls, small_config(tok, family='gpt2', size=1))).to_hf(tmp_path/'o')
+    hf_logging.get_logger('transformers').warning_once.__func__.cache_clear()
+    handler = logging.Handler()
+    handler.emit = lambda o: said.append(o.getMessage())
+    logging.getLogger('transformers').addHandler(handler)
+    try: from_hf(path, device='cpu')
+    finally: logging.getLogger('transformers').removeHandler(handler)
+    assert not said
 
 def test_erasure_sees_odds_beyond_those_of_a_float():
     base = TextBaseline.fit(df.text.tolist(), df.label.tolist())

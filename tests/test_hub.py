@@ -179,8 +179,11 @@ def test_nobody_is_asked_whether_code_of_others_may_run(tmp_path, monkeypatch):
     (tmp_path/'code.py').write_text(f"open({str(tmp_path/'was-run')!r}, 'w')")
     monkeypatch.setattr('builtins.input', lambda *_: pytest.fail('asked'))
     for f in (load_tokenizer, load_config, load_body, partial(load_hf, AutoModelForMaskedLM), partial(from_hf, device='cpu')):
-        with pytest.raises((OSError,ValueError)): f(str(tmp_path))
+        with pytest.raises((OSError,ValueError), match='Python code of its own, which is not run'): f(str(tmp_path))
     assert not (tmp_path/'was-run').exists()
+    (tmp_path/'config.json').write_text(json.dumps(dict(model_type='their-own')))
+    for f in (load_config, load_body, partial(from_hf, device='cpu')):
+        with pytest.raises((OSError,ValueError), match='model type `their-own`'): f(str(tmp_path))
 
 def test_the_shipped_language_model_is_small_whole_and_needs_no_network():
     path = Path(resolve_arch('wiki-mini'))

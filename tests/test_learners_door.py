@@ -137,6 +137,13 @@ spans = dict(df=tiny_spans(), text_col=['question','context'], label_col=['answe
 without = dict(random=dict(head_init='random'), own=dict(head=Own), hf=dict(head='hf'), weights=dict(pretrained=False),
                tags=dict(df=tiny_tags()), spans=spans)
 
+@pytest.mark.parametrize('how', [dict(), dict(hidden_states='mix'), dict(hidden_states=-2), dict(pool='mean')], ids=str)
+def test_the_first_fit_begins_as_the_plan_says(arch, how, tmp_path):
+    "A directory with ULMFiT's head gave its form to a new head, whose random layers a probe then read"
+    path = str(learner(arch, head_init='random').save_encoder(tmp_path/'o'))
+    for o in (learner(arch, **how), learner(path, **how)):
+        assert any(isinstance(cb, ProbeFirst) for cb in o.cbs)==(o.plan()['head_init']!='random')
+
 @pytest.mark.parametrize('name', without)
 def test_other_learners_begin_as_they_were_made(arch, name):
     learn = learner(arch, **without[name])

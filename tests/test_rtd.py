@@ -32,6 +32,13 @@ def test_stages_know_it_by_name(tmp_path):
     second = fine_tune_lm(df, tmp_path/'one', path=tmp_path/'two', objective='rtd', epochs=1, seq_len=32, bs=16)
     assert first.path!=second.path and (tmp_path/'two'/'generator').is_dir()
 
+def test_the_accuracy_stands_beside_that_of_a_discriminator_that_finds_nothing():
+    learn = learner()
+    out = learn.model.hf.discriminator_predictions.dense_prediction
+    torch.nn.init.zeros_(out.weight); torch.nn.init.constant_(out.bias, -1.)
+    _,right,originals = learn.validate()
+    assert right==originals and .8<right<1
+
 def test_verbs():
     learn = learner(); learn.fit(1, 1e-3)
     dec = learn.get_preds(with_decoded=True, with_loss=True)

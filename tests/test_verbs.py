@@ -407,15 +407,23 @@ def test_a_log_is_written(learn):
     assert log.valid_loss.tolist()==pytest.approx([r[1] for r in learn.recorder.values], abs=1e-4)
 
 @pytest.mark.parametrize('tracker', [EarlyStoppingCallback, SaveModelCallback, ReduceLROnPlateau])
-def test_a_callback_that_watches_what_is_not_measured_is_warned_of(tracker, caplog):
+def test_a_callback_that_watches_what_is_not_measured_says_so(tracker, tmp_path):
+    "fastai's own error is: tuple index out of range"
     df,tok,arch = tiny_df(),tiny_tok('bert'),tiny_arch('bert')
     makers = ((classifier_learner, classifier_dls(df, tok), 'accuracy'), (lm_learner, lm_dls(df, tok), 'perplexity'))
     for make,dls,name in makers:
-        for o in ('train_loss','valid_loss',name,f'valid_{name}'): make(dls, arch, cbs=tracker(monitor=o))
-        assert 'is not measured' not in caplog.text
-        make(dls, arch, cbs=tracker(monitor='eval_loss'))
-        assert f"{tracker.__name__}: `monitor` 'eval_loss' is not measured; expected one of train_loss, valid_loss, " in caplog.text and name in caplog.text
-        caplog.clear()
+        says = f"(?s){tracker.__name__}.*`monitor` 'eval_loss' is not measured; expected one of train_loss, valid_loss, .*{name}"
+        learn = quiet(make(dls, arch, path=tmp_path, cbs=tracker(monitor=name)))
+        with learn.no_logging(): learn.fit(1)
+        with pytest.raises(ValueError, match=says): learn.fit(1, cbs=tracker(monitor='eval_loss'))
+        with pytest.raises(ValueError, match=says): quiet(make(dls, arch, path=tmp_path, cbs=tracker(monitor='eval_loss'))).fit(1)
+
+def test_an_export_that_fails_leaves_the_learner_as_it_was(learn):
+    "fastai left it without data and optimizer"
+    learn.fit(1, 1e-3)
+    n,opt = len(learn.dls.train_ds),learn.opt
+    with pytest.raises(RuntimeError, match='does not exist'): learn.export('nowhere/export.pkl')
+    assert (len(learn.dls.train_ds),learn.opt)==(n,opt)
 
 def test_tensorboard_is_written(learn, tmp_path):
     pytest.importorskip('tensorboard', reason='the package tensorboard is not installed')

@@ -28,7 +28,7 @@ from ..tasks.core import Task
 from ..models.core import HFModel, TextClassifier
 from ..models.families import evaluating, max_length
 from ..models.fast_cpu import bf16_faster, number_format
-from ..models.load import load_body, load_config
+from ..models.load import load_body, load_config, quiet_hf
 from ..models.heads import as_head, build_head
 from ..text.encode import HFTokenizer, is_pair, reading_args
 from ..text.tokenizer import load_tokenizer, tok_hash
@@ -119,7 +119,7 @@ def _model(path, bundle, head):
         raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first "
                          f"is {new[0]}")
     model.task = bundle.task
-    with evaluating(model): model.body(input_ids=torch.zeros(1, 4).long()) # does it run?
+    with evaluating(model), quiet_hf(): model.body(input_ids=torch.zeros(1, 4).long()) # does it run?
     return model
 
 # (model, directory) -> model

@@ -17,7 +17,7 @@ from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import Literal
-from fastai.basics import DataLoaders, L, Learner, delegates
+from fastai.basics import DataLoaders, L, Learner, delegates, patch
 from fastai.callback.all import TrackerCallback # and `lr_find`, `fit_one_cycle`, `summary`, ...
 from transformers import PreTrainedModel
 from ..args import check_args
@@ -67,14 +67,15 @@ def _warn_block(dls):
     if all(isinstance(o, str) for o in texts): warn_leak(texts, (range(n), range(n, len(texts))))
     warn_typos(item_labels(dls.train_ds))
 
-def _warn_monitors(learn):
-    "Warn of a callback that watches what `learn` does not measure: fastai's own error says nothing"
-    known = ['train_loss','valid_loss',*(o.name for o in learn.metrics)]
-    for o in learn.cbs:
-        if not isinstance(o, TrackerCallback): continue
-        if o.monitor.removeprefix('train_').removeprefix('valid_') in ('loss',*known): continue
-        _log.warning(f"{type(o).__name__}: `monitor` {o.monitor!r} is not measured; expected one of "
-                     f"{', '.join(known)}")
+_begin_tracker = TrackerCallback.before_fit # fastai's own, whose error is "tuple index out of range"
+
+@patch
+def before_fit(self:TrackerCallback):
+    "Prepare the monitored value, and raise where `monitor` is not measured"
+    known = [o for o in self.recorder.metric_names[1:] if o!='time']
+    if self.monitor not in known:
+        raise ValueError(f"`monitor` {self.monitor!r} is not measured; expected one of {', '.join(known)}")
+    _begin_tracker(self)
 
 # to add an argument to both learners, add it here; a field of the same name in `ModelConfig` adds it to recipes
 
@@ -116,10 +117,8 @@ def _learner(
     every = [Lineage(arch, model.loaded.revision, model.loaded.loaded),
              *compute.precision(precision, dls.device)]
     if n_processes()>1: every.append(Distributed())
-    learn = Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False,
-                    cbs=[*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)], **kwargs)
-    _warn_monitors(learn)
-    return learn
+    cbs = [*every, FreezeGrads(), FrozenEval(), NoNormDecay(), *own_cbs, *L(cbs)]
+    return Learner(dls, model, opt_func=opt_func, splitter=splitter, train_bn=False, cbs=cbs, **kwargs)
 
 # %% ../../nbs/learner/07_core.ipynb #ed9bbff8
 def _of_tokens(f):
@@ -183,7 +182,8 @@ def _new_rows(dls, seen):
 def _begin_head(learn, task, head, head_init, lr):
     "Let a new output layer begin as a probe, choose the rate where `lr` is None, and train on single windows where the data allow it"
     model,tok = learn.model,tokenizer_of(learn.dls)
-    init = choose_head_init(task, head, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
+    made = head or getattr(model, 'head', None) # a directory may give another form of head
+    init = choose_head_init(task, made, model.adapters, tok.pairing, head_init)[0] if model.new_head else 'random'
     if init=='probe': learn.add_cb(ProbeFirst(model, named_dls))
     if lr is None and (init=='probe' or model.adapters): learn.lr = choose_lr(model)[0]
     if tok.sampled and getattr(getattr(model, 'head', None), 'probes', False): learn.add_cb(SampleWindow())

@@ -29,8 +29,8 @@ def fill_mask(self:Learner,
     lm = _lm(self)
     lm.check('fill_mask', causal=False)
     tok,hf = lm.tok.tok,lm.model.hf
-    if not tok.mask_token or tok.mask_token not in text:
-        raise ValueError(f"expected the mask token {tok.mask_token} in {text!r:.80}")
+    if not tok.mask_token or not isinstance(text, str) or tok.mask_token not in text:
+        raise ValueError(f"expected a text with the mask token {tok.mask_token}, got {text!r:.80}")
     e = tok(text, return_token_type_ids=True)
     x = TensorTokens(e.input_ids, segment_ids=e.token_type_ids)
     masks = x.ids==tok.mask_token_id

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from fastai.basics import Learner, patch
+from fastai.basics import Learner, delegates, patch
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import CSVLogger
 from ..callback import compute
@@ -41,7 +41,7 @@ from ..text.tokenizer import tok_hash
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/learner/06_save.ipynb #34759e47
-_predict,_to_fp16,_to_bf16 = Learner.predict,Learner.to_fp16,Learner.to_bf16 # fastai's own
+_predict,_to_fp16,_to_bf16,_export = Learner.predict,Learner.to_fp16,Learner.to_bf16,Learner.export # fastai's own
 
 def as_predictor(learn)->Predictor: # a predictor is returned as it is
     "Make a `Predictor` that shares the network of `learn`, the `Learner` of a classifier, on its device"
@@ -60,6 +60,16 @@ def _keys(learn): # a learner from a pickle has no data, and a language model no
 @patch
 def __getstate__(self:CSVLogger): # `export` works: a file has no pickle
     return {k:v for k,v in vars(self).items() if k!='file'}
+
+@patch
+@delegates(_export)
+def export(self:Learner, fname='export.pkl', **kwargs):
+    "Write a pickle as fastai does, and keep data and optimizer if that fails"
+    dls,opt = self.dls,self.opt
+    try: return _export(self, fname, **kwargs)
+    except BaseException:
+        self.dls,self.opt = dls,opt
+        raise
 
 @patch
 def to_fp16(self:Learner, **kwargs):

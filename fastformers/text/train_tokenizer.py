@@ -12,6 +12,7 @@ __all__ = ['special_names', 'train_tokenizer']
 # %% ../../nbs/text/01_train_tokenizer.ipynb #e342c554
 import io, random, re, unicodedata
 from collections import Counter
+from itertools import chain
 from fastcore.basics import first
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -95,13 +96,18 @@ def _from_pieces(pieces):
     return t
 
 # %% ../../nbs/text/01_train_tokenizer.ipynb #f52d4176
+def _parts(text, n=2000): # SentencePiece's time is the square of the length of a passage that occurs twice
+    "Cut `text` at blanks into parts of about `n` characters"
+    return [o[0] for o in re.finditer(r'(?s).{1,%d}\S*' % n, text)]
+
 def _unigram(texts, vocab_sz):
     "Train a unigram model (Kudo 2018), with fewer tokens than `vocab_sz` if the corpus has fewer pieces"
     import sentencepiece as spm # here, because only training needs it
     f,names = io.BytesIO(),dict(zip(('pad','unk','bos','eos'), _special))
     special = {**{f'{k}_id':i for i,k in enumerate(names)}, **{f'{k}_piece':v for k,v in names.items()}}
     try: spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=f, model_type='unigram', vocab_size=vocab_sz,
+        sentence_iterator=chain.from_iterable(map(_parts, texts)), model_writer=f, model_type='unigram',
+        vocab_size=vocab_sz,
         hard_vocab_limit=False,
         **special, control_symbols=_special[4:], byte_fallback=True, num_threads=4, minloglevel=2,
         max_sentence_length=1<<30) # longer sentences would be skipped without a word

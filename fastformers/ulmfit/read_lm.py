@@ -61,9 +61,19 @@ def new_tokenizer(df, text_col, valid_col, c, resume):
     if at is not None: mark_checkpoints(at.parent)
     return broadcast(train_tokenizer(texts, c.tok_kind, vocab_sz=c.vocab_sz, path=at))
 
+def _check_family(c):
+    "Raise, before a tokenizer is trained, if no network of the family of `c` can learn its objective"
+    o,known = objectives.find(c.objective),AutoConfig.for_model(c.family)
+    if o is None or o.supports(known): return
+    usual = 'modernbert','bert','gpt2','llama','electra','xlnet'
+    fit = ', '.join(k for k in usual if o.supports(AutoConfig.for_model(k)))
+    raise ValueError(f"{getattr(o, '__name__', type(o).__name__)} does not fit the `family` {c.family}; "
+                     f"one that does: {fit or 'none of the usual ones'}")
+
 def general_parts(data, tok, config, c, text_col='text', valid_col=None, resume=None
 )->tuple: # (data, tokenizer, config)
     "Read the rows of stage 1, and make the tokenizer and the config of its network where they are not given"
+    if config is None: _check_family(c)
     if not isinstance(data, TokenStore): data = lm_rows(data, text_col, valid_col, c.valid_pct)
     elif tok is None:
         raise ValueError(f"{data.path} is a token store and holds no text; pass its tokenizer as `tok`")
