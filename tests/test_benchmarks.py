@@ -37,6 +37,8 @@ def test_figures_of_the_readme(mean):
     d = page.rows('label')
     d = d[(d.what=='run') & (d.way=='as typed') & (d.part=='development')].groupby(['set','labels','arm']).accuracy.mean()
     assert f"ten domains, 300 labels: {d['domains',300,'chosen']:.2f} chosen, {d['domains',300,'drawn']:.2f} random; 150 intents, most of them rare, 200 labels: {two(*(d['intents, skewed',200,o] for o in ('chosen','drawn')))}" in readme
+    pool = page.rows('label').query("way=='with the pool' and set=='domains' and arm=='chosen, names'").accuracy.mean()
+    assert f"chosen labels, development: {two(d['domains',300,'chosen'], pool)}" in readme
     d = page.rows('classes')
     d = d[(d.what=='names') & (d.part=='development')].groupby(['set','arm']).accuracy.mean()
     said = '; '.join(f"{label} {two(d[k,'names alone'], d[k,'names and texts'])}" for k,label in dict(intents77='77 intents', agnews='AG News', domains='ten domains').items())
