@@ -151,8 +151,8 @@ def tag_words(text, spans): # words, tags, spans that are not those of the words
         for i in inside if free else []: tags[i] = f"{'B' if i==inside[0] else 'I'}-{kind}"
     return words, tags, odd
 
-def _tags_in(text, label): # `text`: None where it is not known
-    return tag_words(text, label)[1] if _lists_spans(text, label) else _words(label)
+def _tags_in(text, label): # tags, and spans that are not those of the words; `text`: None where it is not known
+    return tag_words(text, label)[1:] if _lists_spans(text, label) else (_words(label),[])
 
 # %% ../../nbs/tasks/01_tags.ipynb #9e875dce
 class Tags(Task):
@@ -181,13 +181,13 @@ class Tags(Task):
     def check_input(self, o, pairs=None): return o
     def linear_inputs(self, o): return _in_context(words_of(o)[0])
     def read_row(self, r, label_col):
-        return _tags_in(r.get(self.text_col[0]) if self.text_col else None, r[label_col])
+        return _tags_in(r.get(self.text_col[0]) if self.text_col else None, r[label_col])[0]
     def read(self, df, label_col):
         "Read the tags of all rows of `df`, and log the spans of characters that are no spans of words"
-        rows = [*zip(df[self.text_col[0]] if self.text_col else [None]*len(df), df[label_col])]
-        odd = [o for text,label in rows if _lists_spans(text, label) for o in tag_words(text, label)[2]]
-        if odd: _doubt_spans(len(odd), odd[0])
-        return [_tags_in(text, label) for text,label in rows]
+        texts = df[self.text_col[0]] if self.text_col else [None]*len(df)
+        rows = [*map(_tags_in, texts, df[label_col])]
+        if odd := [o for _,more in rows for o in more]: _doubt_spans(len(odd), odd[0])
+        return [tags for tags,_ in rows]
     def names(self, label): return label
     def is_empty(self, label): return {*label}<={'O'}
 
