@@ -67,9 +67,7 @@ def export(self:Learner, fname='export.pkl', **kwargs):
     "Write a pickle as fastai does, and keep data and optimizer if that fails"
     dls,opt = self.dls,self.opt
     try: return _export(self, fname, **kwargs)
-    except BaseException:
-        self.dls,self.opt = dls,opt
-        raise
+    finally: self.dls,self.opt = dls,opt
 
 @patch
 def to_fp16(self:Learner, **kwargs):

@@ -67,10 +67,10 @@ def set_task(rows, score=None, class_weights=None, sep_level=None
         if (n := len({n for o in rows.names for n in o}))>2 or task.multi_label:
             raise ValueError(f"the score {name} is for one of two classes, there are {n}; "
                              f"choose {name}_macro")
-    if score is not None and set_score(task, name).score: _try_score(task, rows.labels)
     weights = choose_class_weights(task, name, why)
     task.weigh(weights[0])
     why = why if name and set_score(task, name).score and why!='as asked' else ''
+    if callable(task.score): _try_score(task, rows.labels) # scikit-learn's are sound
     task.often = rarer(rows.labels) if why else None
     return weights, why
 
