@@ -54,6 +54,7 @@ def not_found(
     says = f"{near} ({where})" if near else f": {where}"+(f" ({why})" if why else '')
     return f"No {what} for {str(arch)!r}{says}"
 
+# %% ../nbs/01_hub.ipynb #771a19e1
 @lru_cache
 def _from_hub(arch, revision):
     "Find the directory of the stage `arch` of the hub, or its copy in the cache if there is no answer"

@@ -63,7 +63,7 @@ def show(self:LabelSession):
         return res
     def label(index, o): return self.label(index, o, note.value)
     def choice(typed=''):
-        "The classes that have a button now"
+        "List the classes that have a button now"
         labels = now.get('labels', [])
         return _found(labels, typed)[:9] if typed.strip() else [o for o in labels if o!=none][:9]+[none]*bool(labels)
     def classes(typed=''): return [button(o, label, now['index'], o) for o in choice(typed)]

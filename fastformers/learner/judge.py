@@ -46,6 +46,7 @@ def all_rivals(learn, res:Training, tfidf=None)->dict: # name -> scores of the h
         rivals['frozen probe'] = res.score_before
     return {k:v for k,v in rivals.items() if v is not None}
 
+# %% ../../nbs/learner/09_judge.ipynb #9b47ebe5
 def judge(learn, res:Training, rivals, title, interval=None, groups=None
 )->Verdict: # `groups`: of the held-out rows
     "Compare the scores in `res` with those of `rivals`, by name, and log what may be wrong"
