@@ -130,9 +130,9 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     task = rows.task.again() # its scale and classes are those of these data
     tok,splits = task.tokenizer(tok),rows.splits
     # answers and candidates are read with their tokenizer
-    if task.structured:
+    if task.fields:
         texts,labels = task.texts(rows.df, rows.text_col),read_labels(rows.df, rows.label_col, task)
-    else: texts,labels = rows.texts,rows.labels
+    else: texts,labels,task.text_col = rows.texts,rows.labels,rows.task.text_col
     _fit_task(task, labels, splits[0])
     if task.classes: check_classes(task, labels, splits)
     if task.classes and not task.per_token: warn_typos([n for o in rows.names for n in o], len(rows))

@@ -11,7 +11,6 @@ __all__ = ['words_of', 'WordTokenizer', 'WordText', 'TagIds', 'spans_of', 'tag_w
 
 # %% ../../nbs/tasks/01_tags.ipynb #4e5120e0
 import html, logging, re
-from functools import cache
 from itertools import groupby
 from numbers import Integral
 import numpy as np, torch
@@ -135,7 +134,6 @@ def _offsets(o, text): # (start, end, kind)
     raise ValueError("expected a span such as [0, 4, 'PER'], or {'start':0, 'end':4, 'label':'PER'}, in the "
                      f"{len(text)} characters of a text, got {o!r:.80}")
 
-@cache # once
 def _doubt_spans(n, first):
     _log.warning(f"{n} spans of characters begin or end within a word, which is tagged as a whole, or overlap "
                  f"another and are left out, first {first!r:.60}")
