@@ -365,16 +365,21 @@ def pictures():
     fig.legend(*ax.get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     ax.spines[['top','right','left']].set_visible(False)
     fig.savefig(results/'gains.png', dpi=80)
-    fig,axs = plt.subplots(2, 3, figsize=(10,6), layout='constrained')
-    for ax,key in zip(axs.flat, shown):
-        o = d[(d.set==key[0]) & (d.n==key[1]) & d.arm.isin(colors) & (d.arm!='as typed')].groupby('arm').agg(cpu=('cpu','median'), points=('points','mean')).dropna()
+    fig,axs = plt.subplots(2, 4, figsize=(12,6), layout='constrained')
+    large = {('trec',4871):'TREC-6, 4,871', ('imdb',500):'whole reviews, 500'}
+    for ax,(key,title) in zip(axs.flat, ({k:sets[k] for k in shown} | large).items()):
+        of = d[(d.set==key[0]) & (d.n==key[1])]
+        of = pd.concat([of, every[(every.set==key[0]) & (every.n==key[1]) & (every.arch=='all-mpnet-base-v2') & (every.arm=='all layers')].assign(arm='all layers, mpnet')])
+        here = colors | {'all layers, mpnet':'#166534'}
+        o = of[of.arm.isin(here) & ((of.arm!='as typed') | (key[0]=='imdb'))].groupby('arm').agg(cpu=('cpu','median'), points=('points','mean')).dropna()
         o = o.assign(cpu=o.cpu.clip(lower=.5), error=100-o.points).sort_values('cpu')
         best = o[o.error<=o.error.cummin()]
         ax.step(best.cpu, best.error, where='post', color='#cbd5e1', zorder=0)
-        for a,r in o.iterrows(): ax.plot(r.cpu, r.error, 'o', color=colors[a], label=arms[a].replace('`',''))
-        ax.set(xscale='log', title=sets[key], xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
+        for a,r in o.iterrows(): ax.plot(r.cpu, r.error, '>' if 'mpnet' in a else 's' if a=='as typed' else 'o', mfc='white' if 'mpnet' in a else None, color=here[a], label=arms.get(a, a).replace('`',''))
+        ax.set(xscale='log', title=title, xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
         ax.spines[['top','right']].set_visible(False)
-    fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
+    found = {l:h for ax in axs.flat for h,l in zip(*ax.get_legend_handles_labels())}
+    fig.legend(found.values(), found, frameon=False, ncols=5, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
 tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_encoders=chosen_encoders, chosen_typed=chosen_typed, full=full, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
