@@ -196,9 +196,9 @@ def test_most_rows_of_a_rare_class_are_not_called_wrong_without_a_word(caplog):
 
 def test_a_saved_classifier_has_scores_by_class(tickets):
     df,stage,path = tickets
-    for o in (from_hf(path), stage.learner):
-        by = class_scores(o, df)
-        assert by.loc['good','support']==55 and by.loc['bad','support']==5 and len(by)==3
+    by = class_scores(from_hf(path), df)
+    assert by.loc['good','support']==55 and by.loc['bad','support']==5 and len(by)==3
+    with pytest.raises(TypeError, match='needs a predictor'): class_scores(stage.learner, df)
     with pytest.raises(ValueError, match='no label'): class_scores(from_hf(path), df.assign(label='odd'))
 
 def test_answers_to_blank_texts_are_said_to_mean_nothing(tickets, caplog):

@@ -133,13 +133,14 @@ def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` 
     return pad_sequence([*map(torch.as_tensor, scores)], batch_first=True)
 
 def class_scores(
-    predictor, # A `Learner`; with `df` a `Predictor` too
+    predictor, # A `Learner`; with `df` a `Predictor`
     df=None, # Labelled rows; None: the validation rows of the learner
     text_col=None, label_col=None # Columns of `df`; default: as in training, or 'text' and 'label'
 )->pd.DataFrame|None: # a row a class, and their mean; None without classes
     "Compute precision, recall, F1 and number of rows of each class, or of the spans of each kind of tag"
-    from fastformers.learner.save import as_predictor # which imports this module
-    if df is not None: predictor = as_predictor(predictor)
+    if df is not None and isinstance(predictor, Learner):
+        raise TypeError("class_scores of rows needs a predictor, as from_hf(path), or as_predictor(learn) of "
+                        "fastformers.learner.save")
     task = predictor.task if df is not None else predictor.model.task
     if not task.classes: return
     if df is None:
