@@ -4,6 +4,8 @@
     FASTFORMERS_MODEL=models/reviews uvicorn service:app --app-dir examples
     curl localhost:8000/predict -H 'content-type: application/json' -d '{"texts": ["Great sound."]}'
 
+A classifier of pairs takes {"texts": [["one", "two"]]}.
+
 It has no password and reads a body of any size: on the internet, run it behind a proxy that has both.
 """
 import os
@@ -21,8 +23,10 @@ predictor = from_hf(os.environ['FASTFORMERS_MODEL'])
 waiting,worker = [],ThreadPoolExecutor(1) # one thread runs the network, on all cores
 app = FastAPI(title='A fastformers classifier')
 
+Text = Annotated[str, Field(max_length=max_chars)]
+
 class Texts(BaseModel):
-    texts: Annotated[list[Annotated[str, Field(max_length=max_chars)]], Field(min_length=1, max_length=max_texts)]
+    texts: Annotated[list[Text | tuple[Text, Text]], Field(min_length=1, max_length=max_texts)]
 
 def answer():
     "Label the texts of all requests that wait, together"
@@ -44,9 +48,10 @@ async def predict(body: Texts):
 
 @app.exception_handler(RequestValidationError)
 def refuse(request, e):
-    where = ' '.join(map(str, e.errors()[0]['loc'][1:])) or 'body'
+    where = ' '.join(map(str, e.errors()[0]['loc'][1:3])) or 'body'
     said = f'expected {{"texts": [...]}} with 1 to {max_texts} texts of at most {max_chars:,} characters'
-    return JSONResponse({'error':f"{said}; got {where}: {e.errors()[0]['msg'].lower()}"}, 422)
+    return JSONResponse({'error':f"{said}, or pairs; got {where}: {e.errors()[0]['msg'].lower()}"}, 422)
 
+@app.exception_handler(TypeError)
 @app.exception_handler(ValueError)
 def explain(request, e): return JSONResponse({'error':str(e)}, 422) # such as a classifier of pairs that got texts

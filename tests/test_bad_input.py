@@ -216,6 +216,8 @@ def test_booleans_are_two_classes():
     (lambda d: d.label, 'single', None), (lambda d: d.label+'; x', 'multi', None), (lambda d: d.label.map(lambda o: [o]), 'multi', None), (lambda d: d.text.str.len()/10, 'regression', None),
     (lambda d: d.index%3, 'single', None), (lambda d: d.index//1, 'single', "60 distinct whole numbers in 60 rows.*task='regression'"),
     (lambda d: [f'{i%12}.5' for i in range(60)], 'single', "12 distinct numbers as text in 60 rows, each read as a class; for numbers to predict pass task='regression'"),
+    *((lambda d, o=o: ['good','bad',o]*20, 'single', 'lists as text, .*JSON-MIN of Label Studio.*df.to_json') for o in ("['a', 'b']", '["a"]', '[0, 1]', '[]', '{"choices": ["a","b"]}', '[{"start": 0, "end": 4}]')),
+    (lambda d: ['good','bad','[deleted]']*20, 'single', None),
     (lambda d: [1.,2.,3.]*20, 'regression', "few whole numbers; for classes pass task='single'")])
 def test_what_was_understood_is_said(label, name, doubt, log):
     df = tiny_df(); df['label'] = label(df)

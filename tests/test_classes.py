@@ -1,5 +1,6 @@
 "What a class is: its name, texts of no class, and classes that come and go"
 import json, logging, shutil
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, torch
 from fastformers.cli import main
@@ -33,6 +34,14 @@ def probe(rows, tmp_path_factory):
 
 @pytest.fixture
 def clf(probe): return from_hf(probe)
+
+def test_threads_share_a_predictor(clf, rows):
+    "Each text gets its own answer, vector and novelty, whatever other threads ask at the same time"
+    parts = [rows.text.tolist()[i:i+1+i%5] for i in range(0, 96, 4)]
+    for f in (lambda o: [a['score'] for a in clf(o)], clf.novelty, lambda o: [a['novelty'] for a in clf(o, unknown=.1)]):
+        want = [f(o) for o in parts]
+        with ThreadPoolExecutor(4) as pool: got = [*pool.map(f, parts)]
+        for a,b in zip(want, got, strict=True): assert np.allclose(a, b, atol=.02)
 
 def test_what_is_kept(probe, rows):
     kept = Kept.load(probe)

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import GrandparentSplitter, get_text_files, parent_label
+from fastai.metrics import accuracy
 from fastformers.callback.schedule import full_tune
 from fastformers.compare.curve import label_curve
 from fastformers.compare.leaderboard import leaderboard
@@ -15,7 +16,7 @@ from fastformers.interpret.checks import checks
 from fastformers.interpret.slices import conflicting_duplicates, label_issues, slices
 from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.objectives.mlm import MLM
-from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 from fastformers.text.encode import HFTokenizer
 from fastformers.text.train_tokenizer import train_tokenizer
 from fastformers.ulmfit.read import test_frames as frames_of_test
@@ -27,6 +28,7 @@ from test_contracts_common import quiet
 df,tok,cfg = tiny_df(),tiny_tok(),tiny_arch('bert', num_hidden_layers=1)
 short = dict(epochs=.3, precision='fp32')
 def network(**kw): return quiet(classifier_learner(classifier_dls(df, tok, device='cpu'), cfg, **kw))
+def pairs(): return quiet(classifier_learner(classifier_dls(tiny_pairs(), tok, ['text_a','text_b'], device='cpu'), cfg))
 def written(learn, path): learn.fit(1); return learn.to_hf(path)
 
 @pytest.fixture(scope='module')
@@ -201,6 +203,13 @@ same = df.drop(columns='is_valid').assign(text='The same words.')
     (lambda a: fine_tune_classifier(df, a, score='f1'), 'the score f1 is for one of two classes, there are 3; choose f1_macro'), (lambda a: leaderboard(df, score='precision', archs=a), 'choose precision_macro'),
     (lambda a: ulmfit(df, arch=a, recipe=dict(classifier=dict(score='f1'))), 'choose f1_macro'),
     (lambda a: classifier_dls(df, a, label_col=['label']), "hold 'negative', expected 0 and 1; a column of names is label_col='label'"),
+    (lambda a: classifier_dls(df.assign(b=df.label), a, label_col=['label','b']), r"expected 0 and 1.*the most frequent name of a row is in df\[\['label', 'b'\]\].mode\(axis=1\)\[0\]"),
+    (lambda a: classifier_dls(df.assign(label=[{'choices':['a','b']}, *df.label[1:]]), a), r"a list; take one entry of each dict: \[o\['choices'\] if isinstance\(o, dict\) else o for o in df\['label'\]\]"),
+    *((lambda a, o=o: network().predict(o), r'(?s)predict answers one text, .*trained on single texts.*for several: learn.get_preds\(dl=learn.dls.test_dl\(texts\)\)') for o in (['a','b'], ['a','b','c'], ('a','b','c'), df.text, df.text[:1], df[['text']])),
+    (lambda a: pairs().predict(['a','b','c']), 'predict answers one text, .*trained on pairs of texts'),
+    *((lambda a, o=o: network(**o), f"`{[*o][0]}` takes functions or objects.*got the name 'f1'; names are for `score`") for o in (dict(metrics='f1'), dict(metrics=[accuracy,'f1']), dict(loss_func='f1'), dict(opt_func='f1'))),
+    *((lambda a, o=o: lm_learner(lm_dls(df, a), a, **{o:'f1'}), f"`{o}` takes .*got the name 'f1'") for o in ('metrics','opt_func')),
+    (lambda a: fine_tune_classifier(df, a, epochs=0, head='hf'), '`epochs` 0 is for the probe alone, and there is none; pass `head_init` probe, or more `epochs`'), (lambda a: fine_tune_lm(df, a, epochs=0), 'there is none; pass more `epochs`'),
     (lambda a: classifier_dls(df.assign(label='1,5'), a, task='regression'), "'label' holds '1,5', expected a number such as 12.5"),
     (lambda a: classifier_dls(df.assign(a='1,5', b=2.), a, label_col=['a','b'], task='regression'), "'a' holds '1,5', expected a number"),
     (lambda a: classifier_dls(same, a), 'all 60 rows have the same text, and equal ones stay in one part'), (lambda a: lm_dls(same, a), 'all 60 rows have the same text'),

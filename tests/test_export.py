@@ -225,6 +225,8 @@ def test_pairs_are_asked_for_pairs(tmp_path):
     p = from_hf(learner('bert', 'pairs').to_hf(tmp_path/'o'), device='cpu')
     assert len(p(pairs[:3]))==3 and p(pairs[0])==p([pairs[0]])
     with pytest.raises(TypeError, match='trained on pairs'): p(list(pairs[0]))
+    for o in ((None,'b'), ('a',float('nan'))):
+        with pytest.raises(TypeError, match='expected texts, got .* at position 1; drop missing texts'): p([pairs[0], o])
 
 # ---- without fastai, without pickle
 

@@ -1,5 +1,5 @@
 "Files as people have them, and pipes: read properly at every door, or named for what they are"
-import gzip, io, logging, os, pickle, threading
+import gzip, io, json, logging, os, pickle, threading
 import pandas as pd, pytest
 from fastformers import cli
 from fastformers.hub import resolve_arch
@@ -30,8 +30,8 @@ read = {'bom.csv':'\ufeff'+csv(), 'excel.csv':'sep=;\r\n'+csv(';', end='\r\n'), 
     'blank before.jsonl':'\n'.join(lines).replace('"label"', '" label"'), 'table.txt':csv('\t'), 'lines.txt':'\n'.join(lines), 'no suffix':csv(';'), 'old.csv.1':csv(),
     'UPPER.CSV':csv(), 'blank lines.csv':'\n\n'+csv(), 'mac.csv':csv(end='\r')}
 
-named = {'pointer.csv':(pointer,'pointer of git-lfs.*git lfs pull'), 'pointer.jsonl':(pointer,'git-lfs'), 'pointer.txt':(pointer,'git-lfs'), 'sheet.xlsx':(b'PK\3\4..','Office.*save tables as csv'),
-    'sheet.csv':(b'PK\3\4..','Office'), 'old.csv':(b'\xd0\xcf\x11\xe0..','Office'), 'table.parquet':(b'PAR1..','parquet'), 'paper.txt':(b'%PDF-1.7','PDF'), 'packed.csv.bz2':(b'BZh91AY','bzip2'),
+named = {'pointer.csv':(pointer,'pointer of git-lfs.*git lfs pull'), 'pointer.jsonl':(pointer,'git-lfs'), 'pointer.txt':(pointer,'git-lfs'), 'sheet.xlsx':(b'PK\3\4..',r'Office.*pd.read_excel\(path\).to_csv.*save tables as csv'),
+    'sheet.csv':(b'PK\3\4..','Office'), 'old.csv':(b'\xd0\xcf\x11\xe0..','Office'), 'table.parquet':(b'PAR1..',r'parquet.*pd.read_parquet\(path\).to_json'), 'paper.txt':(b'%PDF-1.7','PDF'), 'packed.csv.bz2':(b'BZh91AY','bzip2'),
     'packed.csv.xz':(b'\xfd7zXZ\0','xz'), 'folder.tar.gz':(gzip.compress(b'a.csv'.ljust(257, b'\0')+b'ustar'.ljust(255, b'\0')),'tar archive'), 'cut.csv.gz':(gzip.compress(csv().encode())[:-12],'ended before'),
     'windows.csv':(csv().encode('cp1252'),"pass its .*encoding.*, such as 'cp1252'"), 'columns.json':(pd.DataFrame(rows, columns=['text','label']).to_json(),'object a line, or an array'),
     'pretty.jsonl':('{\n "text": "a",\n "label": "b"\n}','object a line, or an array'), 'strings.jsonl':('"a"\n"b"\n','object a line'), 'cut.json':('[{"text": "a"},','cut.json: '), 'empty.json':('','no text|no rows|No objects'), 'frame.pkl':(pickle.dumps(pd.DataFrame(rows)),'a pickle')}
@@ -108,6 +108,27 @@ def test_it_is_named(door, name, models, tmp_path, patch):
     data,why = named[name]
     (tmp_path/name).write_bytes(coded(data))
     with pytest.raises(ValueError, match=why): door(tmp_path/name, models, tmp_path, patch)
+
+tasks = [{'id':1, 'data':{'text':'a good film'}, 'annotations':[{'result':[{'value':{'choices':['fine']}}]}], 'predictions':[]}]
+tables = {'titled.csv':('Survey 2026,\n\n'+csv(), 'a title above the names of the columns.*Delete it'), 'titled and padded.csv':('Survey 2026;\n;\n'+csv(';'), 'a title above'),
+          'narrow title.csv':('Survey 2026\n'+csv(), 'more fields than the header.*delete lines above'), 'full.json':(json.dumps(tasks), 'export JSON-MIN from Label Studio'),
+          'full.jsonl':(json.dumps(tasks[0]), 'JSON-MIN')}
+
+@commands
+@pytest.mark.parametrize('name', tables)
+def test_a_table_of_another_form_is_named(door, name, models, tmp_path, patch):
+    data,why = tables[name]
+    (tmp_path/name).write_text(data)
+    with pytest.raises(ValueError, match=why): door(tmp_path/name, models, tmp_path, patch)
+
+@pytest.mark.parametrize('sep,cells,want', [(';',['3,5','','-1,25','4'],[3.5,None,-1.25,4]), (';',['3,5','x'],None), (';',['1,200','3,5'],None), (';',['12,345','0,5'],None), (';',['0,125','2,5'],[.125,2.5]),
+    (';',['1,2,3','1,2'],None), (',',['3,5','4,5'],None), ('\t',['3,5','4,5'],None), (';',['3','4'],[3,4])])
+def test_numbers_with_a_decimal_comma_are_numbers_where_semicolons_separate(sep, cells, want, tmp_path):
+    rows = pd.DataFrame({'text':[f'a film {i}' for i in range(len(cells))], 'label':cells})
+    rows.to_csv(tmp_path/'a.csv', sep=sep, index=False)
+    assert read_texts(tmp_path/'a.csv', as_written=True).label.tolist()==cells
+    label = read_texts(tmp_path/'a.csv').label
+    assert (label.tolist() if want is None else [None if o!=o else o for o in label])==(want or cells)
 
 def test_a_column_is_named_as_in_the_file(tmp_path):
     "A misspelt name, other columns, a text column with a comma, a separator that is given"

@@ -66,7 +66,8 @@ def test_windows_int8_and_the_graph_alone(tmp_path, caplog):
 
 def test_what_has_no_graph_is_refused(tmp_path):
     path,_ = bundle(tmp_path/'o')
-    with pytest.raises(FileNotFoundError, match='model.onnx does not exist'): from_hf(path, 'cpu', backend='onnx')
+    for k,flag in dict(onnx='', onnx_int8=', int8=True').items():
+        with pytest.raises(FileNotFoundError, match=rf"does not exist; to_onnx\('.*'{flag}\) of fastformers.inference.onnx writes it"): from_hf(path, 'cpu', backend=k)
     with pytest.raises(ValueError, match="`backend` 'onx' is unknown; did you mean onnx"): from_hf(path, 'cpu', backend='onx')
     Ensemble([path, path]).save(tmp_path/'two')
     with pytest.raises(TypeError, match='only a single network'): to_onnx(tmp_path/'two')

@@ -6,7 +6,9 @@ from urllib.request import Request, urlopen
 import pytest
 from transformers import BertForSequenceClassification
 from fastformers.inference.predictor import from_hf
-from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.data.block import classifier_dls
+from fastformers.learner.core import classifier_learner
+from fastformers.testing import tiny_arch, tiny_df, tiny_pairs, tiny_tok
 
 for o in ('fastapi','uvicorn'): pytest.importorskip(o)
 
@@ -58,6 +60,19 @@ def test_a_refusal_is_a_sentence(ask, body, words):
 def test_bounds_are_allowed(ask):
     status,answers = ask({'texts':['a '*5000, '', *['Great sound.']*62]})
     assert status==200 and len(answers)==64
+
+def test_a_classifier_of_pairs_is_served(root, tmp_path, monkeypatch):
+    df = tiny_pairs()
+    learn = classifier_learner(classifier_dls(df, tiny_tok('bert'), ['text_a','text_b'], bs=8, device='cpu'), tiny_arch('bert', num_hidden_layers=1))
+    monkeypatch.setenv('FASTFORMERS_MODEL', str(learn.to_hf(tmp_path/'pairs'))); monkeypatch.syspath_prepend(root/'examples')
+    monkeypatch.delitem(sys.modules, 'service', raising=False)
+    service = importlib.import_module('service')
+    def ask(texts): return asyncio.run(service.predict(service.Texts(texts=texts)))
+    two = df[['text_a','text_b']].values.tolist()[:3]
+    assert [o['label'] for o in ask(two)]==[o['label'] for o in service.predictor([*map(tuple, two)])]
+    with pytest.raises(TypeError, match='pairs of texts') as e: ask(['alone'])
+    assert service.app.exception_handlers[TypeError](None, e.value).status_code==422
+    monkeypatch.delitem(sys.modules, 'service')
 
 def test_requests_that_wait_are_answered_together_and_a_failure_ends_nothing(root, model, monkeypatch):
     monkeypatch.setenv('FASTFORMERS_MODEL', str(model)); monkeypatch.syspath_prepend(root/'examples')

@@ -279,8 +279,9 @@ def find_task(df, label_col='label',
     "Choose the `Task` for the labels of `df`"
     target = ' '.join(map(str, listed(label_col)))
     if (odd := first(o for c in listed(label_col) for o in df[c] if isinstance(o, dict))) is not None:
+        entry = f"[o[{first(odd)!r}] if isinstance(o, dict) else o for o in df[{target!r}]]"
         raise ValueError(f"column {target!r} holds {odd}; expected a name, a number or a list; take one "
-                         "entry of each dict")
+                         f"entry of each dict: {entry}")
     if isinstance(task, Task): new = task.again(target=target)
     elif task is not None: new = tasks[task](target=target)
     else:

@@ -33,7 +33,8 @@ def as_texts(texts):
         raise TypeError("expected a text, a list of texts or pairs, an iterator or a column such as "
                         f"df['text'], got a {type(texts).__name__}")
     texts = list(texts)
-    if (i := first(i for i,o in enumerate(texts) if not hasattr(o, '__len__'))) is not None:
+    def missing(o): return not all(hasattr(v, '__len__') for v in (o if isinstance(o, tuple) else [o]))
+    if (i := first(i for i,o in enumerate(texts) if missing(o))) is not None:
         raise TypeError(f"expected texts, got {texts[i]!r} at position {i}; drop missing texts, or fill "
                         "them: df['text'].fillna('')")
     return texts

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-from ..files import atomic_file, check_file, find_path
+from ..files import atomic_file, check_file
 from ..models.core import HFClassifier, TextClassifier, padding_safe
 from ..models.families import evaluating
 from ..models.heads import PoolingHead
@@ -132,7 +132,10 @@ def _backend(name):
     def swap(model, path):
         "Put the graph in the directory `path` in the place of the body of `model`"
         model.model_inputs.safe = padding_safe(model.body)
-        body = OnnxBody(find_path(path/_files[name]), model.config)
+        if not (file := path/_files[name]).is_file():
+            raise FileNotFoundError(f"{file} does not exist; to_onnx({str(path)!r}"
+                                    f"{', int8=True'*(name=='onnx_int8')}) of fastformers.inference.onnx writes it")
+        body = OnnxBody(file, model.config)
         if model.hf is model.body: model.hf = body
         else: setattr(model.hf, model.hf.base_model_prefix, body)
         return model

@@ -12,6 +12,7 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 from pathlib import Path
 import json, logging, shutil, torch
 from torch import Tensor
+from threading import get_ident
 from torch.nn.functional import normalize
 from fastcore.basics import patch
 from ..hub import model_dir
@@ -201,10 +202,12 @@ def vectors(self:Predictor,
 @patch
 def layers(self:Predictor, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
     "Compute outputs, inputs of the output layer and pooled states of length 1 of `texts` in one pass"
-    head,seen = self.model.head,[]
-    hooks = [output_layer(self.model).register_forward_pre_hook(lambda m,args: seen.append(args[0])),
+    head,seen,thread = self.model.head,[],get_ident()
+    def keep(f): # other threads may use the network, too
+        return lambda m,args: seen.append(f(*args)) if get_ident()==thread else None
+    hooks = [output_layer(self.model).register_forward_pre_hook(keep(lambda x: x)),
              head.register_forward_pre_hook(
-                 lambda m,args: seen.append(normalize(self.model.sentence.pool(*args[:2]))))]
+                 keep(lambda h, mask, *_: normalize(self.model.sentence.pool(h, mask))))]
     def every(x):
         seen.clear()
         o = self.model(x)

@@ -17,7 +17,7 @@ from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import Literal
-from fastai.basics import DataLoaders, L, Learner, delegates, patch
+from fastai.basics import DataLoaders, L, Learner, delegates, first, patch
 from fastai.callback.all import TrackerCallback # and `lr_find`, `fit_one_cycle`, `summary`, ...
 from transformers import PreTrainedModel
 from ..args import check_args
@@ -53,8 +53,12 @@ def _check_groups(model, splitter):
                          "lists hold all weights, as those of `lambda m: [params(m.body), params(m.head)]` "
                          "do")
 
-def _check_dls(dls):
-    "Raise unless `dls` are `DataLoaders`"
+def _check_args(dls, **functions):
+    "Raise unless `dls` are `DataLoaders` and none of the `functions` is a name"
+    for k,v in functions.items():
+        if name := first(o for o in L(v) if isinstance(o, str)):
+            raise TypeError(f"`{k}` takes functions or objects such as accuracy, F1Score() or Adam, got the name "
+                            f"{name!r}; names are for `score` of `fine_tune_classifier`")
     if isinstance(dls, DataLoaders): return
     raise TypeError("`dls` are DataLoaders, as from `classifier_dls` or `lm_dls`, got a "
                     f"{type(dls).__name__}")
@@ -142,7 +146,7 @@ def lm_learner(
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a language model"
-    _check_dls(dls)
+    _check_args(dls, metrics=metrics, opt_func=kwargs.get('opt_func'))
     obj = objective_of(dls)
     if obj is None:
         raise TypeError("these dls have no objective; build them with `lm_dls`")
@@ -219,7 +223,7 @@ def classifier_learner(
     **kwargs
 ) -> Learner:
     "Build a `Learner` for a text classifier or regressor, with all groups unfrozen"
-    _check_dls(dls)
+    _check_args(dls, metrics=metrics, loss_func=loss_func, opt_func=kwargs.get('opt_func'))
     _warn_block(dls)
     if task_of(dls) is None: raise TypeError("these dls have no labels; build them with `classifier_dls`")
     task = copy(task_of(dls)) # each learner has its own scale, temperature and thresholds

@@ -138,6 +138,9 @@ def class_scores(
     text_col=None, label_col=None # Columns of `df`; default: as in training, or 'text' and 'label'
 )->pd.DataFrame|None: # a row a class, and their mean; None without classes
     "Compute precision, recall, F1 and number of rows of each class, or of the spans of each kind of tag"
+    if df is not None and isinstance(predictor, Learner):
+        raise TypeError("class_scores of rows needs a predictor, as from_hf(path), or as_predictor(learn) of "
+                        "fastformers.learner.save")
     task = predictor.task if df is not None else predictor.model.task
     if not task.classes: return
     if df is None:

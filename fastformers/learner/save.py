@@ -79,6 +79,12 @@ def to_bf16(self:Learner):
     "Train in bfloat16, instead of the earlier number format"
     return _to_bf16(self.remove_cbs(MixedPrecision))
 
+def _several(item): # a row of a table has names
+    "Check whether `item` is a list, a column or a table of texts"
+    if hasattr(item, 'to_frame'): return item.index.dtype.kind in 'iu'
+    if hasattr(item, 'columns'): return True
+    return isinstance(item, (list,tuple)) and item and all(isinstance(o, str) for o in item)
+
 @patch
 def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
     "Predict the answer to one text, or to a pair of texts as one item"
@@ -89,7 +95,12 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
         raise TypeError(f"predict answers one text; generate({item!r:.40}, {rm_type_tfms}) continues it with "
                         "a causal language model, fill_mask fills the gaps of a masked one")
     task = getattr(self.model, 'task', None)
-    if task and is_pair(item) and not task.structured: task.check_input(item, reads_pairs(self.dls))
+    if task and not task.structured and _several(item):
+        pairs = reads_pairs(self.dls)
+        if not is_pair(item) or pairs is False:
+            raise TypeError(f"predict answers one text, and this classifier was trained on "
+                            f"{'pairs of' if pairs else 'single'} texts, got {item!r:.60}; for several: "
+                            "learn.get_preds(dl=learn.dls.test_dl(texts))")
     *inp,y,raw,scores = _predict(self, item, rm_type_tfms, with_input)
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
 

@@ -248,7 +248,8 @@ def train(
     begin(learn)
     weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
     if plan['epochs']==0 and not probe:
-        raise ValueError(f"{title}: `epochs` 0 is for the probe alone, and there is none")
+        what = "`epochs` 0 is for the probe alone, and there is none"
+        raise ValueError(f"{title}: {what}; pass {'`head_init` probe, or '*(not is_lm)}more `epochs`")
     if plan['epochs']==0: res.lr = 0. # nothing but the probe
     else: _fit_in_memory(learn, plan, res, title, weights, meter, took)
     answering = Meter()

@@ -57,14 +57,16 @@ def name_parts(names, sep)->list: # a list of places for each part
 # %% ../../nbs/tasks/00_columns.ipynb #b6d20f35
 _number = re.compile(r"[^\w\s]{0,2}\s?-?\d[\d.,'\s]*(\D{0,9})") # and its unit
 
+_list = re.compile(r'[\[{]+["\']|\[\d*[,\]]') # of JSON or Python, not [deleted]
+
 _tags = re.compile(r'(O|[BILUES]-\S+)(\s+(O|[BILUES]-\S+))*')
 
 def doubt_classes(df, label_col)->str: # None if there is no doubt
     "Return a reason why the values of `label_col` may be no names of classes"
     o,names = df[label_col],{*map(as_text, df[label_col].dropna().unique())}
-    if isinstance(o.iloc[0], str) and o.iloc[0].startswith('['):
-        return (f"it holds lists as text, {o.iloc[0]!r:.40}; a csv file has no lists, so write them with "
-            "df.to_json('mine.jsonl', orient='records', lines=True)")
+    if odd := first(sorted(names), _list.match):
+        return (f"it holds lists as text, {odd!r:.40}; a csv file has no lists, so export JSON (JSON-MIN of "
+            "Label Studio), or write them with df.to_json('mine.jsonl', orient='records', lines=True)")
     if any('-' in o for o in names) and all(map(_tags.fullmatch, names)):
         what = ("tags of the words of a text; pass task='tags'" if any(' ' in o for o in names) else
                 "tags of single words; a row is a text, with a list of words and one of tags, as in "

@@ -267,7 +267,9 @@ class MultiLabel(Task):
         if is_list(label_col):
             odd = first(v for c in label_col for v in df[c] if v not in (0,1,'0','1'))
             if odd is not None:
-                one = f"; a column of names is label_col={label_col[0]!r}"*(len(label_col)==1)
+                one = f"; a column of names is label_col={label_col[0]!r}"*isinstance(odd, str)
+                if one and len(label_col)>1:
+                    one += f"; the most frequent name of a row is in df[{list(label_col)}].mode(axis=1)[0]"
                 raise ValueError(f"the columns {list(label_col)} hold {odd!r:.60}, expected 0 and 1{one}")
         return super().read(df, label_col)
     def names(self, label): return label

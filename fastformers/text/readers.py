@@ -21,8 +21,11 @@ from ..files import did_you_mean, find_path, lfs_pointer, processes
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/text/04_readers.ipynb #02f0674d
-_foreign = {b'PK\3\4':'a zip archive or an Office file', b'\xd0\xcf\x11\xe0':'an old Office file',
-            b'%PDF':'a PDF', b'PAR1':'a parquet file',
+_sheet = "pd.read_excel(path).to_csv('rows.csv', index=False)"
+_lines = "pd.read_parquet(path).to_json('rows.jsonl', orient='records', lines=True)"
+_foreign = {b'PK\3\4':f'a zip archive or an Office file ({_sheet})',
+            b'\xd0\xcf\x11\xe0':f'an old Office file ({_sheet})',
+            b'%PDF':'a PDF', b'PAR1':f'a parquet file ({_lines})',
             b'\x80\4':'a pickle', b'\x80\5':'a pickle',
             b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
             b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
@@ -171,9 +174,11 @@ def _conll(f):
         yield dict(text=[r[numbered] for r in s], label=[r[3 if numbered and width==10 else -1] for r in s])
 
 # %% ../../nbs/text/04_readers.ipynb #e8b4fb19
-def _typed(o): # codes such as 007, +1 and those of 16 digits stay as they are written
+def _typed(o, sep): # codes such as 007, +1 and those of 16 digits stay as they are written
     "Convert a column `o` of strings to booleans or numbers, with missing values for empty cells, if all cells are such"
     full,flags = o[o!=''],{'true':True, 'false':False}
+    if sep==';' and not full.str.match(r'\s*-?[1-9]\d{0,2},\d{3}\s*$').any(): # 1,200 may be a thousand
+        full = full.str.replace(',', '.') # Excel separates by semicolons where it writes 3,5
     if len(full) and full.iloc[0].lower() in flags and {*o.str.lower()} <= {*flags}: return o.str.lower().map(flags)
     numbers = pd.to_numeric(full, errors='coerce')
     if not len(full) or numbers.isna().any() or full.str.match(r'\s*([-+]?0\d|(\+\d+|-?\d{16,})\s*$)').any(): return o
@@ -223,12 +228,13 @@ def _table(f, kind, texts, sep, chunksize, as_written):
     csv = kind in ('csv','tsv')
     sep,res = _csv(f, kind, texts, sep, chunksize) if csv else (None, _records(f, chunksize))
     def cells(o):
-        if o.name not in texts: return _typed(o) if csv and not as_written else o
+        if o.name not in texts: return _typed(o, sep) if csv and not as_written else o
         # null, 5
         return o.map(lambda v: '' if v is None or v!=v else str(v) if isinstance(v, (int,float)) else v)
     for df in [res] if isinstance(res, pd.DataFrame) else res:
         if csv and type(df.index) is not pd.RangeIndex:
-            raise ValueError("rows have more fields than the header; quote texts with a comma, or pass `sep`")
+            raise ValueError("rows have more fields than the header; quote texts with a comma, delete lines "
+                             "above the header, or pass `sep`")
         df.columns = [str(o).strip() for o in df]
         if sep=='\t' and any({*'\t\n'} <= {*str(o)} for c in texts if c in df for o in df[c]):
             _log.warning('a text holds tabs and lines; has a lone " joined rows? Without quotes read it by '
@@ -244,6 +250,13 @@ def found_columns(df, trained, default='text'): # a column, or a list of several
     _log.warning(f"column {default!r} is read: there is no column {trained!r}, which the classifier was trained on")
     return default
 
+def _odd_table(names):
+    "Say how a table with other columns `names` than expected may have come about"
+    if {'annotations','data'}<={*names}: return "; export JSON-MIN from Label Studio, not JSON"
+    if any(re.fullmatch(r'Unnamed: [1-9]\d*', o) for o in names):
+        return "; is a title above the names of the columns? Delete it (in pandas: skiprows=1)"
+    return ''
+
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
     "Raise an error unless `df` is a table with rows and all columns in `cols`"
     if not hasattr(df, 'columns'): raise TypeError(f"expected a DataFrame, got a {type(df).__name__}")
@@ -253,7 +266,7 @@ def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a li
         if n: raise ValueError(f"`{k}` {c!r} is the name of {n} columns; rename or drop all but one")
         names = [*map(str, df.columns)]
         raise ValueError(f"`{k}` {c!r} is not a column; columns are "
-                         f"{', '.join(names)}{did_you_mean(c, names)}")
+                         f"{', '.join(names)}{did_you_mean(c, names)}{_odd_table(names)}")
     if both := {*L(cols.get('text_col'))} & {*L(cols.get('label_col'))}:
         raise ValueError(f"`text_col` and `label_col` are both {min(both)!r}; columns are "
                          f"{', '.join(map(str, df.columns))}")

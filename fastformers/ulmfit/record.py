@@ -117,7 +117,7 @@ def interval(self:Stage, test=False):
     kind,metrics,rows = ('test_score',self.test,'test') if test else ('score',self.metrics,'held-out')
     score = getattr(self, kind)
     (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
-    if kind in self.groups: rows += f" rows of {len({*self.groups[kind]})} groups"
+    if kind in self.groups: rows += f" rows of {(n := len({*self.groups[kind]}))} group{'s'*(n>1)}"
     else: rows += ' rows'
     says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows})"
     if 'average_precision' in {*metrics}-{name}:
