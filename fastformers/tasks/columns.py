@@ -63,7 +63,8 @@ def doubt_classes(df, label_col)->str: # None if there is no doubt
     "Return a reason why the values of `label_col` may be no names of classes"
     o,names = df[label_col],{*map(as_text, df[label_col].dropna().unique())}
     if isinstance(o.iloc[0], str) and o.iloc[0].startswith('['):
-        return (f"it holds lists as text, {o.iloc[0]!r:.40}; a csv file has no lists, so write them with "
+        return (f"it holds lists as text, {o.iloc[0]!r:.40}, each read as a class; a csv file has no lists: make them "
+            f"with df[{label_col!r}] = df[{label_col!r}].map(ast.literal_eval), and write them with "
             "df.to_json('mine.jsonl', orient='records', lines=True)")
     if any('-' in o for o in names) and all(map(_tags.fullmatch, names)):
         what = ("tags of the words of a text; pass task='tags'" if any(' ' in o for o in names) else
