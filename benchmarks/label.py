@@ -28,21 +28,21 @@ def pool_of(train, seed, skewed, n=10_000):
         return train.sample(n, weights=weight, random_state=seed).reset_index(drop=True)
     return train.sample(min(n, len(train)), random_state=seed).reset_index(drop=True)
 
-def session(pool, n, batch, seed, names=None):
+def session(pool, n, batch, seed, names=None, arch='minilm'):
     "Label `n` texts of `pool` as somebody would who follows `choose_texts`"
     from fastformers.label.choose_texts import choose_texts
     rows = None
     while rows is None or len(rows)<n:
-        new = choose_texts(pool[['text']], min(batch, n-(0 if rows is None else len(rows))), rows, names=names, seed=seed)
+        new = choose_texts(pool[['text']], min(batch, n-(0 if rows is None else len(rows))), rows, arch=arch, names=names, seed=seed)
         rows = pd.concat([rows, new.assign(label=pool.label.values[new['index']])], ignore_index=True)
     return rows
 
-def small_text(pool, n, batch, seed, arm):
+def small_text(pool, n, batch, seed, arm, arch='minilm'):
     "Label `n` texts of `pool` as small-text chooses them on the same vectors, the first batch at random"
     from small_text import BreakingTies, EmbeddingKMeans
     from fastformers.inference.names import fit_vectors
     from fastformers.label.vectors import TextVectors
-    x,y = TextVectors('minilm', pool.text.tolist())(pool.text.tolist()).astype(np.float32),pool.label.to_numpy(object)
+    x,y = TextVectors(arch, pool.text.tolist())(pool.text.tolist()).astype(np.float32),pool.label.to_numpy(object)
     np.random.seed(seed) # small-text draws from numpy's own
     done = np.random.permutation(len(x))[:batch]
     while len(done)<n:
@@ -59,12 +59,12 @@ def probe(rows, vectors, x, texts, names=None):
     if names: names = dict(zip(names, vectors([*read_names(names).values()])))
     return fit_vectors(vectors(rows.text.tolist()), rows.label.tolist(), names, vectors(texts))(x)
 
-def as_typed(rows, texts, names=None, unlabelled=None):
+def as_typed(rows, texts, names=None, unlabelled=None, arch='minilm'):
     from fastformers.ulmfit.stage import fine_tune_classifier
     from fastformers.inference.predictor import from_hf
     cols = ['text','label']+['audit']*('audit' in rows)
     with tempfile.TemporaryDirectory() as tmp:
-        fine_tune_classifier(rows[cols], 'minilm', f'{tmp}/classifier', refit=True, names=names, unlabelled=unlabelled, keep=0)
+        fine_tune_classifier(rows[cols], arch, f'{tmp}/classifier', refit=True, names=names, unlabelled=unlabelled, keep=0)
         return [o['label'] for o in from_hf(f'{tmp}/classifier')(texts)]
 
 def run(args):
@@ -76,13 +76,13 @@ def run(args):
             train,dev,test = read_parts()
             test = test.sample(min(len(test), 2000), random_state=0) if args.final else dev.sample(min(len(dev), 1000), random_state=0)
             pool = pool_of(train, seed, 'skewed' in name)
-            vectors = TextVectors('minilm', pool.text.tolist())
+            vectors = TextVectors(args.arch, pool.text.tolist())
             names,made,x = sorted(pool.label.unique()),{},vectors(test.text.tolist())
             def rows(how, n):
                 if how=='drawn': return pool.sample(n, random_state=seed)
                 if how not in made:
                     most = max(n, data[name][0])
-                    made[how] = small_text(pool, most, batch, seed, how) if how.startswith('small-text') else session(pool, most, batch, seed, names if 'names' in how else None)
+                    made[how] = small_text(pool, most, batch, seed, how, args.arch) if how.startswith('small-text') else session(pool, most, batch, seed, names if 'names' in how else None, args.arch)
                 return made[how][:n]
             for way in args.ways.split(';'):
                 for how in args.arms.split(';'):
@@ -92,10 +92,10 @@ def run(args):
                         def make():
                             start,some = time.process_time(),rows(how, k)
                             found = probe(some, vectors, x, pool.text[:3000].tolist(), given) if way=='vectors and words' else \
-                                as_typed(some, test.text.tolist(), given, pool.text[:5000].tolist() if way=='with the pool' else None)
+                                as_typed(some, test.text.tolist(), given, pool.text[:5000].tolist() if way=='with the pool' else None, args.arch)
                             return dict(accuracy=round(float(np.mean([str(a)==str(b) for a,b in zip(found, test.label)])), 4), rows=len(test),
                                         classes=int(some.label.nunique()), cpu_seconds=round(time.process_time()-start), commit=commit, processor=processor())
-                        table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed)
+                        table.get(make, 'accuracy', what='run', set=name, way=way, arm=how, labels=k, draw=seed, arch=None if args.arch=='minilm' else Path(args.arch).name)
 
 def simulated(x, y, n, batch, rng):
     "A session on vectors and labels: positions in the order of labelling, is each a random row, and the quarter of the pool that these come from"
@@ -207,6 +207,7 @@ if __name__=='__main__':
     p.add_argument('--sets', default='', help='with ; between them')
     p.add_argument('--arms', default='drawn;chosen;chosen, names', help='with ; between them')
     p.add_argument('--ways', default='vectors and words;as typed', help='with ; between them')
+    p.add_argument('--arch', default='minilm', help='the encoder that chooses and that learns')
     p.add_argument('--parts', type=int, default=8, help='of `audit`, 25 sessions a set each')
     p.add_argument('--full-only', action='store_true', help='only the largest number of labels')
     args = p.parse_args()

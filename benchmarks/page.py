@@ -182,14 +182,14 @@ def tasks():
 
 chosen_sets = {'domains':'ten domains', 'domains, skewed':'the same, skewed', 'intents':'150 intents', 'intents, skewed':'the same, skewed', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
 
-def sessions(way):
+def sessions(way, arch='minilm'):
     "Yield for each set its name, the number of labels and the accuracy by draw and arm"
     d = rows('label')
-    d = d[(d.what=='run') & (d.part=='development')]
+    d = d[(d.what=='run') & (d.part=='development') & (d.arch.fillna('minilm')==arch)]
     for name,label in chosen_sets.items():
-        n = int(d[(d.set==name) & (d.arm=='chosen')].labels.max())
+        n = d[(d.set==name) & (d.arm=='chosen')].labels.max()
         p = d[(d.set==name) & (d.way==way) & (d.labels==n)].pivot_table(index='draw', columns='arm', values='accuracy')*100
-        if len(p): yield label, n, p
+        if len(p): yield label, int(n), p
 
 def between(p, a, b):
     "Say the mean difference of two arms over the draws of both"
@@ -209,6 +209,27 @@ def chosen_typed():
         q = pool.get(label, {})
         lines.append([label, n, cell(p, 'drawn'), cell(p, 'chosen'), between(p, 'chosen', 'drawn'), cell(q, 'drawn'), cell(q, 'chosen, names')])
     return table(['as typed', 'labels', 'drawn', 'chosen', 'chosen - drawn', 'with the pool: drawn', 'chosen, with names'], lines)
+
+def chosen_encoders():
+    "Labels drawn and chosen, by each network as the one that chooses and learns"
+    by,lines = {k:{(label,n):p for label,n,p in sessions('vectors and words', k) if {'drawn','chosen'}<={*p}} for k in networks},[]
+    for label,n in by['all-mpnet-base-v2']:
+        def cell(p): return '' if p is None else f"{p.drawn.mean():.1f}, {p.chosen.mean():.1f} ({between(p, 'chosen', 'drawn')})"
+        lines.append([label, n, *(cell(p.get((label,n))) for p in by.values())])
+    return table(['drawn, chosen (difference)', 'labels', *networks.values()], lines)
+
+def full():
+    "All training rows: accuracy and core seconds of training, of the first draws"
+    d,lines = compared(),[]
+    shown = [a for a in ('TF-IDF','linear, tuned','frozen probe','all layers','as typed')]
+    for (name,n),label in {('trec',4871):'TREC-6', ('imdb100',24600):'IMDb, first 100 words'}.items():
+        o = d[(d.set==name) & (d.n==n)]
+        if not len(o): continue
+        def cell(a):
+            v = o[o.arm==a]
+            return (f'{v.points.mean():.1f}'+(f' ({v.cpu.median():,.0f} s)' if v.cpu.notna().any() else '')) if len(v) else ''
+        lines.append([label, f'{n:,}', *map(cell, shown)])
+    return table(['', 'labels', *(arms[a] for a in shown)], lines)
 
 def door():
     names = dict(domains='ten domains, 300', trec='TREC-6, 500', sst2='SST-2, 500')
@@ -344,19 +365,24 @@ def pictures():
     fig.legend(*ax.get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     ax.spines[['top','right','left']].set_visible(False)
     fig.savefig(results/'gains.png', dpi=80)
-    fig,axs = plt.subplots(2, 3, figsize=(10,6), layout='constrained')
-    for ax,key in zip(axs.flat, shown):
-        o = d[(d.set==key[0]) & (d.n==key[1]) & d.arm.isin(colors) & (d.arm!='as typed')].groupby('arm').agg(cpu=('cpu','median'), points=('points','mean')).dropna()
+    fig,axs = plt.subplots(2, 4, figsize=(12,6), layout='constrained')
+    large = {('trec',4871):'TREC-6, 4,871', ('imdb',500):'whole reviews, 500'}
+    for ax,(key,title) in zip(axs.flat, ({k:sets[k] for k in shown} | large).items()):
+        of = d[(d.set==key[0]) & (d.n==key[1])]
+        of = pd.concat([of, every[(every.set==key[0]) & (every.n==key[1]) & (every.arch=='all-mpnet-base-v2') & (every.arm=='all layers')].assign(arm='all layers, mpnet')])
+        here = colors | {'all layers, mpnet':'#166534'}
+        o = of[of.arm.isin(here) & ((of.arm!='as typed') | (key[0]=='imdb'))].groupby('arm').agg(cpu=('cpu','median'), points=('points','mean')).dropna()
         o = o.assign(cpu=o.cpu.clip(lower=.5), error=100-o.points).sort_values('cpu')
         best = o[o.error<=o.error.cummin()]
         ax.step(best.cpu, best.error, where='post', color='#cbd5e1', zorder=0)
-        for a,r in o.iterrows(): ax.plot(r.cpu, r.error, 'o', color=colors[a], label=arms[a].replace('`',''))
-        ax.set(xscale='log', title=sets[key], xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
+        for a,r in o.iterrows(): ax.plot(r.cpu, r.error, '>' if 'mpnet' in a else 's' if a=='as typed' else 'o', mfc='white' if 'mpnet' in a else None, color=here[a], label=arms.get(a, a).replace('`',''))
+        ax.set(xscale='log', title=title, xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
         ax.spines[['top','right']].set_visible(False)
-    fig.legend(*axs.flat[1].get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
+    found = {l:h for ax in axs.flat for h,l in zip(*ax.get_legend_handles_labels())}
+    fig.legend(found.values(), found, frameon=False, ncols=5, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_typed=chosen_typed, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
+tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_encoders=chosen_encoders, chosen_typed=chosen_typed, full=full, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"

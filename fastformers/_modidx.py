@@ -1025,6 +1025,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                          'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.BasePredictor._check_distances': ( 'inference/answers.html#basepredictor._check_distances',
                                                                                                                  'fastformers/inference/answers.py'),
+                                               'fastformers.inference.answers.BasePredictor._check_options': ( 'inference/answers.html#basepredictor._check_options',
+                                                                                                               'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.BasePredictor._check_unknown': ( 'inference/answers.html#basepredictor._check_unknown',
                                                                                                                'fastformers/inference/answers.py'),
                                                'fastformers.inference.answers.BasePredictor.as_list': ( 'inference/answers.html#basepredictor.as_list',

@@ -78,15 +78,7 @@ class BasePredictor:
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
         parts = self.parts(texts)
-        if abstain_below is not None and not (self.task.one_class and top_k==1):
-            raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
-                             f"top_k={top_k}")
-        for k,v in dict(threshold=threshold, abstain_below=abstain_below).items():
-            if v is not None and not 0<=v<=1:
-                raise ValueError(f"`{k}` is a score from 0 to 1 such as .8, got {v}")
-        if unknown is not None: self._check_unknown(unknown, top_k)
-        if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
-            raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
+        self._check_options(top_k, threshold, abstain_below, unknown)
         blank = 0
         def answers(part):
             nonlocal blank
@@ -118,6 +110,20 @@ class BasePredictor:
         texts = as_texts([texts] if parts else texts)
         texts = (tuple(map(o.get, fields)) if fields and isinstance(o, Mapping) else o for o in texts)
         return [self.task.check_input(o, self.pairs) for o in texts]
+
+# %% ../../nbs/inference/01_answers.ipynb #e755a2f7
+@patch
+def _check_options(self:BasePredictor, top_k, threshold, abstain_below, unknown):
+    "Raise unless the options fit the task and the directory"
+    if abstain_below is not None and not (self.task.one_class and top_k==1):
+        raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
+                         f"top_k={top_k}")
+    for k,v in dict(threshold=threshold, abstain_below=abstain_below).items():
+        if v is not None and not 0<=v<=1:
+            raise ValueError(f"`{k}` is a score from 0 to 1 such as .8, got {v}")
+    if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
+        raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
+    if unknown is not None: self._check_unknown(unknown, top_k)
 
 # %% ../../nbs/inference/01_answers.ipynb #5d20c0a4
 @patch

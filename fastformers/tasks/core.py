@@ -281,17 +281,20 @@ class MultiLabel(Task):
         ys = targets(dls)
         return ((ys.sum(0)+.5)/(len(ys)+1)).logit() # half a row with it and half a row without keep it finite
     def scores(self, logits): return logits.float().sigmoid()
-    def answers(self, scores, texts=None, top_k=1, threshold=None):
-        if top_k!=1: return super().answers(scores, texts, top_k)
-        chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.decide(scores, threshold).tolist()]
-        ranked = super().answers(scores, texts, None)
-        return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')}
-                for r,c in zip(ranked, chosen)]
     def decide(self, scores, threshold=None):
         t = self.threshold if threshold is None else threshold
         if t is not None: return scores>torch.as_tensor(t, device=scores.device)
         return (scores>.5) | self.at_least_one & (scores==scores.amax(1, keepdim=True))
     def row_score(self, pred, y, x=None): return _f1(self.decide(self.scores(pred)), y>.5)
+
+# %% ../../nbs/tasks/00_core.ipynb #e79e7c98
+@patch
+def answers(self:MultiLabel, scores, texts=None, top_k=1, threshold=None):
+    if top_k!=1: return Task.answers(self, scores, texts, top_k)
+    chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.decide(scores, threshold).tolist()]
+    ranked = Task.answers(self, scores, texts, None)
+    return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')}
+            for r,c in zip(ranked, chosen)]
 
 # %% ../../nbs/tasks/00_core.ipynb #69b3c7e1
 @patch(as_prop=True)

@@ -28,13 +28,14 @@ class ScaledMSE(nn.MSELoss):
         std = torch.as_tensor(self.std, device=pred.device)
         return super().forward(pred.float().view(y.shape)/std, y.float()/std)
 
-# %% ../../nbs/tasks/01_regression.ipynb #60d5f19c
+# %% ../../nbs/tasks/01_regression.ipynb #29c01baa
 def _number(v, col):
     try: return float(v)
     except (TypeError,ValueError): pass
     raise ValueError(f"column {col!r} holds {v!r:.60}, expected a number such as 12.5; pd.read_csv(path, "
                      "decimal=',') reads 12,5, and thousands=',' reads 1,200")
 
+# %% ../../nbs/tasks/01_regression.ipynb #60d5f19c
 class Regression(Task):
     "Predict one or several numbers for each text"
     name,fastai = 'regression',('RegressionSetup',)

@@ -132,15 +132,6 @@ class Spans(Task):
         res = [[_answer(c, chars, *o) for o in zip(*(t.tolist() for t in self.spans(p, top_k or 20)))]
                for p,(_,c),(_,chars,_) in zip(scores, texts, self.tok.aligned(texts))]
         return [o[0] for o in res] if top_k==1 else res
-    def find_target(self, scores, text, label=None, word=None): # a target is (start, end) in the context
-        found, = self.answers([scores], [text])
-        label = found['answer'] if label is None else label
-        start = found['start'] if label==found['answer'] else text[1].find(label)
-        if start<0: raise ValueError(f"the answer {label!r} is not in the context, {text[1]!r:.80}")
-        return text, label, (start, start+len(label))
-    def target_score(self, scores, at, text):
-        (_,chars,_), = self.tok.aligned([text])
-        return _score_at(scores, chars, *at)
 
 # %% ../../nbs/tasks/02_spans.ipynb #7c05e2d8
 @patch
@@ -178,3 +169,17 @@ def _scores(self:Spans, pred, y, x):
         return self.tok.tok.decode(o.ids[o.predicted][a:b+1]) if b else ''
     rows = zip(pred.softmax(1).cpu(), y.tolist(), as_tokens(x).cpu())
     return torch.tensor([answer_scores(text(o, *self.best(p).tolist()), text(o, *t)) for p,t,o in rows])
+
+# %% ../../nbs/tasks/02_spans.ipynb #67331a0e
+@patch
+def find_target(self:Spans, scores, text, label=None, word=None): # a target is (start, end) in the context
+    found, = self.answers([scores], [text])
+    label = found['answer'] if label is None else label
+    start = found['start'] if label==found['answer'] else text[1].find(label)
+    if start<0: raise ValueError(f"the answer {label!r} is not in the context, {text[1]!r:.80}")
+    return text, label, (start, start+len(label))
+
+@patch
+def target_score(self:Spans, scores, at, text):
+    (_,chars,_), = self.tok.aligned([text])
+    return _score_at(scores, chars, *at)

@@ -215,15 +215,6 @@ class Tags(Task):
     def scores(self, logits): return [o.float().softmax(-1) for o in logits]
     def answers(self, scores, texts, top_k=1, threshold=None):
         return [self._spans(s, o) for s,o in zip(scores, texts)]
-    def find_target(self, scores, text, label=None, word=None):
-        words,_ = words_of(text)
-        at = words.index(word) if word in words else word
-        if at not in range(len(scores)):
-            some = ', '.join(f'{i} {w}' for i,w in enumerate(words[:9]))
-            raise ValueError(f"`word` is the word whose tag is explained, or its number, got {word!r}; "
-                f"the words are {some}{', ...'*(len(words)>9)}")
-        _,name,tag = super().find_target(scores[at], text, label)
-        return words, f'{words[at]}: {name}', (at, tag)
 
 # %% ../../nbs/tasks/01_tags.ipynb #0f7b92c4
 @patch
@@ -264,3 +255,15 @@ def _spans(self:Tags, scores, text):
         start,end = at[a][0],at[b-1][1]
         return dict(label=kind, score=float(vals[a:b].mean()), start=start, end=end, text=text[start:end])
     return [span(*o) for o in spans_of([self.labels[i] for i in ids.tolist()])]
+
+# %% ../../nbs/tasks/01_tags.ipynb #2127b1d8
+@patch
+def find_target(self:Tags, scores, text, label=None, word=None):
+    words,_ = words_of(text)
+    at = words.index(word) if word in words else word
+    if at not in range(len(scores)):
+        some = ', '.join(f'{i} {w}' for i,w in enumerate(words[:9]))
+        raise ValueError(f"`word` is the word whose tag is explained, or its number, got {word!r}; "
+            f"the words are {some}{', ...'*(len(words)>9)}")
+    _,name,tag = Task.find_target(self, scores[at], text, label)
+    return words, f'{words[at]}: {name}', (at, tag)
