@@ -122,12 +122,13 @@ def _add_choices(commands):
     p.add_argument('--labels', type=class_names, metavar='NAMES', required=True, help=_names)
     p.add_argument('--output', metavar='FILE', default='labels.csv',
                    help='csv file of the labels, continued if it is there (default: labels.csv)')
-    p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; column by: '
-                                                      'whose it is')
+    p.add_argument('--labelled', metavar='FILE', help='File of texts that have a label already; its column by '
+                                                      'says who gave it')
     p.add_argument('--by', default='', metavar='NAME', help='Name of the person, if several people label')
     p.add_argument('--target', type=float, help='Say stop at this score, as .9')
-    p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would bring '
-                                                           'fewer points (default: 0.5)')
+    p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would raise '
+                                                           'the score by less than so many points of '
+                                                           '100 (default: 0.5)')
     p.add_argument('--arch', help='Encoder that chooses the texts: hub id, directory or shipped name '
                                   '(default: minilm)')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
@@ -211,8 +212,8 @@ def _add_predict(commands):
                            ('top-k', int, 'Labels for each text, best first'),
                            ('threshold', float, 'Multi-label: give the labels with a higher score'),
                            ('abstain-below', float, 'One label a text: give none where the score is lower'),
-                           ('unknown', float, 'One label a text: give none to texts of no class, at this '
-                                              'share of false alarms, as .05')):
+                           ('unknown', float, 'One label a text: give none to a text that is unlike those of '
+                                              'training; with .05 about 5 of 100 usual texts get none')):
         p.add_argument('--'+name, type=kind, help=says, default=argparse.SUPPRESS)
     add_flags(p, 'data', 'text_col sep encoding', **_trained)
 

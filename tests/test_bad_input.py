@@ -236,6 +236,12 @@ def test_unknown_tokens_are_warned_of(log):
     build(classifier_dls, df)
     assert any('unknown' in r.getMessage() for r in log.records if r.levelno>=logging.WARNING)
 
+@pytest.mark.parametrize('words,how,warned', [(3000, {}, True), (3000, dict(max_len=32), False), (300, {}, False), (300, dict(max_len=32, windows=2), True)])
+def test_texts_that_do_not_fit_into_their_windows_are_warned_of(words, how, warned, log):
+    df = tiny_df()
+    build(classifier_dls, df.assign(text=[' '.join([t]*(words//len(t.split()))) for t in df.text]), **how)
+    assert warned==any('do not fit into' in r.getMessage() for r in log.records if r.levelno>=logging.WARNING)
+
 # ---- numbers of any size
 
 @pytest.mark.parametrize('scale,shift', [(1.,0.), (5515.,12_000.), (1e-4,0.)])

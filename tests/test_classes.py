@@ -305,6 +305,11 @@ def test_training_on_with_more_classes_keeps_what_is_known(probe, rows):
     right = (found==rows.label.values).groupby(rows.label.values).mean()
     assert right.min()>.6 and right[['banking','kitchen_and_dining']].min()>.85 # of which there was no row
 
+def test_classes_that_a_directory_knows_and_new_rows_lack_are_named(probe, rows, caplog):
+    few = rows[rows.label.isin(['banking','work'])].groupby('label').head(10)
+    with caplog.at_level(logging.WARNING, 'fastformers'): classifier_learner(classifier_dls(few, str(probe)), str(probe), pool='mean')
+    assert 'knows kitchen_and_dining, travel too, and the new classifier will not' in caplog.text
+
 def test_the_commands(rows, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows.to_csv('test.csv', index=False)

@@ -119,6 +119,27 @@ def test_what_is_wrong_with_a_file_or_a_classifier_is_listed(here, tmp_path, cap
     for args in (('label-issues', tmp_path/'no.csv'), ('label-issues', tmp_path/'rows.csv', '--label-col', 'no'), ('slices', here/'classifier', tmp_path/'rows.csv', '--by', 'no')):
         assert run(*args)==2, args
 
+def test_the_next_command_reads_a_file_as_this_one_did(here, tmp_path, capsys):
+    df = tiny_df().rename(columns={'text':'t e','label':'l'})
+    df.loc[3,'t e'] = ''
+    df.assign(l=df.l.sample(frac=1, random_state=0).values).to_csv(tmp_path/'a b.csv', sep=';', encoding='utf-16', index=False)
+    read = '--text-col', 't e', '--label-col', 'l', '--drop-blank', '--sep', ';', '--encoding', 'utf-16'
+    assert run('classify', tmp_path/'a b.csv', *read, '--arch', here/'arch', '--output', tmp_path/'c', *quick)==0
+    said = re.search('may be wrong: fastformers (.*)', capsys.readouterr().out)[1]
+    assert shlex.split(said)==['label-issues', str(tmp_path/'a b.csv'), *read]
+    assert run(*shlex.split(said), '--arch', here/'arch')==0
+
+def test_long_texts_are_shown_in_part(here, tmp_path, capsys):
+    text = ' '.join(map(str, range(2000)))
+    (tmp_path/'long.txt').write_text('\n'.join(f'{text} {o} Sofie did not like it.' for o in ('good','bad')))
+    tiny_df().drop(columns='is_valid').to_csv(tmp_path/'r.csv', index=False)
+    assert run('classify', tmp_path/'r.csv', '--arch', here/'arch', '--output', tmp_path/'c', '--valid-pct', .4, '--epochs', 0)==0
+    capsys.readouterr()
+    for name in ('check','drift'):
+        assert run(name, tmp_path/'c', tmp_path/'long.txt')==0
+        assert max(map(len, capsys.readouterr().out.splitlines()))<300, name
+    assert answer._part('a'*300+' new '+'b'*300, 301, 6)=='…aa new…' and answer._part('a\n b')=='a b'
+
 def test_classify_leaves_a_page(here):
     page = (here/'classifier/report.html').read_text('utf-8')
     for o in ('<p>Accuracy 0.', 'no verdict: 15 held-out rows', 'TF-IDF', 'macro avg', 'Up to twenty', 'steps are few', f"fastformers classify {here/'reviews.csv'} --arch"): assert o in page, o

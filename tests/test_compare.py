@@ -100,6 +100,16 @@ def test_networks_are_compared_and_the_winner_opens(tiny, tmp_path):
     assert 'data:image/png;base64' in html and board.sentences()[0].split(':')[0] in html
     assert not (tmp_path/'run/work').exists()
 
+def test_the_winner_keeps_texts_for_novelty_and_new_classes(tiny, tmp_path):
+    how = dict(archs=tiny, minutes=1, seeds=(1,2), path=tmp_path/'run', entries=['frozen probe'])
+    board = leaderboard(df[:60], **how)
+    shutil.rmtree(tmp_path/'run/best')
+    leaderboard(df[:60], resume=True, **how) # the fits are read, and the winner is trained again
+    best = from_hf(tmp_path/'run/best')
+    assert len(best.kept.vectors)==60 and len(best.kept.distances)==len(board.folds[0][1]) # of texts that were new to the first seed
+    assert best(['is my card blocked'], unknown=.2)[0].keys()>={'novelty','nearest'}
+    assert 'new' in best.add_class('new', ['does it rain', 'will it snow']).labels
+
 def test_the_recipe_is_that_of_the_network(tiny, tmp_path):
     board = leaderboard(df, archs=tiny, minutes=1, seeds=(1,2), path=tmp_path/'run', entries=['frozen probe'])
     recipe = read_recipe(tmp_path/'run/settings.ini')

@@ -295,7 +295,7 @@ def test_what_is_no_classifier(tmp_path):
     assert 'AutoModelForMaskedLM'[9:] in (path/'README.md').read_text() and (path/'stage.json').is_file()
     body = from_hf(path, device='cpu')
     for ask in (lambda: body('a text'), lambda: body.labels, lambda: body.scores(odd)):
-        with pytest.raises(ValueError, match='vectors but no labels.*no classifier.json.*classifier_learner'): ask()
+        with pytest.raises(ValueError, match='vectors but no labels.*no classifier.json.*fastformers classify.*fine_tune_classifier'): ask()
     with torch.no_grad(): want = torch.stack([lm.model.eval().body(**lm.model.model_inputs(body.tok(o)[None]))[0][0].mean(0) for o in odd])
     assert gap(body.vectors(odd), torch.nn.functional.normalize(want))<1e-5
     with pytest.raises(FileNotFoundError, match='not a directory'): from_hf(tmp_path/'nothing')

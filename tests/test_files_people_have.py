@@ -36,6 +36,11 @@ named = {'pointer.csv':(pointer,'pointer of git-lfs.*git lfs pull'), 'pointer.js
     'windows.csv':(csv().encode('cp1252'),"pass its .*encoding.*, such as 'cp1252'"), 'columns.json':(pd.DataFrame(rows, columns=['text','label']).to_json(),'object a line, or an array'),
     'pretty.jsonl':('{\n "text": "a",\n "label": "b"\n}','object a line, or an array'), 'strings.jsonl':('"a"\n"b"\n','object a line'), 'cut.json':('[{"text": "a"},','cut.json: '), 'empty.json':('','no text|no rows|No objects'), 'frame.pkl':(pickle.dumps(pd.DataFrame(rows)),'a pickle')}
 
+@pytest.mark.parametrize('written,read,says', [('cp1252','utf-8','cp1252'), ('utf-8','cp1252','utf-8')])
+def test_another_encoding_than_the_one_that_failed_is_named(written, read, says, tmp_path):
+    (tmp_path/'a.txt').write_bytes('Às vezes, à noite: Ábaco'.encode(written))
+    with pytest.raises(ValueError, match=f"is not {read}.*such as '{says}'"): read_texts(tmp_path/'a.txt', encoding=read)
+
 # ---- doors: each returns the texts that it read, and their labels if it reads those
 
 class Seen(Exception): "In place of a training"

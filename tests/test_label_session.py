@@ -2,10 +2,13 @@
 import os, re, signal, subprocess, sys, time
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel
+from fastformers.data.block import classifier_dls
+from fastformers.data.rows import Rows
 from fastformers.label import session as module
 from fastformers.label.choose_texts import choose_texts
 from fastformers.label.file import LabelFile
 from fastformers.label.command import Command
+from fastformers.label.forecast import standing
 from fastformers.label.session import LabelSession, none
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
@@ -360,12 +363,23 @@ def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypat
     monkeypatch.setattr(module, 'Command', lambda args: got.append([str(o) for o in args]))
     s.train()
     args = dict(zip(got[0], got[0][1:]))
-    assert args['classify']==str(start.path.with_suffix('.table.csv')) and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
-    assert len(rows(args['classify']))==len(s.table())<len(s.rows())
+    assert args['classify']==str(start.path) and '--drop-blank' in args and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
     assert [*rows(args['--unlabelled']).text]==[o for o in s.pool.text if o not in {r['text'] for r in s.rows()}] # duplicates once
     with pytest.raises(ValueError, match='two classes'): LabelSession(texts, ['a'], start.path.with_name('new.csv')).train()
     s = start(names=['warm','cold','a, b'])
     s.train(); assert '--labels' not in got[1] and 'not trained: a, b' in str(s)
+
+def test_a_text_with_labels_of_two_people_is_one_row_of_the_table_its_latest(start, tiny):
+    work(start(by='anna'), 40)
+    work(s := start(by='bo'), 10, lambda o: 'cold')
+    df,want = pd.read_csv(start.path, keep_default_na=False),s.table()
+    assert len(want)<len(df)
+    read = Rows(df)
+    assert dict(zip(read.texts, read.labels))==dict(zip(want.text, want.label)) and len(read)==len(want)
+    dls = classifier_dls(df, tiny_tok())
+    assert len(dls.train_ds)+len(dls.valid_ds)==len(want) and len(dls.valid_ds)==want.audit.sum()
+    assert standing(df, tiny).n==len(want)
+    assert len(Rows(df.drop(columns='by')))==len(df) # another table is left as it is
 
 def test_without_a_terminal_the_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pty', None)

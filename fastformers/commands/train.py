@@ -16,7 +16,7 @@ from ..files import check_dir, checkpoints_mark, delete_checkpoints, is_main_pro
 from ..ulmfit.recipe import Recipe, read_data, read_recipe, read_table, section_types, settings, split_columns
 from ..stats import Verdict
 from .flags import changes
-from .answer import predict_next, records
+from .answer import predict_next, read_again, records
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def adapt(args):
             best = arch
             print("The new vectors are for a network that stays frozen (`--epochs 0`); near texts differ in "
                   f"their labels, so a training of all layers should begin from {best}.")
-    print(f"\nNext: fastformers classify {shlex.quote(args.labelled or 'LABELLED')} --arch "
+    print(f"\nNext: fastformers classify {read_again(args.labelled, args.data) if before else 'LABELLED'} --arch "
           f"{shlex.quote(best)} --output DIR")
     return dict(verdict=verdict, stage=stage.to_dict())
 
@@ -181,9 +181,7 @@ def classify(args):
         write_text(Path(args.output).expanduser()/'report.html', stage.to_html(scores, args.warnings, typed))
     print(f"The report is {args.output}/report.html.")
     if stage.learner.model.task.one_class and len(L(text_col))==1 and stage.score is not None and stage.score.mean()<.95:
-        at = ''.join(f' --{k}-col {shlex.quote(o)}'
-                     for k,o in (('text',text_col),('label',label_col)) if o!=k)
-        print(f"Rows whose label may be wrong: fastformers label-issues {shlex.quote(str(d.source))}{at}")
+        print(f"Rows whose label may be wrong: fastformers label-issues {read_again(d.source, d)}")
     print(f"\n{predict_next(args.output)}")
     classes = None if scores is None else records(scores)
     return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(),

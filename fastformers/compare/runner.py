@@ -12,6 +12,7 @@ __all__ = ['metered', 'load_fits', 'Runner']
 import json, logging, re, tempfile
 from contextlib import contextmanager
 from pathlib import Path
+import numpy as np
 from fastcore.basics import patch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -22,7 +23,8 @@ from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
 from ..learner.choose import Plan
 from ..inference.answers import BasePredictor
-from ..inference.predictor import Ensemble, from_hf
+from ..inference.novelty import Kept, cannot_keep, none_of
+from ..inference.predictor import Ensemble, Predictor, from_hf
 from ..inference.stage_json import read_stage
 from ..stats import fmt, fmt_time, split_sign
 
@@ -114,6 +116,15 @@ class Runner:
             if b.gain(top, o)[1]>0: return f"dropped: {o} is {b.against(o, top)} than {top}"
 
 # %% ../../nbs/compare/03_runner.ipynb #6c307611
+def _kept(predictor, rows, held=None, distances=None):
+    "Compute what the directory of a network keeps of the texts of `rows`, with `held` or known `distances` of new texts"
+    if not isinstance(predictor, Predictor) or predictor.kept or cannot_keep(predictor): return
+    task,known = predictor.task,dict(zip(rows.texts[::-1], rows.labels[::-1]))
+    none = [task.labels[i] for i in none_of(task.labels)] if task.one_class else []
+    new = [t for t,y in zip(held.texts, held.labels) if t not in known and y not in none] if held else []
+    classes = [task.labels.index(y) for y in known.values()] if task.one_class else None
+    return Kept.of(predictor, [*known], classes, new=new, distances=distances)
+
 @patch
 def fit_one(self:Runner, e, seed, i, minutes, least=.1): # `least`: share of the steps that must fit into the minutes
     "Train the entry `e` without the rows that the seed number `i` holds out, score these, and write the scores"
@@ -125,13 +136,14 @@ def fit_one(self:Runner, e, seed, i, minutes, least=.1): # `least`: share of the
             rows = planned(rows, n_stopped=longer.plan['n_stopped'])
     facts = {f'prepare_{k}':facts[k] for k in ('seconds','cpu_seconds')}
     with quiet(), metered(facts): predictor = e.fit(rows)
-    texts = b.task.texts(self.scored.iloc[at], rows.text_col)
+    held = self.all.like(self.scored.iloc[at])
     meter = Meter()
-    with quiet(): scores,decides = scores_of(predictor, texts, b.task)
-    took = meter.read(1000/max(len(texts), 1))
+    with quiet(): scores,decides = scores_of(predictor, held.texts, b.task)
+    took = meter.read(1000/max(len(held), 1))
     facts |= dict(cut=rows.plan['n_stopped'], decides=decides, code=code_hash(e),
                   answers_cpu_seconds=took['cpu_seconds'],
                   texts_a_second=1000/max(took['seconds'], 1e-3), size_mb=None if i else _size_mb(predictor))
+    if not i and (kept := _kept(predictor, rows, held)): facts['distances'] = kept.distances.tolist()
     b.fits[e.name,seed] = scores.float().contiguous(),facts
     if self.path:
         with atomic_file(_file(self.path, e.name, seed)) as tmp:
@@ -240,7 +252,9 @@ def best(self:Runner):
             t = b.threshold
             res.task.threshold = t if t is None or res.task.labels==b.task.labels else 1-t
         plan = b.chosen and b.chosen.to_dict()
-        if isinstance(res, BasePredictor): res.columns = self.all.columns
+        if isinstance(res, BasePredictor):
+            res.columns,known = self.all.columns,b.fits[names[0],b.seeds[0]][1].get('distances')
+            if known: res.kept = _kept(res, self.all, distances=np.array(known))
         try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")
     return res

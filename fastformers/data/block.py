@@ -147,6 +147,9 @@ def rows_dls(rows:Rows, tok, bs=64, max_tokens=None, seed=42, device=None, **kwa
     flat = torch.cat([o.ids for o in ids]).numpy()
     unknown = np.mean(flat==tok.tok.unk_token_id)
     _log_data(f'{task} (`task=` to change it); ', [*map(len, splits)], len(flat), unknown, cut, tok.limit)
+    if tok.windows>1 and cut>.1:
+        _log.warning(f"{cut:.0%} of the texts do not fit into {tok.windows} windows, and a part of each is not "
+                     f"read; `windows={2*tok.windows}` reads twice as much")
     items = [TokenizedRow(ids=i, label=l, key=k, group=g, text=t, at=n)
              for n,(i,l,k,g,t) in enumerate(zip(ids, labels, rows.keys, rows.groups, texts))]
     how = dict(bs=bs, max_tokens=max_tokens, seed=seed)

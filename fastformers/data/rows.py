@@ -13,8 +13,8 @@ from copy import copy
 from functools import cached_property
 import numpy as np
 from fastcore.basics import patch
-from .labels import as_frame, divide, find_task, named, read_labels, row_keys, say_trained_on
-from .labels import trained_keys, warn_leak, warn_typos, warn_untrained
+from .labels import as_frame, divide, find_task, latest_labels, named, read_labels, row_keys
+from .labels import say_trained_on, trained_keys, warn_leak, warn_typos, warn_untrained
 from ..inference.names import read_names
 from ..tasks.columns import listed
 from ..tasks.core import Task
@@ -35,6 +35,7 @@ class Rows:
         self.df,cols = as_frame(df),listed(text_col)
         self.text_col,self.label_col,self.group_col = cols[0] if len(cols)==1 else cols,label_col,group_col
         check_columns(self.df, text_col=text_col, label_col=label_col, group_col=group_col)
+        self.df = latest_labels(self.df, self.text_col)
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
         self.task = find_task(self.df, label_col, task)
         self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?

@@ -56,7 +56,8 @@ def _check(predictor):
     if why := cannot_keep(predictor):
         raise ValueError(f"classes come and go in a network that puts single texts into classes; {why}")
     if not predictor.task.one_class:
-        raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}")
+        raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}: "
+                         "train again with the new labels")
     _check_network(predictor)
     if predictor.kept is None or not len(predictor.kept.inputs):
         raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, "
@@ -84,7 +85,9 @@ def _changed(predictor, what):
 
 def _free(predictor, name):
     if not str(name).strip(): raise ValueError("the name of a class is blank")
-    if str(name) in map(str, predictor.labels): raise ValueError(f"there is a class {name!r} already")
+    if str(name) in map(str, predictor.labels):
+        raise ValueError(f"there is a class {name!r} already: join two by `merge_classes`, or, with more texts "
+                         "of it, train again")
 
 # %% ../../nbs/inference/04_classes.ipynb #9a8ce724
 @patch

@@ -71,8 +71,8 @@ class Predictor(BasePredictor):
         if self._task: return self._task
         path = self.model.loaded.source
         raise ValueError(f"{path} has vectors but no labels: it holds no classifier.json and no Hugging Face "
-                         f"classifier; train one on labelled texts with `classifier_learner(dls, {path!r})` "
-                         "and write it with `learn.to_hf`")
+                         f"classifier; train one on labelled texts: fastformers classify labels.csv --arch {path} "
+                         f"--output DIR, in Python `fine_tune_classifier(df, {path!r}, 'DIR')`")
 
     @torch.no_grad()
     def _each(self, f, rows, bs):

@@ -12,6 +12,7 @@ __all__ = ['random_right', 'score_interval', 'last_gain', 'forecast', 'Standing'
 from collections import Counter
 from dataclasses import dataclass
 import numpy as np
+from ..data.labels import latest_labels
 from ..inference.names import fit_vectors, read_names
 from .choose_texts import is_audit, labelled, pool_of
 from .vectors import TextVectors
@@ -112,6 +113,7 @@ def standing(
     worth=.005
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more labels would bring"
+    df = latest_labels(df, text_col)
     labels,done = labelled(df, text_col, label_col)
     audit = is_audit(df[df[label_col].notna()]) if labels else np.zeros(0, bool)
     pool = [o for o in dict.fromkeys(pool_of(texts, text_col) if len(texts) else ()) if o.strip()]

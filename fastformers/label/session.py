@@ -350,12 +350,9 @@ def _unlabelled(self:LabelSession): # [] if they are fewer than 100, too few to 
 @patch
 def train(self:LabelSession)->Command:
     "Train a classifier in a directory named after the file"
-    df,path = self.table(),self.file.path
+    df = self.table()
     if df.label.nunique()<2: raise ValueError("a classifier needs labels of two classes or more")
     if self.training and not self.training.verdict: raise ValueError("the training still runs")
-    if len(df)<len(self.rows()): # one row a text
-        path = path.with_suffix('.table.csv')
-        write_text(path, df.to_csv(index=False))
     # a class without a text is known by its name
     names = [o for o in self.labels if o!=none or none in {*df.label}]
     comma,bare = any(',' in o for o in names),sorted({*names}-{*df.label})
@@ -367,6 +364,6 @@ def train(self:LabelSession)->Command:
         file = self.file.path.with_suffix('.texts.csv')
         write_text(file, pd.DataFrame({self.text_col:texts}).to_csv(index=False))
         more += ['--unlabelled', file]
-    self.training = Command(['classify', path, '--text-col', self.text_col, '--arch', self.arch, *more,
-                              '--output', self.file.path.with_suffix(''), '--force'])
+    self.training = Command(['classify', self.file.path, '--drop-blank', '--text-col', self.text_col,
+                             '--arch', self.arch, *more, '--output', self.file.path.with_suffix(''), '--force'])
     return self.training

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 from ..data.block import tokenizer_of
+from ..data.labels import named
 from ..hub import resolve_arch
 from ..inference.bundle import hf_classifier, read_bundle
 from ..inference.novelty import Kept
@@ -91,6 +92,9 @@ def build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
         model.known = known
         _log.info(f"{arch} knows {len(np.unique(known[1]))} of {task.n_out} classes: what it keeps of their "
                   "texts is read by the probe too")
+        if lost := {*map(as_text, saved.task.labels)}-{*map(as_text, task.labels)}:
+            _log.warning(f"{arch} knows {named(lost)} too, and the new classifier will not: to keep a class "
+                         "pass its name (`names`, in the command `--labels`) or rows of it")
     elif saved:
         _log.warning(f"the head in {arch} is for other labels or of another form: it is not kept, and a new "
                      "one is made")

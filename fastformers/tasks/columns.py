@@ -65,8 +65,10 @@ def doubt_classes(df, label_col)->str: # None if there is no doubt
     "Return a reason why the values of `label_col` may be no names of classes"
     o,names = df[label_col],{*map(as_text, df[label_col].dropna().unique())}
     if odd := first(sorted(names), _list.match):
-        return (f"it holds lists as text, {odd!r:.40}; a csv file has no lists, so export JSON (JSON-MIN of "
-            "Label Studio), or write them with df.to_json('mine.jsonl', orient='records', lines=True)")
+        return (f"it holds lists as text, {odd!r:.40}, each read as a class; a csv file has no lists: export JSON "
+            "(JSON-MIN of Label Studio), or make them with "
+            f"df[{label_col!r}] = df[{label_col!r}].map(ast.literal_eval), and write them with "
+            "df.to_json('mine.jsonl', orient='records', lines=True)")
     if any('-' in o for o in names) and all(map(_tags.fullmatch, names)):
         what = ("tags of the words of a text; pass task='tags'" if any(' ' in o for o in names) else
                 "tags of single words; a row is a text, with a list of words and one of tags, as in "

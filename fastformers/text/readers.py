@@ -81,7 +81,8 @@ def _read(path, text_col, labels, sep, encoding, chunksize, train, valid, as_wri
             while part := [*islice(rows, chunksize)]:
                 yield pd.DataFrame(part).rename(columns={'text':texts[0]})
     except UnicodeError as e:
-        raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as 'cp1252'") from e
+        other = 'cp1252' if encoding.lower().startswith('utf') else 'utf-8'
+        raise ValueError(f"{path} is not {encoding} ({e}); pass its `encoding`, such as {other!r}") from e
     except pd.errors.EmptyDataError as e: raise ValueError(f"{path} is empty") from e
     except pd.errors.ParserError as e:
         raise ValueError(f"{path}: {str(e).strip()}; if another character separates the columns, pass it as "

@@ -85,7 +85,7 @@ class DataConfig:
     test:str|None = None # Labelled texts that are only scored; the command `compare` chooses the best by them
     sep:str|None = None # Separator of a csv file; blank: a comma, or a tab in .tsv
     encoding:str = 'utf-8' # Of the files, such as cp1252
-    # Leave out rows without a text or without a label; of several labels joined by ; a blank is none of them, and stays
+    # Leave out rows without a text or a label; where texts have several labels, a blank means none: its row stays
     drop_blank:bool = False
 
     __post_init__ = _convert
