@@ -143,8 +143,9 @@ def fit_one(self:Runner, e, seed, i, minutes, least=.1): # `least`: share of the
     facts |= dict(cut=rows.plan['n_stopped'], decides=decides, code=code_hash(e),
                   answers_cpu_seconds=took['cpu_seconds'],
                   texts_a_second=1000/max(took['seconds'], 1e-3), size_mb=None if i else _size_mb(predictor))
-    if not i and (kept := _kept(predictor, rows, held)): facts['distances'] = kept.distances.tolist()
     b.fits[e.name,seed] = scores.float().contiguous(),facts
+    leads = not i and b.score(e.name)>=max(map(b.score, b.scored)) # of others the distances would be for nothing
+    if leads and (kept := _kept(predictor, rows, held)): facts['distances'] = kept.distances.tolist()
     if self.path:
         with atomic_file(_file(self.path, e.name, seed)) as tmp:
             save_file({'scores':b.fits[e.name,seed][0]}, tmp, metadata={'facts':json.dumps(facts)})
@@ -253,8 +254,8 @@ def best(self:Runner):
             res.task.threshold = t if t is None or res.task.labels==b.task.labels else 1-t
         plan = b.chosen and b.chosen.to_dict()
         if isinstance(res, BasePredictor):
-            res.columns,known = self.all.columns,b.fits[names[0],b.seeds[0]][1].get('distances')
-            if known: res.kept = _kept(res, self.all, distances=np.array(known))
+            res.columns,known = self.all.columns,b.fits[names[0],b.seeds[0]][1].get('distances', [])
+            res.kept = _kept(res, self.all, distances=np.array(known)) or res.kept
         try: return res.save(at, entry=won, code=code, plan=plan) and res if at else res
         except TypeError as e: _log.warning(f"{b.winner}: {e}")
     return res

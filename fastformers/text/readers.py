@@ -186,6 +186,7 @@ def _typed(o, sep): # codes such as 007, +1 and those of 16 digits stay as they 
     whole = numbers.dtype.kind in 'iu' and len(full)<len(o)
     return (numbers.astype('Int64') if whole else numbers).reindex(o.index)
 
+# %% ../../nbs/text/04_readers.ipynb #649238b2
 _told = re.compile(r'"?sep=(.)"?\r?\n', re.I) # first line of some files of Excel
 
 def _separator(start, texts, seps):
