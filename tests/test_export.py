@@ -199,6 +199,12 @@ def test_shapes_of_answers(clf):
     assert [o[:2] for o in full]==clf(texts[:3], top_k=2) and clf(texts[:3], top_k=99)==full
     for o in (tuple(texts), np.array(texts, dtype=object), df.text): assert len(clf(o))==len(texts)
 
+def test_many_texts_show_a_bar(clf, monkeypatch, capsys):
+    monkeypatch.setattr(clf, 'chunk', 10, raising=False)
+    for n,shown in ((20,False), (21,True)):
+        assert len(clf(['A fine film.']*n))==n
+        assert (f'{n}/{n}' in capsys.readouterr().err)==shown
+
 def test_a_generator_is_read_chunk_by_chunk(clf, monkeypatch):
     monkeypatch.setattr(clf, 'chunk', 10, raising=False)
     read = []

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from fastcore.basics import patch
 from fastcore.foundation import L, first
+from tqdm import tqdm
 from ..args import check_args
 from ..files import atomic_dir
 from ..hub import push
@@ -78,6 +79,7 @@ class BasePredictor:
         unknown:float|None=None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
+        if not isinstance(texts, Iterator): texts = self.as_list(texts)
         parts = self.parts(texts)
         self._check_options(top_k, threshold, abstain_below, unknown)
         blank = 0
@@ -93,7 +95,7 @@ class BasePredictor:
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
         if isinstance(texts, Iterator): return res
-        res = list(res)
+        res = list(tqdm(res, total=len(texts), unit=' texts', disable=len(texts)<=2*self.chunk))
         if blank: _log.warning(f"{blank:,} of {len(res):,} texts are blank, and their answers mean nothing")
         return res
 
