@@ -203,7 +203,7 @@ def test_many_texts_show_a_bar(clf, monkeypatch, capsys):
     monkeypatch.setattr(clf, 'chunk', 10, raising=False)
     for n,shown in ((20,False), (21,True)):
         assert len(clf(['A fine film.']*n))==n
-        assert (f'{n}/{n}' in capsys.readouterr().err)==shown
+        assert ('100%' in capsys.readouterr().err)==shown
 
 def test_a_generator_is_read_chunk_by_chunk(clf, monkeypatch):
     monkeypatch.setattr(clf, 'chunk', 10, raising=False)

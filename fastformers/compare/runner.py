@@ -23,7 +23,7 @@ from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
 from ..files import atomic_file, content_hash
 from ..learner.choose import Plan
 from ..inference.answers import BasePredictor
-from ..inference.novelty import Kept, cannot_keep, none_of
+from ..inference.novelty import Kept, cannot_keep, new_texts
 from ..inference.predictor import Ensemble, Predictor, from_hf
 from ..inference.stage_json import read_stage
 from ..stats import fmt, fmt_time, split_sign
@@ -119,10 +119,11 @@ class Runner:
 def _kept(predictor, rows, held=None, distances=None):
     "Compute what the directory of a network keeps of the texts of `rows`, with `held` or known `distances` of new texts"
     if not isinstance(predictor, Predictor) or predictor.kept or cannot_keep(predictor): return
-    task,known = predictor.task,dict(zip(rows.texts[::-1], rows.labels[::-1]))
-    none = [task.labels[i] for i in none_of(task.labels)] if task.one_class else []
-    new = [t for t,y in zip(held.texts, held.labels) if t not in known and y not in none] if held else []
-    classes = [task.labels.index(y) for y in known.values()] if task.one_class else None
+    task = predictor.task
+    at = {o:i for i,o in enumerate(task.labels)} if task.one_class else {}
+    def numbered(o): return zip(o.texts, (at.get(y, -1) for y in o.labels) if at else o.labels) # -1: without a training row
+    known,new = new_texts(task, numbered(rows), numbered(held) if held else ())
+    classes = [*known.values()] if at else None
     return Kept.of(predictor, [*known], classes, new=new, distances=distances)
 
 @patch

@@ -79,7 +79,6 @@ class BasePredictor:
         unknown:float|None=None
     ): # For each text a dict of label (or answer) and score, or a list of them; a generator for an iterator
         "Predict labels and scores of `texts`, in their order"
-        if not isinstance(texts, Iterator): texts = self.as_list(texts)
         parts = self.parts(texts)
         self._check_options(top_k, threshold, abstain_below, unknown)
         blank = 0
@@ -95,14 +94,17 @@ class BasePredictor:
         def sure(o): return o if abstain_below is None or o['score']>=abstain_below else o | {'label':None}
         res = (sure(o) for part in parts for o in answers(part))
         if isinstance(texts, Iterator): return res
-        res = list(tqdm(res, total=len(texts), unit=' texts', disable=len(texts)<=2*self.chunk))
+        res = list(res)
         if blank: _log.warning(f"{blank:,} of {len(res):,} texts are blank, and their answers mean nothing")
         return res
 
     def parts(self, texts):
         "Return an iterator over lists of at most `chunk` inputs"
-        it = texts if isinstance(texts, Iterator) else iter(self.as_list(texts))
-        return iter(lambda: self.as_list([*islice(it, self.chunk)]), [])
+        n = self.chunk
+        if isinstance(texts, Iterator): return iter(lambda: self.as_list([*islice(texts, n)]), [])
+        texts = self.as_list(texts)
+        starts = tqdm(range(0, len(texts), n), unit=' texts', unit_scale=n, disable=len(texts)<=2*n)
+        return (texts[i:i+n] for i in starts)
 
     shares = shares
 

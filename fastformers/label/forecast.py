@@ -12,7 +12,7 @@ __all__ = ['random_right', 'score_interval', 'last_gain', 'forecast', 'Standing'
 from collections import Counter
 from dataclasses import dataclass
 import numpy as np
-from ..data.labels import latest_labels
+from ..data.rows import latest_labels
 from ..inference.names import fit_vectors, read_names
 from .choose_texts import is_audit, labelled, pool_of
 from .vectors import TextVectors

@@ -25,7 +25,7 @@ from ..data.block import columns_of, item_keys, item_texts, reads_pairs, tokeniz
 from ..files import atomic_dir, is_main_process, write_text
 from ..hub import push
 from ..inference.bundle import model_card, save_checkpoint, write_bundle
-from ..inference.novelty import Kept, cannot_keep, none_of
+from ..inference.novelty import Kept, cannot_keep, new_texts
 from ..inference.predictor import Predictor
 from ..inference.stage_json import write_keys, write_stage
 from .evaluate import evaluation # and `lr_find`
@@ -128,12 +128,10 @@ def kept_texts(
     "Compute what the directory of `learn` keeps of its texts"
     train,task = learn.dls.train_ds,learn.model.task
     if not (most and task and len(train)) or cannot_keep(predictor := as_predictor(learn)): return
-    rows = {}
-    for t,y in zip(item_texts(train), train.tls[-1]): rows.setdefault(t, y)
     texts,more = apart(unlabelled)
-    valid,none = learn.dls.valid_ds,none_of(task.labels) if task.one_class else ()
-    held = [t for t,y in zip(item_texts(valid), valid.tls[-1]) if not none or int(y) not in none]
-    new = [o for o in [*held, *texts] if o not in rows]
+    valid = learn.dls.valid_ds
+    rows,new = new_texts(task, zip(item_texts(train), train.tls[-1]), zip(item_texts(valid), valid.tls[-1]))
+    new += [o for o in texts if o not in rows]
     before = kept_texts(tried, most, unlabelled) if tried and len(new)<100 else None
     classes = [*map(int, rows.values())] if task.one_class else None
     return Kept.of(predictor, [*rows], classes, more, new, most, before and before.distances)

@@ -268,8 +268,6 @@ class MultiLabel(Task):
             odd = first(v for c in label_col for v in df[c] if v not in (0,1,'0','1'))
             if odd is not None:
                 one = f"; a column of names is label_col={label_col[0]!r}"*isinstance(odd, str)
-                if one and len(label_col)>1:
-                    one += f"; the most frequent name of a row is in df[{list(label_col)}].mode(axis=1)[0]"
                 raise ValueError(f"the columns {list(label_col)} hold {odd!r:.60}, expected 0 and 1{one}")
         return super().read(df, label_col)
     def names(self, label): return label
@@ -295,8 +293,7 @@ def answers(self:MultiLabel, scores, texts=None, top_k=1, threshold=None):
     if top_k!=1: return Task.answers(self, scores, texts, top_k)
     chosen = [{l for l,c in zip(self.labels, r) if c} for r in self.decide(scores, threshold).tolist()]
     ranked = Task.answers(self, scores, texts, None)
-    return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')}
-            for r,c in zip(ranked, chosen)]
+    return [{k:[o[k] for o in r if o['label'] in c] for k in ('label','score')} for r,c in zip(ranked, chosen)]
 
 # %% ../../nbs/tasks/00_core.ipynb #69b3c7e1
 @patch(as_prop=True)
