@@ -3455,7 +3455,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastformers.text.encode._cuts': ('text/encode.html#_cuts', 'fastformers/text/encode.py'),
                                          'fastformers.text.encode._encoder': ('text/encode.html#_encoder', 'fastformers/text/encode.py'),
                                          'fastformers.text.encode._is_ids': ('text/encode.html#_is_ids', 'fastformers/text/encode.py'),
-                                         'fastformers.text.encode._is_text': ('text/encode.html#_is_text', 'fastformers/text/encode.py'),
                                          'fastformers.text.encode._reversed_positions': ( 'text/encode.html#_reversed_positions',
                                                                                           'fastformers/text/encode.py'),
                                          'fastformers.text.encode._share': ('text/encode.html#_share', 'fastformers/text/encode.py'),

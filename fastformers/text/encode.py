@@ -31,8 +31,6 @@ def is_pair(o):
     "Check whether `o` is a pair of texts"
     return isinstance(o, (list,tuple)) and len(o)==2 and all(isinstance(t, str) for t in o)
 
-def _is_text(o): return isinstance(o, str) or is_pair(o)
-
 def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
@@ -206,12 +204,11 @@ class HFTokenizer(Transform):
 def encode_batch(self:HFTokenizer, texts)->list: # `TensorTokens`, equal to encoding the texts one by one
     "Encode many texts, or pairs of texts, on all cores"
     texts = [o.read_text('utf-8') if isinstance(o, Path) else o for o in texts]
-    bad = first(i for i,o in enumerate(texts) if not _is_text(o))
+    bad = first(i for i,o in enumerate(texts) if not (isinstance(o, str) or is_pair(o)))
     if bad is not None:
         raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
-    n = 1000 if self.tok.is_fast else 100_000 # to start processes takes time
-    starts = tqdm(range(0, len(texts), n), disable=len(texts)<50_000)
-    return [o for i in starts for o in self._encode(texts[i:i+n])]
+    starts = tqdm(range(0, len(texts), 1000), disable=len(texts)<50_000)
+    return [o for i in starts for o in self._encode(texts[i:i+1000])]
 
 @patch
 def _encode(self:HFTokenizer, texts):
