@@ -99,6 +99,7 @@ class Objective(ItemTransform):
     "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
     order,metrics = 90,()
     auto_cls,model_cls = None,LanguageModel # Auto class of Hugging Face, class of the model around it
+    loss_cls = TokenLoss # class of the loss
     n_rows = None # Rows that a training reads by default; None: as many tokens as a language model reads
     passes,pct_train = 0,0. # completed passes over the data, share of the fit that is done
     pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
@@ -111,7 +112,7 @@ class Objective(ItemTransform):
     ):
         super().__init__()
         self.tfm = (tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)).without_prompt()
-        self.seed,self.loss_func = int(seed),TokenLoss()
+        self.seed,self.loss_func = int(seed),self.loss_cls()
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property
     def tok(self): "Return the tokenizer"; return self.tfm.tok

@@ -50,15 +50,9 @@ class TextEncoder(HFModel):
 
 class WordSimilarity(Objective):
     "Train vectors of texts to be as similar as the encoder's first vectors and the vectors of their words are"
-    auto_cls,model_cls,n_rows = AutoModel,TextEncoder,10_000 # rows that a training reads by default
+    auto_cls,model_cls,loss_cls = AutoModel,TextEncoder,SimilarityLoss
+    n_rows = 10_000 # rows that a training reads by default
     start,words = None,None # the network before training, vectors of tokens `(n_tokens, 100)`
-    def __init__(self,
-        tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-        seed=42 # Not used, since there are no masks
-    ):
-        super().__init__(tok, seed)
-        self.loss_func = SimilarityLoss()
-
     def read(self, rows):
         n,rows = len(self.tok),[o.ids[self.ordinary(o)].numpy() for o in rows]
         if len(rows)<300:
