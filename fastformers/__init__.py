@@ -110,7 +110,6 @@ Modules:
 - `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
-- `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
 - `fastformers.papers.transfertransfo`: Train a causal language model to continue a dialogue and to choose the reply among several: `Dialogue`, `dialogue_dls`, `reply`
 - `fastformers.papers.transformer_xl`: Train a causal language model that reads a text in segments, with a memory of earlier segments: `TransformerXLConfig`
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`

@@ -2741,8 +2741,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'fastformers/papers/spanbert.py'),
                                              'fastformers.papers.spanbert.SpanMLM.spans': ( 'papers/spanbert.html#spanmlm.spans',
                                                                                             'fastformers/papers/spanbert.py')},
-            'fastformers.papers.stilts': { 'fastformers.papers.stilts.transfer_table': ( 'papers/stilts.html#transfer_table',
-                                                                                         'fastformers/papers/stilts.py')},
             'fastformers.papers.transfertransfo': { 'fastformers.papers.transfertransfo.Dialogue': ( 'papers/transfertransfo.html#dialogue',
                                                                                                      'fastformers/papers/transfertransfo.py'),
                                                     'fastformers.papers.transfertransfo.Dialogue.__init__': ( 'papers/transfertransfo.html#dialogue.__init__',
