@@ -69,7 +69,6 @@ class Choice(Task):
                        if o in range(len(cs)) else f"fits none of the candidates {cs!r:.80}")
         raise ValueError(f"the label {o!r} {is_what}; expected the text of the right candidate, or its "
                          f"number from 0 to {len(cs)-1}")
-    def fit(self, labels): return self
 
     def loss_func(self): return RowLoss(torch.argmax)
     def metrics(self):
