@@ -27,10 +27,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00008
 class SimilarityLoss:
     "Compare the similarities of the vectors of a batch with those of the targets, by the Kullback-Leibler divergence"
-    def __init__(self,
-        reduction='mean', # 'mean', 'sum' or 'none'
-        temperature=.05 # Low: the nearest texts count most
-    ): self.reduction,self.temperature = reduction,temperature
+    reduction,temperature = 'mean',.05 # a low one: the nearest texts count most
 
     def near(self, v): # `(bs, nf)` -> logarithms `(bs, bs)`
         v,own = normalize(v.float(), dim=1),torch.eye(len(v), dtype=torch.bool, device=v.device)

@@ -14,7 +14,7 @@ import html, logging, re
 from itertools import groupby
 from numbers import Integral
 import numpy as np, torch
-from fastcore.foundation import first, patch
+from fastcore.foundation import chunked, first, patch
 from fasttransform import Transform
 from ..objectives.core import TokenLoss
 from .columns import is_list, list_types, listed
@@ -38,8 +38,7 @@ class WordTokenizer(HFTokenizer):
         "Encode many texts, or lists of words, on all cores"
         # valid text, since `rust` counts characters
         rows = [[*map(valid_text, words_of(o)[0])] for o in texts]
-        parts = (rows[i:i+1000] for i in range(0, len(rows), 1000))
-        return [o for part in parts for o in map(self._aligned, part, self._encodings(part))]
+        return [o for part in chunked(rows, 1000) for o in map(self._aligned, part, self._encodings(part))]
 
     def _encodings(self, rows): return self.rust.encode_batch([*map(' '.join, rows)])
 
