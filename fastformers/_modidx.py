@@ -3253,7 +3253,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags.Tags.class_counts': ( 'tasks/tags.html#tags.class_counts',
                                                                                       'fastformers/tasks/tags.py'),
-                                        'fastformers.tasks.tags.Tags.counts': ('tasks/tags.html#tags.counts', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags.Tags.decide': ('tasks/tags.html#tags.decide', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags.Tags.find_target': ( 'tasks/tags.html#tags.find_target',
                                                                                      'fastformers/tasks/tags.py'),

@@ -21,7 +21,6 @@ from torch.nn.utils.rnn import pad_sequence
 from fastcore.foundation import L, basic_repr, camel2snake, first, ifnone
 from fasttransform import ItemTransform
 from ..files import Registry
-from ..text.core import TensorTokens
 from ..text.encode import HFTokenizer
 from ..models.core import LanguageModel
 from ..models.load import load_config, load_hf

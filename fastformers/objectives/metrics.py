@@ -51,11 +51,11 @@ class TrainingShare(Callback):
     def after_batch(self): self.before_train()
 
 class CountF1(Metric):
-    "Compute F1 from the sums over batches of `counts(pred, y)`: correct, predicted and true spans"
+    "Compute F1 from the sums of `row_counts(pred, y)`: correct, predicted and true spans of each row"
     name = 'span_f1'
-    def __init__(self, counts): self.counts = counts
+    def __init__(self, row_counts): self.row_counts = row_counts
     def reset(self): self.total = torch.zeros(3)
-    def accumulate(self, learn): self.total += self.counts(learn.pred, *learn.yb).cpu()
+    def accumulate(self, learn): self.total += self.row_counts(learn.pred, *learn.yb).sum(0).cpu()
     @property
     def value(self): return float(2*self.total[0]/self.total[1:].sum().clamp(min=1))
 

@@ -13,7 +13,6 @@ import json
 from functools import cached_property
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM
 from ..models.families import get_meta

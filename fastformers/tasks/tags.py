@@ -197,7 +197,7 @@ class Tags(Task):
     def loss_func(self): return TokenLoss()
     def metrics(self):
         from fastformers.objectives.metrics import CountF1
-        return [CountF1(self.counts)]
+        return [CountF1(self.row_counts)]
     def callbacks(self):
         from fastformers.objectives.metrics import TokenRecorder
         return [TokenRecorder(self.weight)]
@@ -238,11 +238,6 @@ def class_counts(self:Tags, pred, y):
         for i,spans in enumerate((found&true, found, true)):
             for *_,kind in spans: res[kind][i] += 1
     return res
-
-@patch
-def counts(self:Tags, pred, y):
-    "Count the correct, predicted and true spans of a batch"
-    return self.row_counts(pred, y).sum(0)
 
 # %% ../../nbs/tasks/01_tags.ipynb #6e20c8b9
 @patch
