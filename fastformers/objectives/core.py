@@ -100,8 +100,8 @@ class Objective(ItemTransform):
     auto_cls,model_cls = None,LanguageModel # Auto class of Hugging Face, class of the model around it
     loss_cls = TokenLoss # class of the loss
     n_rows = None # Rows that a training reads by default; None: as many tokens as a language model reads
-    passes,pct_train = 0,0. # completed passes over the data, share of the fit that is done
-    pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
+    passes = 0 # completed passes over the data
+    pass_,_retain = 0,False # pass of this batch, in validation 0
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives.add(cls, camel2snake(cls.__name__))
@@ -117,7 +117,7 @@ class Objective(ItemTransform):
     def tok(self): "Return the tokenizer"; return self.tfm.tok
 
     def __call__(self, b, split_idx=None, **kwargs):
-        self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)
+        self.pass_ = self.passes if split_idx==0 else 0
         return super().__call__(b, **kwargs)
     def read(self, rows):
         "Learn what the objective needs from the training `rows`, each of tokens, before the model is built"

@@ -110,10 +110,9 @@ def read_texts(
     if chunksize: return res
     df = next(res, None)
     if df is None or not len(df):
-        folder = "; a folder holds a subfolder of .txt files for each label"*path.is_dir()
-        flat = labels and path.is_dir() and first(_files(path))
-        raise ValueError(f"{path} holds no text{folder}"
-                         +"; `labels=False` reads one without labels"*bool(flat))
+        folder = ("; a folder holds a subfolder of .txt files for each label; `labels=False` reads one without "
+                  "labels")*path.is_dir()
+        raise ValueError(f"{path} holds no text{folder}")
     return df
 
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
