@@ -3060,8 +3060,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Task.target_score': ( 'tasks/core.html#task.target_score',
                                                                                       'fastformers/tasks/core.py'),
-                                        'fastformers.tasks.core.Task.targets_and_classes': ( 'tasks/core.html#task.targets_and_classes',
-                                                                                             'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Task.texts': ('tasks/core.html#task.texts', 'fastformers/tasks/core.py'),
                                         'fastformers.tasks.core.Task.to_dict': ( 'tasks/core.html#task.to_dict',
                                                                                  'fastformers/tasks/core.py'),

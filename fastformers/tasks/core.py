@@ -175,11 +175,6 @@ def find_target(self:Task, scores, text, label=None, word=None): # the text, the
     at = int(scores.argmax()) if label is None else names.index(str(label))
     return tuple(text) if is_pair(text) else text, self.labels[at], at
 
-@patch
-def targets_and_classes(self:Task, preds, y):
-    "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
-    return y, self.decide(preds)
-
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
     "Predict one class for each text"
