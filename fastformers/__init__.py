@@ -82,7 +82,6 @@ Modules:
 - `fastformers.learner.vocab`: Check that the tokenizer of the data is that of the checkpoint, and train the embeddings of tokens that occur: `check_tokenizer`, `train_own_rows`
 - `fastformers.lens.heads`: Follow attention back to the tokens, and remove the least important heads: `rollout`, `head_curve`, `prune_heads`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
-- `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
@@ -111,7 +110,6 @@ Modules:
 - `fastformers.papers.roberta`: RoBERTa: the same masks of a text on each pass, or new ones (`StaticMLM`)
 - `fastformers.papers.sentence_pairs`: BERT and ALBERT: is a segment the next one (`NSP`), are two in order (`SOP`), alone or with masked words (`Joint`)
 - `fastformers.papers.spanbert`: SpanBERT: masked language modelling of spans of words (`SpanMLM`)
-- `fastformers.papers.stilts`: Does training on another labelled set first help? `transfer_table`
 - `fastformers.papers.transfertransfo`: Train a causal language model to continue a dialogue and to choose the reply among several: `Dialogue`, `dialogue_dls`, `reply`
 - `fastformers.papers.transformer_xl`: Train a causal language model that reads a text in segments, with a memory of earlier segments: `TransformerXLConfig`
 - `fastformers.papers.uda`: Learn from unlabelled texts beside a few labels: `Consistency`

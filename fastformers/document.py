@@ -62,9 +62,8 @@ def _html(o):
 
 def to_html(title, page):
     "Write the `page` of `to_markdown` as one HTML file, with its pictures inside"
-    parts = ['<!doctype html><html lang="en"><meta '
-             f'charset="utf-8"><title>{html.escape(title)}</title><style>{_style}</style>',
-             f'<h1>{html.escape(title)}</h1>']
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_style}</style>'
+    parts = [f'<!doctype html><html lang="en">{head}', f'<h1>{html.escape(title)}</h1>']
     for heading,content in page.items():
         parts += [f'<h2>{html.escape(heading)}</h2>' if heading else '', *map(_html, content)]
     return '\n'.join([*filter(None, parts), '</html>\n'])

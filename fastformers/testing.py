@@ -72,8 +72,7 @@ def tiny_tok(
     tok = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_file(str(_tiny/f'{style}.tokenizer.json')), model_max_length=512,
         model_input_names=['input_ids', *types, 'attention_mask'],
-        padding_side=s.get('padding_side', 'right'),
-        clean_up_tokenization_spaces=False, **names)
+        padding_side=s.get('padding_side', 'right'), clean_up_tokenization_spaces=False, **names)
     tok._pad_token_type_id = s.get('pad_type', 0) # as HF's XLNet tokenizer does; it is not saved
     return tok
 

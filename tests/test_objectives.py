@@ -7,8 +7,7 @@ from fastformers.callback.compute import TokenAccumulation
 from fastformers.callback.resume import Resume
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.core import lm_learner
-from fastformers.objectives.core import objective_of, objectives
-from fastformers.text.core import as_tokens
+from fastformers.objectives.core import objectives
 from fastformers.text.tokenizer import extend_vocab
 from test_contracts_common import *
 
@@ -69,28 +68,6 @@ def test_an_encoder_learns_its_words_and_opens_as_one(tmp_path):
     with torch.no_grad(): want = torch.stack([model(tok(o)[None])[0] for o in texts])
     assert gap(from_hf(path).vectors(texts), torch.nn.functional.normalize(want, dim=1))<1e-5
     learn.dls.show_batch(max_n=2); learn.show_results(max_n=2)
-
-# ---- a share of hidden tokens that changes over a fit
-
-class Hidden(Callback):
-    "For each batch: is it of training, how many ordinary tokens has each row, how many of them are hidden"
-    order = 1
-    def before_fit(self): self.seen = []
-    def before_batch(self):
-        x,y = as_tokens(self.x),self.y.as_subclass(Tensor)
-        ok = objective_of(self.dls).ordinary(x.replace(ids=torch.where(y!=-100, y, x.ids)))
-        self.seen.append((self.training, ok.sum(1).tolist(), (y!=-100).sum(1).tolist()))
-
-def test_the_share_of_hidden_tokens_falls_over_a_fit():
-    learn = learner('mlm', 4, cbs=Hidden(), p=(.9,.1)); learn.fit(2, 1e-2)
-    train,valid = ([(n,k) for t,n,k in learn.hidden.seen if t==o] for o in (True,False))
-    assert len(train)>5 and len(valid)>1
-    for i,(ns,ks) in enumerate(train): assert ks==[max(1, round((.9-.8*i/len(train))*n)) for n in ns]
-    for ns,ks in valid: assert ks==[max(1, round(.1*n)) for n in ns]
-
-@pytest.mark.exact
-def test_a_falling_share_goes_on_after_a_stop(tmp_path):
-    same_after_a_stop(lambda cbs: learner('mlm', 5, cbs=cbs, p=(.9,.1)), tmp_path)
 
 # ---- two ways of reading in one network
 

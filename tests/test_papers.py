@@ -14,7 +14,6 @@ from fastformers.papers.ewc import EWC, fisher_diagonal
 from fastformers.papers.gpt import gpt_learner, gpt_tokens
 from fastformers.papers.mixout import Mixout
 from fastformers.papers.mt_dnn import AuxiliaryTasks
-from fastformers.papers.stilts import transfer_table
 from fastformers.papers.uda import Consistency
 from fastformers.testing import check_family
 from fastformers.text.encode import HFTokenizer
@@ -122,11 +121,3 @@ def test_heads_of_other_tasks_compare_and_are_saved(start, tmp_path):
     again.load_head(tmp_path/'other')
     x = aux.tasks['pairs'].valid.one_batch()[0]
     with torch.no_grad(): assert gap(again(x), other.eval()(x))<1e-5
-
-def test_gains_are_of_the_same_rows(start):
-    "`transfer_table` trains on the target with and without a source, seed by seed"
-    few = df.groupby(['is_valid','label']).head(4)
-    kw = dict(seeds=(1,2), epochs=1, lr=5e-3)
-    a = transfer_table({'pairs':tiny_pairs()}, few, start['bert'], **kw)
-    score = [fine_tune_classifier(few, start['bert'], seed=o, epochs=1, lr=5e-3).score.mean() for o in kw['seeds']]
-    assert a.score['none']==pytest.approx(np.mean(score), abs=1e-6)

@@ -1,6 +1,5 @@
 "Families whose tokenizer is written in Python only: XLM and FlauBERT (Moses), ByT5 (bytes), CANINE (Unicode code points)"
-import json, multiprocessing as mp, pytest
-from concurrent.futures import ProcessPoolExecutor
+import json, pytest
 from transformers import ByT5Tokenizer, CanineConfig, CanineTokenizer, FlaubertConfig, FlaubertTokenizer, T5Config, XLMConfig, XLMTokenizer
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.inference.predictor import from_hf
@@ -9,7 +8,6 @@ from fastformers.objectives.mlm import WholeWordMLM
 from fastformers.tasks.spans import SpanTokenizer
 from fastformers.tasks.tags import WordTokenizer
 from fastformers.testing import tiny_df
-from fastformers.text import tokenizer
 from fastformers.text.encode import HFTokenizer
 from fastformers.text.store import TokenStore
 from fastformers.text.tokenizer import extend_vocab, load_tokenizer, tok_hash
@@ -62,18 +60,6 @@ def test_long_texts_are_cut_and_read_backwards(family, tmp_path):
     assert len(HFTokenizer(tok, 16, windows=3)(text))<=48 and HFTokenizer(tok, 16, windows=3)(text).sequence_starts.any()
     back = HFTokenizer(tok, backwards=True)
     assert back(text).ids.tolist()!=full and sorted(back(text).ids.tolist())==sorted(full) and back.decode(back(text))==HFTokenizer(tok).decode(HFTokenizer(tok)(text))
-
-@pytest.mark.parametrize('method', ['fork','spawn'])
-def test_many_texts_are_divided_among_processes(method, monkeypatch):
-    "As one by one, whatever way Python starts processes"
-    started = []
-    def pool(): started.append(method); return ProcessPoolExecutor(2, mp.get_context(method))
-    monkeypatch.setattr(tokenizer, 'ProcessPoolExecutor', pool)
-    h,many = HFTokenizer(ByT5Tokenizer()),[f'{t} {i}' for i,t in enumerate(texts*30)]
-    alone = h.encode_batch(many)
-    assert len(many)>1000 and not started # they take less than a second
-    monkeypatch.setattr(tokenizer.PythonEncoder, 'seconds', -1)
-    assert [o.tolist() for o in h.encode_batch(many)]==[o.tolist() for o in alone] and started==[method]
 
 @pytest.mark.parametrize('family', families)
 def test_all_stages(family, tmp_path):

@@ -66,7 +66,6 @@ class AuxiliaryLM(Regularizer):
 
     def penalty(self):
         self.objective.passes = self.dls.train.passes # masks are a function of seed, pass and text
-        self.objective.pct_train = self.pct_train
         x,*_ = split_sequences(as_tokens(self.xb[0])) # a row for each window of a text
         x,*y = self.objective((x,), split_idx=0)
         pred = self.model.lm(x)

@@ -316,8 +316,7 @@ def say_trained_on(old, what='held-out'):
 def trained_on(df, archs, text_col, what='held-out')->np.ndarray: # booleans
     "Find the rows of `df`, all to be scored, that a checkpoint in `archs` was trained on, and log their number"
     check_columns(df, text_col=text_col)
-    keys = trained_keys(archs)
-    return say_trained_on(np.isin(row_keys(df, text_col), keys) if len(keys) else np.zeros(len(df), bool), what)
+    return say_trained_on(np.isin(row_keys(df, text_col), trained_keys(archs)), what)
 
 def warn_seen(df, text_col, keys, so):
     "Log the number of rows of `df` whose hashes are in `keys`, those that a network was trained on, and what follows, `so`, as a warning"

@@ -143,14 +143,11 @@ def _all(self:TokensDL, idxs):
     return self.cut(idxs)
 
 @patch
-def _own(self:TokensDL, batches):
-    "Select the rows of this process in `batches`, or a row of another process where it has none"
-    rank,n,rows = self._part
+def _batches(self:TokensDL, idxs):
+    "Select the rows of this process in each batch, or a row of another process where it has none"
+    batches,(rank,n,rows) = self._all(idxs),self._part
     if n==1: return batches
     return [b[rank::n] if len(b)>rank else b[:1] for b in batches] if rows else batches[rank::n]
-
-@patch
-def _batches(self:TokensDL, idxs): return self._own(self._all(idxs))
 
 @patch
 def _idle(self:TokensDL):

@@ -223,7 +223,6 @@ def faithfulness(
     for k,o in rows.items():
         o = np.array(o)
         _,low,high = paired_bootstrap(o[:,0], base[:,0])
-        res[k] = dict(comprehensiveness=o[:,0].mean(), more_than_random=(o[:,0]-base[:,0]).mean(), low=low,
-                      high=high,
-                      sufficiency=o[:,1].mean())
+        res[k] = dict(comprehensiveness=o[:,0].mean(), more_than_random=(o[:,0]-base[:,0]).mean(),
+                      low=low, high=high, sufficiency=o[:,1].mean())
     return pd.DataFrame(res).T

@@ -192,9 +192,8 @@ def augment(
 templates = ['My {} neighbour asked me about it.', 'The new manager is {}.', 'I have {} friends.',
              'Most of them are {}.']
 identities = dict(religion='Christian Jewish Muslim Hindu Buddhist atheist', gender='female male transgender',
-                  age='young old',
-    origin='American Mexican Chinese Nigerian Indian Arab', colour='black white',
-    orientation='straight gay lesbian bisexual')
+                  age='young old', origin='American Mexican Chinese Nigerian Indian Arab',
+                  colour='black white', orientation='straight gay lesbian bisexual')
 
 def identity_gaps(
     predictor, # Any predictor for single texts, or a `Learner`

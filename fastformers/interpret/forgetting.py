@@ -11,7 +11,7 @@ __all__ = ['stage_lm', 'text_losses', 'forgetting']
 
 # %% ../../nbs/interpret/01_forgetting.ipynb #96214367
 import math
-import numpy as np, pandas as pd, torch
+import numpy as np, pandas as pd
 from fastai.learner import Learner
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import check_same_tok, load_tokenizer

@@ -38,7 +38,7 @@ from ..models.families import layer_groups, max_length
 from ..models.heads import heads
 from ..models.vocab import extend_rows
 from ..objectives.core import gather_targets, objective_of
-from ..objectives.metrics import TokenRecorder, TrainingShare
+from ..objectives.metrics import TokenRecorder
 from ..tasks.core import task_of
 from ..tasks.loss import loss_for
 
@@ -152,7 +152,7 @@ def lm_learner(
         raise TypeError("these dls have no objective; build them with `lm_dls`")
     metrics = obj.metrics if metrics is None else [*map(_of_tokens, L(metrics))]
     obj.read(o['ids'] for o in dls.train.items)
-    learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder(), TrainingShare()],
+    learn = _learner(dls, arch, pretrained, obj.build, [TokenRecorder()],
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     learn.lineage.made_by(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:

@@ -21,7 +21,6 @@ from torch.nn.utils.rnn import pad_sequence
 from fastcore.foundation import L, basic_repr, camel2snake, first, ifnone
 from fasttransform import ItemTransform
 from ..files import Registry
-from ..text.core import TensorTokens
 from ..text.encode import HFTokenizer
 from ..models.core import LanguageModel
 from ..models.load import load_config, load_hf
@@ -99,9 +98,10 @@ class Objective(ItemTransform):
     "Convert tokens to (tokens with predicted positions, targets), and define loss, metrics and model"
     order,metrics = 90,()
     auto_cls,model_cls = None,LanguageModel # Auto class of Hugging Face, class of the model around it
+    loss_cls = TokenLoss # class of the loss
     n_rows = None # Rows that a training reads by default; None: as many tokens as a language model reads
-    passes,pct_train = 0,0. # completed passes over the data, share of the fit that is done
-    pass_,pct_train_,_retain = 0,1.,False # pass and share of the fit of this batch; in validation 0 and 1
+    passes = 0 # completed passes over the data
+    pass_,_retain = 0,False # pass of this batch, in validation 0
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         objectives.add(cls, camel2snake(cls.__name__))
@@ -111,13 +111,13 @@ class Objective(ItemTransform):
     ):
         super().__init__()
         self.tfm = (tok if isinstance(tok, HFTokenizer) else HFTokenizer(tok)).without_prompt()
-        self.seed,self.loss_func = int(seed),TokenLoss()
+        self.seed,self.loss_func = int(seed),self.loss_cls()
         self.special = torch.tensor(sorted(self.tok.all_special_ids), dtype=torch.int64)
     @property
     def tok(self): "Return the tokenizer"; return self.tfm.tok
 
     def __call__(self, b, split_idx=None, **kwargs):
-        self.pass_,self.pct_train_ = (self.passes,self.pct_train) if split_idx==0 else (0,1.)
+        self.pass_ = self.passes if split_idx==0 else 0
         return super().__call__(b, **kwargs)
     def read(self, rows):
         "Learn what the objective needs from the training `rows`, each of tokens, before the model is built"

@@ -13,8 +13,6 @@ import json
 from functools import cached_property
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from fastcore.foundation import L
 from transformers import AutoModelForMaskedLM
 from ..models.families import get_meta
 from ..text.tokenizer import need_rust, ordinary_ids
@@ -37,7 +35,7 @@ class MLM(Objective):
     auto_cls,metrics = AutoModelForMaskedLM,property(token_metrics)
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
-        p=.15, # Share of ordinary tokens to hide, in (0, 1]; a pair: from first to second over a fit
+        p=.15, # Share of ordinary tokens to hide, in (0, 1]
         replace=(.8,.1), # Shares of hidden tokens that become mask or random tokens; the rest stays
         seed=42 # Seed of the masks
     ):
@@ -45,8 +43,7 @@ class MLM(Objective):
         if self.tok.mask_token_id is None:
             raise ValueError("this tokenizer has no mask token, so masked LM is not possible; use `CLM`, "
                              "or `extend_vocab(tok, mask_token='<mask>')`")
-        if not all(0<o<=1 for o in L(p)):
-            raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
+        if not 0<p<=1: raise ValueError(f"`p` is the share of tokens to hide, in (0, 1]; got {p}")
         self.p,self.replace = p,replace
         self.words = ordinary_ids(self.tok) # random tokens are drawn from these
 
@@ -54,14 +51,9 @@ class MLM(Objective):
     def supports(cls, config):
         return bool(get_meta(config).encoder) or type(config) in AutoModelForMaskedLM._model_mapping
 
-    @property
-    def rate(self):
-        "Return the share of ordinary tokens to hide now"
-        start,end = L(self.p)[0],L(self.p)[-1]
-        return end + (start-end)*(1-self.pct_train_)
     def mask(self, x):
         "Choose the tokens to hide, True in `(bs, sl)`"
-        return lowest(self.hash(x), self.ordinary(x), self.rate)
+        return lowest(self.hash(x), self.ordinary(x), self.p)
 
     def hide(self, x, m, unit): # (tokens, targets)
         "Hide the tokens of `x` at `m` by a mask, a random token or nothing, alike for the same hash `unit`"
@@ -112,4 +104,4 @@ class WholeWordMLM(MLM):
         starts = self.word_starts(x)
         at = torch.arange(x.shape[1], device=x.device)
         first = torch.where(starts, at, 0).cummax(1).values # the first token of each token's word
-        return lowest(self.hash(x), starts, self.rate).gather(1, first) & self.ordinary(x)
+        return lowest(self.hash(x), starts, self.p).gather(1, first) & self.ordinary(x)

@@ -27,10 +27,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/objectives/04_similarity.ipynb #51a00008
 class SimilarityLoss:
     "Compare the similarities of the vectors of a batch with those of the targets, by the Kullback-Leibler divergence"
-    def __init__(self,
-        reduction='mean', # 'mean', 'sum' or 'none'
-        temperature=.05 # Low: the nearest texts count most
-    ): self.reduction,self.temperature = reduction,temperature
+    reduction,temperature = 'mean',.05 # a low one: the nearest texts count most
 
     def near(self, v): # `(bs, nf)` -> logarithms `(bs, bs)`
         v,own = normalize(v.float(), dim=1),torch.eye(len(v), dtype=torch.bool, device=v.device)
@@ -50,15 +47,9 @@ class TextEncoder(HFModel):
 
 class WordSimilarity(Objective):
     "Train vectors of texts to be as similar as the encoder's first vectors and the vectors of their words are"
-    auto_cls,model_cls,n_rows = AutoModel,TextEncoder,10_000 # rows that a training reads by default
+    auto_cls,model_cls,loss_cls = AutoModel,TextEncoder,SimilarityLoss
+    n_rows = 10_000 # rows that a training reads by default
     start,words = None,None # the network before training, vectors of tokens `(n_tokens, 100)`
-    def __init__(self,
-        tok, # A fast tokenizer, an `HFTokenizer`, or a name or directory of one
-        seed=42 # Not used, since there are no masks
-    ):
-        super().__init__(tok, seed)
-        self.loss_func = SimilarityLoss()
-
     def read(self, rows):
         n,rows = len(self.tok),[o.ids[self.ordinary(o)].numpy() for o in rows]
         if len(rows)<300:

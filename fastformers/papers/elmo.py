@@ -73,7 +73,6 @@ def join_directions(
     return path
 
 family_meta['bi_lm'] = FamilyMeta(blocks=('forwards.layers','backwards.layers'),
-                                  before=('backwards.embeddings',),
-                                  bidirectional=True)
+                                  before=('backwards.embeddings',), bidirectional=True)
 AutoConfig.register('bi_lm', BiLMConfig)
 AutoModel.register(BiLMConfig, BiLMModel)

@@ -50,7 +50,7 @@ class Hybrid(MLM, CLM):
     auto_cls = CLM.auto_cls
     def __init__(self,
         tok, # A fast tokenizer with a mask token, an `HFTokenizer`, or a name or directory of one
-        p=.15, # Share of ordinary tokens to hide in a masked row, or a pair, as in `MLM`
+        p=.15, # Share of ordinary tokens to hide in a masked row
         causal=.5, # Share of causal rows
         seed=42 # Seed of the masks, and of the choice of rows
     ):

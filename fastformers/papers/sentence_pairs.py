@@ -138,7 +138,7 @@ class Joint(Objective):
     def encodes(self, b):
         x,ys = b[0],[]
         for o in reversed(self.members):
-            o.passes,o.pct_train = self.pass_,self.pct_train_
+            o.passes = self.pass_
             x,y = o((x,), split_idx=0)
             ys.insert(0, y)
         return x,*ys

@@ -32,7 +32,7 @@ class SpanMLM(WholeWordMLM):
         ok &= starts.gather(1, first)
         gaps = self.longest*~self.ordinary(x) # no span goes past a special token
         word = (starts+gaps).cumsum(1).gather(1, first)
-        n,left,res = self.span_lengths(h),budget(ok, self.rate),torch.zeros_like(h)
+        n,left,res = self.span_lengths(h),budget(ok, self.p),torch.zeros_like(h)
         while bool(left.any()):
             begin = h.masked_fill(~starts | (res>0), torch.iinfo(torch.int64).max).argmin(1, keepdim=True)
             w = word.gather(1, begin)

@@ -65,11 +65,8 @@ class Choice(Task):
     def _number(self, o, cs):
         if o in cs: return cs.index(o)
         if o in range(len(cs)) and (str(o) not in cs or cs.index(str(o))==o): return int(o)
-        is_what = (f"is the number of the candidate {cs[int(o)]!r} and the text of another"
-                       if o in range(len(cs)) else f"fits none of the candidates {cs!r:.80}")
-        raise ValueError(f"the label {o!r} {is_what}; expected the text of the right candidate, or its "
-                         f"number from 0 to {len(cs)-1}")
-    def fit(self, labels): return self
+        raise ValueError(f"the label {o!r} fits none or two of the candidates {cs!r:.80}; expected the text of "
+                         f"the right candidate, or its number from 0 to {len(cs)-1}")
 
     def loss_func(self): return RowLoss(torch.argmax)
     def metrics(self):

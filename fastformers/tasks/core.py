@@ -175,11 +175,6 @@ def find_target(self:Task, scores, text, label=None, word=None): # the text, the
     at = int(scores.argmax()) if label is None else names.index(str(label))
     return tuple(text) if is_pair(text) else text, self.labels[at], at
 
-@patch
-def targets_and_classes(self:Task, preds, y):
-    "Return targets `y` and the classes chosen by scores `preds`, for scikit-learn's metrics"
-    return y, self.decide(preds)
-
 # %% ../../nbs/tasks/00_core.ipynb #bac21d1d
 class SingleLabel(Task):
     "Predict one class for each text"
@@ -312,12 +307,12 @@ def one_class(self:Task):
     return self.classes and not (self.multi_label or self.per_token)
 
 # %% ../../nbs/tasks/00_core.ipynb #b5e1630c
+_facts = 'target_scale','temperature','class_weights','sep_level','costs' # set after a task was made
+
 @patch
 def to_dict(self:Task):
     "Convert the task to JSON values for `from_dict`"
-    res = dict(name=self.name, labels=self.labels, target=self.target, threshold=self.threshold,
-               target_scale=self.target_scale, temperature=self.temperature, class_weights=self.class_weights,
-               sep_level=self.sep_level, costs=self.costs)
+    res = {k:getattr(self, k) for k in ('name','labels','target','threshold',*_facts)}
     return to_json({k:v for k,v in res.items() if v is not None})
 
 @patch
@@ -330,13 +325,8 @@ def again(self:Task, **facts):
 @patch_to(Task, static_method=True)
 def from_dict(d):
     "Make the task from the result `d` of `to_dict`"
-    facts = dict(d)
-    scale,t,weights,sep,costs = (facts.pop(k, None) for k in ('target_scale','temperature','class_weights',
-                                                              'sep_level','costs'))
-    if t is not None and not 0<t<float('inf'):
-        raise ValueError(f"temperature is {t}, expected a number above 0")
-    res = tasks[facts.pop('name')](**facts)
-    res.target_scale,res.temperature,res.class_weights,res.sep_level,res.costs = scale,t,weights,sep,costs
+    res = tasks[d['name']](**{k:v for k,v in d.items() if k not in ('name',*_facts)})
+    for k in _facts: setattr(res, k, d.get(k))
     return res
 
 @patch_to(Task, static_method=True)

@@ -136,7 +136,7 @@ def as_often(task, scores): # a copy with the threshold, or `task`
 @patch
 def class_counts(self:Task, preds, y)->dict: # name -> [correct, predicted, true]
     "Count the rows of each class by scores `preds` and targets `y`, or the spans of each kind"
-    both = self.targets_and_classes(preds, y)
-    true,found = (o.bool() if self.multi_label else o[:,None]==torch.arange(self.n_out) for o in both)
+    true,found = (o.bool() if self.multi_label else o[:,None]==torch.arange(self.n_out)
+                  for o in (y, self.decide(preds)))
     counts = torch.stack([(true & found).sum(0), found.sum(0), true.sum(0)], 1)
     return dict(zip(map(str, self.labels), counts.tolist()))

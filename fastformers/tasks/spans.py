@@ -14,7 +14,7 @@ import re, string
 from collections import Counter
 import numpy as np, torch
 import torch.nn.functional as F
-from fastcore.basics import patch
+from fastcore.basics import chunked, patch
 from .columns import listed
 from .core import Task
 from .loss import RowLoss
@@ -33,8 +33,7 @@ class SpanTokenizer(HFTokenizer):
 
     def aligned(self, texts):
         "Yield the tokens of each pair, and start and end `(k, 2)` in the context of its predicted and of its cut tokens"
-        for i in range(0, len(texts), 1000):
-            part = texts[i:i+1000]
+        for part in chunked(texts, 1000):
             for (_,context),e in zip(part, self.rust.encode_batch([tuple(map(valid_text, o)) for o in part])):
                 marks = [0, *(i for i,o in enumerate(e.sequence_ids) if o==1)]
                 x,at = self.encode_marked(e, marks)

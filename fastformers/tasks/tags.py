@@ -14,7 +14,7 @@ import html, logging, re
 from itertools import groupby
 from numbers import Integral
 import numpy as np, torch
-from fastcore.foundation import first, patch
+from fastcore.foundation import chunked, first, patch
 from fasttransform import Transform
 from ..objectives.core import TokenLoss
 from .columns import is_list, list_types, listed
@@ -38,8 +38,7 @@ class WordTokenizer(HFTokenizer):
         "Encode many texts, or lists of words, on all cores"
         # valid text, since `rust` counts characters
         rows = [[*map(valid_text, words_of(o)[0])] for o in texts]
-        parts = (rows[i:i+1000] for i in range(0, len(rows), 1000))
-        return [o for part in parts for o in map(self._aligned, part, self._encodings(part))]
+        return [o for part in chunked(rows, 1000) for o in map(self._aligned, part, self._encodings(part))]
 
     def _encodings(self, rows): return self.rust.encode_batch([*map(' '.join, rows)])
 
@@ -198,7 +197,7 @@ class Tags(Task):
     def loss_func(self): return TokenLoss()
     def metrics(self):
         from fastformers.objectives.metrics import CountF1
-        return [CountF1(self.counts)]
+        return [CountF1(self.row_counts)]
     def callbacks(self):
         from fastformers.objectives.metrics import TokenRecorder
         return [TokenRecorder(self.weight)]
@@ -239,11 +238,6 @@ def class_counts(self:Tags, pred, y):
         for i,spans in enumerate((found&true, found, true)):
             for *_,kind in spans: res[kind][i] += 1
     return res
-
-@patch
-def counts(self:Tags, pred, y):
-    "Count the correct, predicted and true spans of a batch"
-    return self.row_counts(pred, y).sum(0)
 
 # %% ../../nbs/tasks/01_tags.ipynb #6e20c8b9
 @patch

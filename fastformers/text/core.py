@@ -29,12 +29,13 @@ def _flag(x, attention_mask=None, segment_ids=None, predicted=None, sequence_sta
     "Set the given flags of `x` and keep the other bits"
     if attention_mask is not None: x = (x & ~_PAD)            | ((_int(attention_mask, x)==0).long() << 32)
     if segment_ids    is not None: x = (x & ~(_SEG<<_SEG_AT)) | ((_int(segment_ids, x) & _SEG) << _SEG_AT)
-    if predicted      is not None: x = (x & ~_PRED)           | ((_int(predicted, x)!=0).long() << 37)
-    if sequence_starts is not None: x = (x & ~_START)          | ((_int(sequence_starts, x)!=0).long() << 38)
-    if prompt is not None: x = (x & ~_PROMPT)          | ((_int(prompt, x)!=0).long() << 39)
+    for bit,o in ((_PRED,predicted), (_START,sequence_starts), (_PROMPT,prompt)):
+        if o is not None: x = (x & ~bit) | (_int(o, x)!=0)*bit
     return x
 
 # %% ../../nbs/text/00_core.ipynb #eda3befb
+def _mark(bit, doc): return property(lambda self: (self.as_subclass(Tensor) & bit)!=0, doc=doc)
+
 class TensorTokens(Tensor):
     "Hold token `ids` `(..., sl)` and the flags of each token in one int64 tensor"
     def __new__(cls,
@@ -63,18 +64,9 @@ class TensorTokens(Tensor):
     def segment_ids(self):
         "Return the segment of each token, int64"
         return (self.as_subclass(Tensor) >> _SEG_AT) & _SEG
-    @property
-    def predicted(self):
-        "Return True where the model predicts a token"
-        return (self.as_subclass(Tensor) & _PRED) != 0
-    @property
-    def sequence_starts(self):
-        "Return True where the second or a later sequence of a row begins, which the network reads by itself"
-        return (self.as_subclass(Tensor) & _START) != 0
-    @property
-    def prompt(self):
-        "Return True for the tokens of a prompt and those before it"
-        return (self.as_subclass(Tensor) & _PROMPT) != 0
+    predicted = _mark(_PRED, "Return True where the model predicts a token")
+    sequence_starts = _mark(_START, "Return True where a later sequence of a row begins, which is read by itself")
+    prompt = _mark(_PROMPT, "Return True for the tokens of a prompt and those before it")
     @property
     def real(self):
         "Return True for real tokens"
@@ -84,13 +76,11 @@ class TensorTokens(Tensor):
         "Return the bytes of the real tokens of each row, a key that does not depend on padding"
         return [o[m].numpy().tobytes() for o,m in zip(self.as_subclass(Tensor).cpu(), self.real.cpu())]
 
-    def replace(self, ids=None, attention_mask=None, segment_ids=None, predicted=None, sequence_starts=None,
-                prompt=None):
+    def replace(self, ids=None, **flags): # `flags`: those of `TensorTokens`
         "Return a copy with the given fields replaced and the others kept"
         x = self.as_subclass(Tensor)
         if ids is not None: x = (x & ~_ID) | _int(ids, x)
-        return _flag(x, attention_mask, segment_ids, predicted, sequence_starts,
-                     prompt).as_subclass(type(self))
+        return _flag(x, **flags).as_subclass(type(self))
 
 # %% ../../nbs/text/00_core.ipynb #d4e00002
 def as_tokens(x): # An int64 tensor: fastai's training loop strips the type of a batch but keeps the bits

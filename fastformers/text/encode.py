@@ -31,8 +31,6 @@ def is_pair(o):
     "Check whether `o` is a pair of texts"
     return isinstance(o, (list,tuple)) and len(o)==2 and all(isinstance(t, str) for t in o)
 
-def _is_text(o): return isinstance(o, str) or is_pair(o)
-
 def first_texts(texts, most)->list:
     "Return the first of `texts`, with at most `most` characters together"
     return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
@@ -189,8 +187,6 @@ class HFTokenizer(Transform):
     def rust(self):
         "Return the Rust tokenizer, or a `PythonEncoder`, without special tokens in texts"
         return _encoder(self.tok, self.prompt) if self.tok.is_fast else PythonEncoder(self.tok)
-    @cached_property
-    def _typed(self): return any(self.rust.encode('a').type_ids) # does a single text have segments (XLNet)?
     def __getstate__(self): return {k:v for k,v in self.__dict__.items() if k!='rust'} # a copy of `tok`
 
     def __call__(self, o, split_idx=None, **kwargs):
@@ -206,12 +202,11 @@ class HFTokenizer(Transform):
 def encode_batch(self:HFTokenizer, texts)->list: # `TensorTokens`, equal to encoding the texts one by one
     "Encode many texts, or pairs of texts, on all cores"
     texts = [o.read_text('utf-8') if isinstance(o, Path) else o for o in texts]
-    bad = first(i for i,o in enumerate(texts) if not _is_text(o))
+    bad = first(i for i,o in enumerate(texts) if not (isinstance(o, str) or is_pair(o)))
     if bad is not None:
         raise TypeError(f"expected texts or pairs of texts, got {texts[bad]!r:.80} at position {bad}")
-    n = 1000 if self.tok.is_fast else 100_000 # to start processes takes time
-    starts = tqdm(range(0, len(texts), n), disable=len(texts)<50_000)
-    return [o for i in starts for o in self._encode(texts[i:i+n])]
+    starts = tqdm(range(0, len(texts), 1000), disable=len(texts)<50_000)
+    return [o for i in starts for o in self._encode(texts[i:i+1000])]
 
 @patch
 def _encode(self:HFTokenizer, texts):
@@ -222,27 +217,21 @@ def _encode(self:HFTokenizer, texts):
 
 @patch
 def _sequences(self:HFTokenizer, texts):
-    paired = not all(isinstance(o, str) for o in texts)
     texts = [valid_text(o) if isinstance(o, str) else tuple(map(valid_text, o)) for o in texts]
-    typed = self._typed or paired
     limit = self.max_len or np.inf
     ids,types,starts = [],[],{}
     for i,e in enumerate(self.rust.encode_batch_fast(texts)):
-        row = e.ids
-        kinds = e.type_ids if typed else None
-        if not row:
-            row = [self.blank]
-            kinds = [0]
+        row,kinds = e.ids,e.type_ids
+        if not row: row,kinds = [self.blank],[0]
         elif len(row)>limit or self.backwards:
             at = self._kept(e)
             if len(at)>1: starts[i] = np.cumsum([*map(len, at)])[:-1]
             order = [*chain(*at)]
-            row = [row[j] for j in order]
-            if typed: kinds = [kinds[j] for j in order]
+            row,kinds = ([o[j] for j in order] for o in (row,kinds))
         ids.append(row)
         types.append(kinds)
     def flat(o): return torch.from_numpy(np.fromiter(chain.from_iterable(o), np.int64))
-    x = TensorTokens(flat(ids), segment_ids=flat(types) if typed else None).as_subclass(Tensor)
+    x = TensorTokens(flat(ids), segment_ids=flat(types)).as_subclass(Tensor)
     if self.prompt: x = self._mark_prompt(x, np.array([*map(len, ids)]), starts)
     parts = x.split([*map(len, ids)]) # clone: a pickled view would hold the whole chunk
     rows = [o.clone().as_subclass(TensorTokens) for o in parts]

@@ -25,8 +25,7 @@ _sheet = "pd.read_excel(path).to_csv('rows.csv', index=False)"
 _lines = "pd.read_parquet(path).to_json('rows.jsonl', orient='records', lines=True)"
 _foreign = {b'PK\3\4':f'a zip archive or an Office file ({_sheet})',
             b'\xd0\xcf\x11\xe0':f'an old Office file ({_sheet})',
-            b'%PDF':'a PDF', b'PAR1':f'a parquet file ({_lines})',
-            b'\x80\4':'a pickle', b'\x80\5':'a pickle',
+            b'%PDF':'a PDF', b'PAR1':f'a parquet file ({_lines})', b'\x80\4':'a pickle', b'\x80\5':'a pickle',
             b'ARROW1':'an Arrow file', b'SQLite':'a database', b'BZh':'packed by bzip2',
             b'\xfd7zXZ':'packed by xz', b'(\xb5/\xfd':'packed by zstd'}
 
@@ -111,10 +110,9 @@ def read_texts(
     if chunksize: return res
     df = next(res, None)
     if df is None or not len(df):
-        folder = "; a folder holds a subfolder of .txt files for each label"*path.is_dir()
-        flat = labels and path.is_dir() and first(_files(path))
-        raise ValueError(f"{path} holds no text{folder}"
-                         +"; `labels=False` reads one without labels"*bool(flat))
+        folder = ("; a folder holds a subfolder of .txt files for each label; `labels=False` reads one without "
+                  "labels")*path.is_dir()
+        raise ValueError(f"{path} holds no text{folder}")
     return df
 
 # %% ../../nbs/text/04_readers.ipynb #d7822dc3
@@ -202,8 +200,7 @@ def _csv(f, kind, texts, sep, chunksize):
     line = first(filter(str.strip, start.splitlines())) or ''
     sep = _separator(line, texts, seps) or first(o for o in seps if o in line) or seps[0]
     return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize,
-                            skiprows=int(bool(told)),
-                            skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
+        skiprows=int(bool(told)), skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
 
 _objects = "expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it"
 

@@ -71,8 +71,7 @@ class TokenStore:
         total = len(source) if hasattr(source, '__len__') and not isinstance(source, str) else None
         texts = tqdm(_texts(source, text_col), total=total, unit=' texts', delay=2) # no bar for two seconds
         with atomic_dir(path, mark='store.json') as new:
-            content = content_hash(_write_ids(new, _batches(texts, 1<<(18 if tok.tok.is_fast else 24)), tok,
-                                              'I' if wide else 'H'))
+            content = content_hash(_write_ids(new, _batches(texts), tok, 'I' if wide else 'H'))
             n_bytes,n_ends = ((new/f'{o}.bin').stat().st_size for o in ('tokens','ends'))
             if not n_bytes: raise ValueError("the source holds no text")
             meta = dict(format=2, dtype='uint32' if wide else 'uint16', documents=n_ends//8,

@@ -11,10 +11,9 @@ __all__ = ['PROMPTS', 'Encoding', 'load_tokenizer', 'PythonEncoder', 'need_rust'
            'check_same_tok']
 
 # %% ../../nbs/text/02_tokenizer.ipynb #63fc6061
-import copy, json, os, tempfile, time
+import copy, json, os, tempfile
 import torch
 from collections import namedtuple
-from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
 from fastcore.foundation import L, first
@@ -64,7 +63,6 @@ Encoding = namedtuple('Encoding', 'ids type_ids sequence_ids n_sequences')
 
 class PythonEncoder:
     "Encode texts with the Python tokenizer `tok`, without special tokens in texts"
-    seconds = 10 # more work than this is divided among all cores
     def __init__(self, tok): self.tok,self.special = tok,{*tok.all_special_ids}-{tok.unk_token_id}
 
     def text_ids(self, o): # `o`: a text or a pair
@@ -85,13 +83,7 @@ class PythonEncoder:
         return self._encoding(self.text_ids(texts))
     def encode_batch_fast(self, texts, add_special_tokens=True):
         "Encode many texts, or pairs of texts"
-        start,some,rest = time.monotonic(),texts[:100],texts[100:]
-        parts = [*map(self.text_ids, some)]
-        if (time.monotonic()-start)*len(rest)<=self.seconds*len(some): parts += map(self.text_ids, rest)
-        else:
-            with ProcessPoolExecutor() as pool:
-                parts += pool.map(self.text_ids, rest, chunksize=len(rest)//64+1)
-        return [self._encoding(o, add_special_tokens) for o in parts]
+        return [self._encoding(self.text_ids(o), add_special_tokens) for o in texts]
 
 def need_rust(tok, what):
     "Raise `TypeError` if `tok` is a Python tokenizer"
