@@ -205,26 +205,33 @@ def test_test_rows_that_are_in_training_are_counted(door, arch, tmp_path, log):
 
 book = ' '.join(f'{o} In chapter {i} nothing else happened.' for i in range(30) for o in tiny_df().text)
 
-def one(kind):
+def one(kind, tmp_path):
+    if kind=='store': return TokenStore.build([book], tiny_tok(), tmp_path/'store')
     return {'list':[book], 'frame':pd.DataFrame({'text':[book]}), 'dataset':Dataset(pd.DataFrame({'text':[book]})), 'with a title':['The book', book, ''], 'array':np.array([book], object)}[kind]
 
-@pytest.mark.parametrize('kind', ['list','frame','dataset','with a title','array'])
+@pytest.mark.parametrize('kind', ['list','frame','dataset','with a title','array','store'])
 @pytest.mark.parametrize('style', ['bert','gpt2'])
-def test_a_book_is_cut_for_training_and_validation(kind, style):
-    dls = lm_dls(one(kind), tiny_tok(style), bs=8, seq_len=64, device='cpu')
+def test_a_book_is_cut_for_training_and_validation(kind, style, tmp_path):
+    data = one(kind, tmp_path) if kind!='store' else TokenStore.build([book], tiny_tok(style), tmp_path/'store')
+    dls = lm_dls(data, tiny_tok(style), bs=8, seq_len=64, device='cpu')
     n,held = (int(o.lengths.sum()) for o in (dls.train,dls.valid))
     assert .08<held/(n+held)<.13
     seen = [tuple(x.ids.tolist()) for x,*_ in dls.train_ds]
     assert len({*seen} & {tuple(x.ids.tolist()) for x,*_ in dls.valid_ds})<len(seen)/50
 
-def test_a_store_of_one_document_has_none_to_hold_out(tmp_path):
-    store = TokenStore.build([book], tiny_tok(), tmp_path/'store')
-    with pytest.raises(ValueError, match='hold no token at all; pass more documents'): lm_dls(store, tiny_tok(), device='cpu')
+def test_every_token_of_a_book_is_read_once(tmp_path):
+    t = tiny_tok()
+    want = t(book, add_special_tokens=False, verbose=False).input_ids
+    dls = lm_dls(TokenStore.build(['The book', book, ''], t, tmp_path/'store'), t, bs=8, device='cpu')
+    got = [x.ids[1:-1].tolist() for ds in (dls.train_ds,dls.valid_ds) for x,*_ in ds]
+    assert sorted(i for o in got for i in o)==sorted(want+t('The book', add_special_tokens=False).input_ids)
 
-def test_a_book_is_trained_on_at_every_door(arch):
+@pytest.mark.parametrize('kind', ['list','store'])
+def test_a_book_is_trained_on_at_every_door(kind, arch, tmp_path):
     how = dict(epochs=.02, bs=8, seq_len=32)
-    assert fine_tune_lm([book], arch, **how).metrics['loss']>0
-    assert pretrain_lm([book], size=1, width=64, vocab_sz=500, **how).metrics['loss']>0
+    data = one(kind, tmp_path)
+    assert fine_tune_lm(data, arch, **how).metrics['loss']>0
+    assert pretrain_lm(data, tok=tiny_tok() if kind=='store' else None, size=1, width=64, vocab_sz=500, **how).metrics['loss']>0
 
 @pytest.mark.parametrize('command', ['adapt','pretrain'])
 def test_a_folder_with_a_book_is_trained_on(command, arch, tmp_path):
