@@ -82,6 +82,7 @@ Modules:
 - `fastformers.learner.vocab`: Check that the tokenizer of the data is that of the checkpoint, and train the embeddings of tokens that occur: `check_tokenizer`, `train_own_rows`
 - `fastformers.lens.heads`: Follow attention back to the tokens, and remove the least important heads: `rollout`, `head_curve`, `prune_heads`
 - `fastformers.lens.maps`: Draw senses of a word and sets of texts as maps: `word_map`, `text_map`
+- `fastformers.lens.probes`: Fit a linear classifier to each layer of a network: `token_probes` for the tags of words, `edge_probes` for two spans of a text
 - `fastformers.models.adapters`: Bottleneck adapters, LoRA and BitFit: train a few weights of a frozen model and save them in a small file
 - `fastformers.models.awd_lstm`: The network of the original ULMFiT, AWD-LSTM, as a transformers model
 - `fastformers.models.core`: Hugging Face models as modules that map a batch of tokens to a prediction
