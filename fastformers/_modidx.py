@@ -794,6 +794,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fastformers.data.block._key': ('data/block.html#_key', 'fastformers/data/block.py'),
                                         'fastformers.data.block._labelled': ('data/block.html#_labelled', 'fastformers/data/block.py'),
                                         'fastformers.data.block._log_data': ('data/block.html#_log_data', 'fastformers/data/block.py'),
+                                        'fastformers.data.block._store_parts': ( 'data/block.html#_store_parts',
+                                                                                 'fastformers/data/block.py'),
                                         'fastformers.data.block._with_items': ('data/block.html#_with_items', 'fastformers/data/block.py'),
                                         'fastformers.data.block.all_rows': ('data/block.html#all_rows', 'fastformers/data/block.py'),
                                         'fastformers.data.block.classifier_dls': ( 'data/block.html#classifier_dls',

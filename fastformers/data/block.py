@@ -12,13 +12,14 @@ __all__ = ['lm_dls', 'classifier_dls', 'rows_dls', 'encode_long', 'TokenizedRow'
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
+from copy import copy
 from itertools import takewhile
 from pathlib import Path
 import numpy as np, pandas as pd
 import torch
 from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates, first
 from ..args import check_args
-from .labels import check_classes, held_out, lm_rows, read_labels, split_rows
+from .labels import check_classes, cut_longest, held_out, lm_rows, read_labels, split_rows
 from .labels import warn_blank, warn_conflicts, warn_leak, warn_typos
 from .packing import PackedRows
 from .rows import Rows
@@ -33,6 +34,18 @@ from .loader import PadTokens, TokensDL
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/04_block.ipynb #13d13e4a
+def _store_parts(docs, valid_pct)->tuple: # (docs, booleans)
+    "Choose the documents of a `TokenStore` for validation, or cut one that is almost the whole as `lm_rows` does"
+    ends = np.append(0, docs.ends).astype(np.int64)
+    i,cuts = cut_longest(np.diff(ends), valid_pct)
+    if i is None:
+        is_valid,full = np.zeros(len(docs), bool),np.diff(ends)>0 # empty documents cannot be one of the parts
+        is_valid[full] = held_out(docs.keys[full]/2**64, valid_pct)
+        return docs, is_valid
+    docs = copy(docs)
+    docs.ends = np.concatenate([ends[1:i+1], ends[i]+cuts, ends[i+2:]])
+    return docs, np.isin(np.arange(len(docs)), i+np.arange(1, len(cuts), 2))
+
 @check_args
 def lm_dls(
     data, # A DataFrame, a list of texts, a `datasets.Dataset` or a `TokenStore`
@@ -56,9 +69,7 @@ def lm_dls(
         raise TypeError(f"`objective` is an `Objective` such as `MLM(tok)`, got {objective!r}")
     check_same_tok(tok.tok, objective.tok, '`objective`')
     if isinstance(data, TokenStore):
-        docs,is_valid = data,np.zeros(len(data), bool)
-        full = np.diff(data.ends, prepend=0)>0 # empty documents cannot be one of the parts
-        is_valid[full] = held_out(data.keys[full]/2**64, valid_pct)
+        docs,is_valid = _store_parts(data, valid_pct)
         splits = np.flatnonzero(~is_valid),np.flatnonzero(is_valid)
     else:
         df = lm_rows(data, text_col, valid_col, valid_pct)

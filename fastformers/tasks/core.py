@@ -327,6 +327,8 @@ def from_dict(d):
     "Make the task from the result `d` of `to_dict`"
     res = tasks[d['name']](**{k:v for k,v in d.items() if k not in ('name',*_facts)})
     for k in _facts: setattr(res, k, d.get(k))
+    if res.temperature is not None and not 0<res.temperature<float('inf'):
+        raise ValueError(f"temperature is {res.temperature}, expected a number above 0")
     return res
 
 @patch_to(Task, static_method=True)
