@@ -110,14 +110,15 @@ def test_padding_changes_no_prediction():
         assert torch.allclose(model(padded, attention_mask=mask).logits[:,a:a+13], alone, atol=1e-5)
 
 @pytest.mark.parametrize('kwargs', [{}, dict(num_beams=3)])
-def test_generation_reads_the_whole_text_again(kwargs):
+def test_generation_with_and_without_the_cache(kwargs):
     model,ids = network(),some_ids(2, 8)
     lens = []
-    hook = model.model.register_forward_pre_hook(lambda m, args: lens.append(args[0].shape[1]))
-    out = model.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0, **kwargs)
-    hook.remove()
-    assert lens==[*range(8, 28)] and out.shape==(2,28) and out[:,:8].equal(ids)
-    if not kwargs: assert model(out).logits[:,7:-1].argmax(-1).equal(out[:,8:])
+    model.model.register_forward_pre_hook(lambda m, args: lens.append(args[0].shape[1]))
+    a,b = (model.generate(ids, max_new_tokens=20, do_sample=False, use_cache=o, output_logits=True, return_dict_in_generate=True, pad_token_id=0, **kwargs)
+           for o in (True,False))
+    assert lens[:20]==[8]+[1]*19 and lens[20:]==[*range(8, 28)]
+    assert a.sequences.tolist()==b.sequences.tolist() and a.sequences.shape[1]==28
+    assert torch.allclose(torch.stack(a.logits), torch.stack(b.logits), atol=1e-5)
 
 def test_texts_continue_in_a_list_as_alone():
     lm = LMPredictor(LanguageModel(network()), HFTokenizer(tok))

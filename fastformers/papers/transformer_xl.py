@@ -130,8 +130,18 @@ class TransformerXLForCausalLM(_Base, GenerationMixin):
         logits = self.lm_head(o.last_hidden_state)
         return XLNetLMHeadModelOutput(logits=logits, mems=o.mems, hidden_states=o.hidden_states)
 
-    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **kwargs):
-        return dict(input_ids=input_ids, attention_mask=attention_mask) # no cache: the whole text again
+    @classmethod
+    def _supports_default_dynamic_cache(cls): return False # `mems` are the cache
+    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, mems=None, use_cache=True,
+                                      **kwargs):
+        if mems is None or not use_cache: return dict(input_ids=input_ids, attention_mask=attention_mask)
+        return dict(input_ids=input_ids[:,mems[0]:], mems=mems)
+    def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
+        kept = super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+        # up to transformers 5.23 `mems` are there too, and beams would order those alone
+        kept.pop('past_key_values', None)
+        return kept | {'mems':outputs.mems}
+    def _reorder_cache(self, mems, beams): return mems[0], [o.index_select(0, beams) for o in mems[1]]
 
 AutoConfig.register('transformer_xl', TransformerXLConfig)
 AutoModel.register(TransformerXLConfig, TransformerXLModel)
