@@ -176,7 +176,7 @@ def test_a_mistake_is_one_line(tiny, tmp_path, capsys, monkeypatch, case, words)
                     target=['--target', 90], output=['--output', tmp_path/'l.xlsx']).get(case, [])
         kw = dict(port=[], arch=['--port', 0]).get(case, ['--port', 0])
         assert command('--labels', 'warm,cold', '--output', tmp_path/'l.csv', *(['--arch', tiny] if case!='arch' else []), *kw, *more, file=tmp_path/('none.csv' if case=='file' else 'texts.csv'))==2
-    assert words in (err := capsys.readouterr().err).splitlines()[-1], err
+    assert words in (err := capsys.readouterr().err.lower()).splitlines()[-1], err
 
 @pytest.mark.parametrize('more,words', [(['--labels', 'travel'], 'a file with a name a line'), (['--labels', 'names.txt'], 'a file with a name a line'), (['--target', 90], 'write .9'), (['--output', 'l.xlsx'], 'csv file'), (['--output', '/proc/x/l.csv'], 'cannot be written'), (['--arch', './nowhere'], 'nowhere')])
 def test_a_wrong_flag_is_told_before_a_file_is_read(tmp_path, capsys, monkeypatch, more, words):

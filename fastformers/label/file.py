@@ -65,9 +65,8 @@ class LabelFile:
 
     def _keep_lost(self, old, rows):
         "Add those of the rows `old` that are not among `rows` to a file beside this one, and say so"
-        def facts(o): return tuple(o.get(k) for k in self.needed)
-        there = {*map(facts, rows)}
-        lost = [o for o in old if facts(o) not in there]
+        there = {tuple(o[k] for k in self.needed) for o in rows}
+        lost = [o for o in old if tuple(o[k] for k in self.needed) not in there]
         if not lost: return ''
         LabelFile(kept := self._beside('lost'), self.columns, self.needed).add(*lost)
         return f"; {len(lost)} of the old ones {'is' if len(lost)==1 else 'are'} no longer there, and kept in {kept.name}"
@@ -92,7 +91,4 @@ def add(self:LabelFile, *rows):
 @patch
 def remove(self:LabelFile, row):
     "Take `row` out of the file"
-    with self.lock:
-        rows = [*self.read()]
-        rows.remove(row)
-        self._write(rows)
+    with self.lock: self._write([o for o in self.read() if o!=row])

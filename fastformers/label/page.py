@@ -9,7 +9,7 @@ Texts are private and labels are work, so only a browser that has the link can u
 __all__ = ['guard', 'visible', 'classes', 'text_part', 'side_part', 'whole_page', 'asset', 'make_app', 'listen', 'serve']
 
 # %% ../../nbs/label/04_page.ipynb #4ad25f38
-import os, re, secrets, socket
+import re, secrets, socket
 from contextlib import suppress
 from importlib import resources
 from mimetypes import guess_type
@@ -163,8 +163,7 @@ def listen(port)->socket.socket:
     "Open `port` on 127.0.0.1"
     try: return socket.create_server(('127.0.0.1', port))
     except OSError as e:
-        why = os.strerror(e.errno).lower()
-        raise OSError(f"port {port} cannot be used: {why}; choose another by `port`, such as {port+1}") from None
+        raise OSError(f"port {port} cannot be used ({e}); choose another by `port`, such as {port+1}") from None
 
 def serve(session, sock):
     "Print the link of the page of a `session`, and answer on `sock` until the process is stopped"

@@ -10,7 +10,6 @@ __all__ = ['none', 'own', 'read_pool', 'LabelSession']
 
 # %% ../../nbs/label/03_session.ipynb #1021a056
 import os, re, threading, time
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 import numpy as np, pandas as pd
@@ -73,6 +72,7 @@ class LabelSession:
         if Path(output).suffix!='.csv': raise ValueError(f"`output` is a csv file, got {output}")
         self.pool = read_pool(texts, text_col)
         self.context = [o for o in self.pool if o!=text_col]
+        self.vectors = TextVectors(arch, self.pool[text_col])
         self.at = {o:i for i,o in [*enumerate(self.pool[text_col])][::-1]} # text -> its first row
         self.file = LabelFile(output, [text_col, *self.context, *own], [text_col,'label'])
         self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'),
@@ -94,9 +94,6 @@ class LabelSession:
     @property
     def labels(self): return [*self.names, *[none]*(none not in self.names)]
 
-    @cached_property
-    def vectors(self): return TextVectors(self.arch, self.pool[self.text_col])
-
     @property
     def busy(self): return self._thread is not None and self._thread.is_alive()
 
@@ -106,9 +103,8 @@ def _adopt(self:LabelSession, df):
     "Add the missing rows of `df` to the file"
     check_columns(df, text_col=self.text_col, label_col='label')
     known = {(o[self.text_col],o['by']) for o in self.rows()}
-    new = [{k:_clean(v) for k,v in o.items()} for o in df.to_dict('records')]
     new = [o|dict(label=_line(as_text(o['label'])), by=o.get('by') or 'earlier', audit=False)
-           for o in new if o['label']]
+           for o in df.map(_clean).to_dict('records') if o['label']]
     if odd := sorted({o['label'] for o in new}-{*self.labels}):
         raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}"
                          f"{did_you_mean(odd[0], self.labels)}; classes are {', '.join(self.labels[:20])}")

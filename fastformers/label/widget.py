@@ -86,8 +86,7 @@ def show(self:LabelSession):
     search.observe(choose, 'value')
     search.on_msg(take)
     name.observe(lambda v: v['new'] and run(self.add_class, v['new']), 'value')
-    actions = [button('Undo', self.undo), aside, name, button('Train', train)]
+    actions = w.Box([button('Undo', self.undo), aside, name, button('Train', train)], layout=row)
     run(str) # nothing, and draw
-    left = w.VBox([said, text, search, buttons, note, w.Box(actions, layout=row), trained],
-                  layout={'flex':'2 1 20rem'})
+    left = w.VBox([said, text, search, buttons, note, actions, trained], layout={'flex':'2 1 20rem'})
     return w.Box([left, w.Box([side], layout={'flex':'1 1 14rem'})], layout=row)
