@@ -225,10 +225,10 @@ def _refill(self:LabelSession):
 def _learn(self:LabelSession):
     "Compute the score and choose the next batch"
     try:
-        df,t = self._answers(),self.text_col
+        t = self.text_col
         how = dict(arch=self.vectors, text_col=t, names=dict(self.names))
-        now = standing(df, **how, texts=self.pool[t], target=self.target, worth=self.worth)
-        new = self._batch(df, now.clf, how)
+        now = standing(self.table(), **how, texts=self.pool[t], target=self.target, worth=self.worth)
+        new = self._batch(now.clf, how)
         with self._lock:
             self._fill(new)
             self.standing,self.error = now,None
@@ -237,9 +237,10 @@ def _learn(self:LabelSession):
 
 # %% ../../nbs/label/03_session.ipynb #681e525b
 @patch
-def _batch(self:LabelSession, df, clf, how):
+def _batch(self:LabelSession, clf, how):
     "Choose a batch, a quarter of it random"
-    df,t = df[(df.by==self.by) | ~df.audit],self.text_col # so random texts of others come again, in their order
+    df,t = self._answers(),self.text_col # without others' random texts, which come again, in their order
+    df = df[(df.by==self.by) | ~df.audit].drop_duplicates(t, keep='last')
     aside = [*(o['text'] for o in self.queue), *(o[t] for o in self.skips.rows if o['by']==self.by)]
     pool = self.pool[[t]].mask(self.pool[[t]].isin(aside), '') # a blank text is not chosen
     new = choose_texts(pool, self.batch, df, **how, seed=self.seed).rename(columns={t:'text'}).to_dict('records')

@@ -1,4 +1,4 @@
-"""Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
+"""Read how a sentence encoder makes the vector of a text: pooling and dense layers
 
 A sentence encoder is a transformer that was trained to give one vector for each text. Its directory says how: `modules.json` lists the network and the steps after it, and each step has a folder with its `config.json`. `SentencePool` reads them. `Predictor.vectors`, and all that uses vectors of texts, pool in the same way. `VectorHead` classifies such vectors.
 `HFModel.save` writes the same files, so that `SentenceTransformer(directory)` opens the directory and gives vectors of the same direction. The prompt of a sentence encoder belongs to its tokenizer (`HFTokenizer`). This module does not import fastai."""
