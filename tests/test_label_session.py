@@ -5,7 +5,7 @@ from transformers import AutoModel
 from fastformers.data.block import classifier_dls
 from fastformers.data.rows import Rows
 from fastformers.label import session as module
-from fastformers.label.choose_texts import choose_texts
+from fastformers.label.choose_texts import choose_texts, order_of
 from fastformers.label.file import LabelFile
 from fastformers.label.command import Command
 from fastformers.label.forecast import standing
@@ -18,19 +18,23 @@ texts = [f'a {a} and {b} thing number {i}' for i,(a,b) in enumerate((a,b) for a 
 
 # A model that takes no time: what a real one chooses and forecasts is tested on its own pages, and by the processes below
 
-def draw(texts, n, df, arch, text_col, label_col, names, seed):
-    "Choose texts at random, every fourth of them to be held out"
+def draw(texts, n, df, arch, text_col, names, seed):
+    "Choose texts at random, a quarter of them to be held out, as `choose_texts` draws them"
     o = texts[text_col]
-    o = o[o.str.strip().ne('') & ~o.isin(df[text_col])].drop_duplicates()
-    o = o.sample(min(n, len(o)), random_state=seed+len(df))
-    return pd.DataFrame({text_col:o.values, 'why':'drawn', 'audit':np.arange(len(o))%4==3, 'index':o.index})
+    order,random = order_of(o, df[text_col], seed)
+    audit,rest = order[random],order[~random]
+    k = min(max(n//4, n-len(rest)), len(audit))
+    at = np.random.default_rng(len(df)).permutation([*audit[:k], *rest[:n-k]]).astype(int)
+    return pd.DataFrame({text_col:o[at].values, 'why':'drawn', 'audit':np.isin(at, audit), 'index':at})
 
 class Model:
     "The standing of a model that knows nothing"
     stop = ''
-    def __init__(self, df, **kw): self.labels = sorted({*df.label})
+    def __init__(self, df, **kw):
+        self.labels = sorted({*df.label})
+        self.clf = self if len(self.labels)>1 else None
     def __str__(self): return 'accuracy .5'
-    def probabilities(self, texts): return (self.labels, np.random.default_rng(0).random((len(texts), len(self.labels)))) if len(self.labels)>1 else None
+    def scores(self, x): return np.random.default_rng(0).random((len(x), len(self.labels)))
 
 @pytest.fixture(scope='module')
 def tiny(tmp_path_factory):
@@ -127,13 +131,10 @@ def test_a_training_shows_its_steps_and_stops_with_the_command_that_goes_on(tmp_
     intents(100)[['text','label']].to_csv(tmp_path/'rows.csv', index=False)
     args = ['classify', str(tmp_path/'rows.csv'), '--arch', 'wiki-mini', '--epochs', '200', '--output', str(tmp_path/'out'), '--force']
     t = Command(args)
-    while not (t.share and ' of ' in t.stage): assert t.process.poll() is None, t.verdict; time.sleep(.1)
+    while ' left' not in t.stage: assert t.process.poll() is None, t.verdict; time.sleep(.1)
     assert re.fullmatch(r'\d+ of \d+, [\d:]+ left', t.stage), t.stage
     says = t.stop()
     assert t.process.poll() and says==f"fastformers {' '.join(args[:-1])} --resume" and t.stop()=='' and (tmp_path/'out.checkpoints').is_dir()
-
-def test_names_that_differ_in_case_only_are_refused(start):
-    with pytest.raises(ValueError, match="differ in case only: 'warm', 'Warm'"): start(names=['warm','cold','Warm'])
 
 def test_the_order_stays_with_nine_classes_and_none(start):
     names = [*(f'class {o}' for o in 'abcdefghi'), none]
@@ -154,10 +155,10 @@ def test_what_was_set_aside_stays_aside_and_is_said(start):
 def test_a_wrong_index_or_class_changes_nothing(start):
     s = start(); work(s, 2)
     before,o = start.path.read_bytes(),s.next()
-    for index,label,match in ((o['index'], 'wram', 'did you mean warm'), (o['index'], '', 'got no label'), (-1, 'warm', 'not on offer'), (10**9, 'warm', 'not on offer'), ('1', 'warm', 'not on offer')):
+    for index,label,match in ((o['index'], 'wram', 'did you mean warm'), (o['index'], '', "got ''"), (-1, 'warm', 'not on offer'), (10**9, 'warm', 'not on offer'), ('1', 'warm', 'not on offer')):
         with pytest.raises(ValueError, match=match): s.label(index, label)
     with pytest.raises(ValueError, match='not on offer'): s.skip(-1)
-    for name,match in (('', 'letters'), (' \n', 'letters'), ('warm', 'already'), (none, 'already'), ('Warm', "a class 'warm' already"), ('hot, dry', 'no comma')):
+    for name,match in (('', 'blank'), (' \n', 'blank'), ('++', 'blank'), ('warm', 'already'), (none, 'already'), ('Warm', "a class 'warm' already")):
         with pytest.raises(ValueError, match=match): s.add_class(name)
     assert start.path.read_bytes()==before and s.next()==o
 
@@ -178,23 +179,11 @@ def test_a_list_of_many_classes_is_counted_not_named(start):
 
 # The file
 
-@pytest.mark.parametrize('torn', ['"a text', 'a text,wa', '"a ""text""\nof lines",warm,True,"', '"a\n', 'a text,warm,True,,,2026'])
-def test_a_row_that_was_cut_off_is_left_out_and_said(start, torn):
-    work(start(), 3)
-    whole = start.path.read_bytes()
-    start.path.write_bytes(whole+torn.encode())
-    s = start()
-    kept = torn.count(',')==5                               # all but a part of its time
-    assert len(s.rows())==3+kept and ('cut off' in str(s))==(not kept)
-    if not kept: assert start.path.with_name('.labels.csv.torn').read_text()==torn
-    work(s, 1)
-    assert start.path.read_bytes().startswith(whole) and len(rows(start.path))==4+kept
-
 def test_a_bare_quote_of_another_tool_costs_no_row(start):
     bare = 'text,label\n5" pipe,warm\n'+''.join(f'text {i},cold\n' for i in range(20))
     start.path.write_text(bare)
     s = start(); work(s, 1)
-    assert len(rows(start.path))==22 and rows(start.path).text[0]=='5" pipe' and 'cut off' not in str(s)
+    assert len(rows(start.path))==22 and rows(start.path).text[0]=='5" pipe'
     start.path.write_text(bad := bare.replace('5" pipe', '"5 pipe'))
     with pytest.raises(ValueError, match='line 2: a quote is open'): start()
     assert start.path.read_text()==bad
@@ -235,7 +224,7 @@ import sys, time, pandas as pd
 from fastformers.label.session import LabelSession
 texts,out,arch,by = pd.read_csv(sys.argv[1]).text.tolist(),*sys.argv[2:]
 s = LabelSession(texts, ['warm','cold'], out, by=by, arch=arch, batch=8)
-print('another session' in str(s), flush=True)
+print('begins', flush=True)
 while o := s.next():
     s.label(o['index'], 'cold')
     print(o['index'], flush=True)
@@ -247,7 +236,7 @@ def process(start, tiny, tmp_path, by=''):
 def test_kill_9_loses_at_most_the_text_on_the_screen(start, tiny, tmp_path):
     for i in range(2):
         p,said = process(start, tiny, tmp_path),[]
-        assert p.stdout.readline()=='False\n'
+        assert p.stdout.readline()=='begins\n'
         for _ in range(12): said.append(int(p.stdout.readline()))
         p.send_signal(signal.SIGKILL); said += [*map(int, p.stdout.read().split())]; p.wait()
         df = rows(start.path)
@@ -258,7 +247,7 @@ def test_kill_9_loses_at_most_the_text_on_the_screen(start, tiny, tmp_path):
 def test_two_processes_write_to_one_file(start, tiny, tmp_path):
     s = start(by='anna')
     p = process(start, tiny, tmp_path, 'bo')
-    assert p.stdout.readline()=='True\n'                     # it is told of the session here
+    assert p.stdout.readline()=='begins\n'
     work(s, 30)
     while len(rows(start.path).query('by=="bo"'))<30: time.sleep(.05)
     p.kill(); p.wait()
@@ -342,7 +331,7 @@ def test_small_and_odd_pools_end(start, pool, names, n):
     while o := s.next(): s.label(o['index'], o['labels'][k%2]); k += 1
     assert k==n and s.next() is None and str(s)
 
-@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(batch=3), '4 or more'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='note', texts=pd.DataFrame(dict(note=texts))), 'column of the session'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
+@pytest.mark.parametrize('kw,match', [(dict(texts=[]), 'no rows'), (dict(names=[]), 'class'), (dict(names=['a','a']), 'twice'), (dict(names='a,b'), 'list'), (dict(texts='one'), 'list of texts'), (dict(text_col='note', texts=pd.DataFrame(dict(note=texts))), 'column of the session'), (dict(text_col='txet', texts=pd.DataFrame(dict(text=texts))), 'did you mean text')])
 def test_mistakes_are_named_at_the_door(start, kw, match):
     with pytest.raises((ValueError,TypeError), match=match): start(**kw)
     assert not start.path.exists()
@@ -363,11 +352,13 @@ def test_one_row_a_text_is_trained_on_and_a_class_may_have_none(start, monkeypat
     monkeypatch.setattr(module, 'Command', lambda args: got.append([str(o) for o in args]))
     s.train()
     args = dict(zip(got[0], got[0][1:]))
-    assert args['classify']==str(start.path) and '--drop-blank' in args and args['--output']==str(start.path.with_suffix('')) and args['--labels']=='warm,cold,new one,none of these'
+    assert args['classify']==str(start.path) and '--drop-blank' in args and args['--output']==str(start.path.with_suffix('')) 
+    def names(): return start.path.with_suffix('.names.txt').read_text().splitlines()
+    assert args['--labels']==str(start.path.with_suffix('.names.txt')) and names()==['warm','cold','new one',none]
     assert [*rows(args['--unlabelled']).text]==[o for o in s.pool.text if o not in {r['text'] for r in s.rows()}] # duplicates once
     with pytest.raises(ValueError, match='two classes'): LabelSession(texts, ['a'], start.path.with_name('new.csv')).train()
     s = start(names=['warm','cold','a, b'])
-    s.train(); assert '--labels' not in got[1] and 'not trained: a, b' in str(s)
+    s.train(); assert 'a, b' in names()
 
 def test_a_text_with_labels_of_two_people_is_one_row_of_the_table_its_latest(start, tiny):
     work(start(by='anna'), 40)
@@ -380,10 +371,6 @@ def test_a_text_with_labels_of_two_people_is_one_row_of_the_table_its_latest(sta
     assert len(dls.train_ds)+len(dls.valid_ds)==len(want) and len(dls.valid_ds)==want.audit.sum()
     assert standing(df, tiny).n==len(want)
     assert len(Rows(df.drop(columns='by')))==len(df) # another table is left as it is
-
-def test_without_a_terminal_the_command_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'pty', None)
-    with pytest.raises(OSError, match='run: fastformers classify "a b.csv"'): Command(['classify', 'a b.csv'])
 
 def test_a_training_that_fails_says_why(tmp_path):
     t = Command(['classify', str(tmp_path/'none.csv'), '--output', str(tmp_path/'out')])

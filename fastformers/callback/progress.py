@@ -9,7 +9,7 @@ fastai writes its progress bars and its table of epochs to standard output, wher
 __all__ = ['TerminalProgress', 'terminal_progress', 'script_progress', 'quiet', 'Meter', 'Diverged', 'StopAtNaN']
 
 # %% ../../nbs/callback/06_progress.ipynb #1f817a6b
-import logging, math, sys, time, torch
+import logging, math, os, sys, time, torch
 from contextlib import contextmanager, nullcontext
 from fastai.basics import Callback, defaults
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
@@ -24,7 +24,8 @@ class TerminalProgress(Callback):
     "Show a progress bar of a fit on standard error, with remaining time and loss"
     order,run_valid = 55,False # after the recorder (50), before loggers (60)
     def before_fit(self):
-        seconds = .2 if sys.stderr.isatty() else 60
+        # seconds between two updates: a log has a line for each
+        seconds = float(os.environ.get('FASTFORMERS_PROGRESS') or (.2 if sys.stderr.isatty() else 60))
         runner = getattr(self.learn, 'schedule_runner', None) # during `fit_schedule`
         epochs = self.n_epoch if runner is None else runner.schedule.total
         self.clock = runner if runner and runner.minutes else None

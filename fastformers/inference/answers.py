@@ -120,25 +120,19 @@ class BasePredictor:
 @patch
 def _check_options(self:BasePredictor, top_k, threshold, abstain_below, unknown):
     "Raise unless the options fit the task and the directory"
-    if abstain_below is not None and not (self.task.one_class and top_k==1):
-        raise ValueError(f"`abstain_below` needs one class a text and top_k=1; got {self.task} and "
-                         f"top_k={top_k}")
+    for k,v in dict(abstain_below=abstain_below, unknown=unknown).items():
+        if v is not None and not (self.task.one_class and top_k==1):
+            raise ValueError(f"`{k}` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
     for k,v in dict(threshold=threshold, abstain_below=abstain_below).items():
         if v is not None and not 0<=v<=1:
             raise ValueError(f"`{k}` is a score from 0 to 1 such as .8, got {v}")
     if threshold is not None and not (self.task.multi_label or self.task.one_class and self.task.n_out==2):
         raise ValueError(f"`threshold` needs several labels a text, or two classes; got {self.task}")
-    if unknown is not None: self._check_unknown(unknown, top_k)
-
-# %% ../../nbs/inference/01_answers.ipynb #5d20c0a4
-@patch
-def _check_unknown(self:BasePredictor, unknown, top_k):
-    "Raise unless the share of false alarms `unknown` can be kept"
-    if not (self.task.one_class and top_k==1):
-        raise ValueError(f"`unknown` needs one class a text and top_k=1; got {self.task} and top_k={top_k}")
+    if unknown is None: return
     if not 0<unknown<1: raise ValueError(f"`unknown` is a share of false alarms such as .05, got {unknown}")
     self._check_distances(math.ceil(1/unknown-1), f'unknown={unknown:g}', ', or pass a larger share')
 
+# %% ../../nbs/inference/01_answers.ipynb #5d20c0a4
 @patch
 def _check_distances(self:BasePredictor, least, what, instead=''):
     "Raise unless the classifier keeps the distances of `least` texts that were new to its network"
@@ -149,8 +143,7 @@ def _check_distances(self:BasePredictor, least, what, instead=''):
 @patch
 def scores_and_novelty(self:BasePredictor, texts, bs=64)->tuple: # scores `(n, n_out)`, novelty `(n,)`
     "Compute `scores` and `novelty` of `texts` in one pass"
-    raise ValueError("novelty is for a network that puts single texts into classes; this is a "
-                     f"{type(self).__name__}")
+    raise ValueError(f"novelty needs a network that puts texts into classes; this is a {type(self).__name__}")
 
 @patch
 def novelty(self:BasePredictor,

@@ -16,7 +16,7 @@ from fastcore.foundation import patch
 from torch import nn
 from ..files import did_you_mean
 from .answers import BasePredictor
-from .novelty import cannot_keep, word_hashes
+from .novelty import need_kept, word_hashes
 from .output_layer import fit_row, output_layer, set_output_layer
 from ..models.sentence import VectorHead
 
@@ -53,15 +53,11 @@ def _answers(model, x, more=()):
 
 def _check(predictor):
     "Raise unless the classes of `predictor` can change"
-    if why := cannot_keep(predictor):
-        raise ValueError(f"classes come and go in a network that puts single texts into classes; {why}")
     if not predictor.task.one_class:
         raise ValueError(f"classes come and go where a text has one class; this is {predictor.task}: "
                          "train again with the new labels")
+    need_kept(predictor, 'a change of classes')
     _check_network(predictor)
-    if predictor.kept is None or not len(predictor.kept.inputs):
-        raise ValueError("this directory keeps nothing of its training texts (it was written with keep=0, "
-                         "by version 0.2 or by another library); train again with the rows of all classes")
 
 def _check_network(predictor):
     "Raise unless `predictor` has a network that can change"

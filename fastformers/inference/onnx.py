@@ -11,7 +11,6 @@ __all__ = ['to_onnx', 'OnnxBody']
 # %% ../../nbs/inference/06_onnx.ipynb #e5b9875e
 import logging, warnings
 from contextlib import contextmanager
-from operator import eq
 from pathlib import Path
 import torch
 from torch import nn
@@ -22,8 +21,6 @@ from ..models.families import evaluating
 from ..models.heads import PoolingHead
 from ..text.core import TensorTokens
 from .predictor import Predictor, backends, from_hf
-
-_log = logging.getLogger(__name__)
 
 def _runtime():
     "Import onnxruntime"
@@ -82,8 +79,7 @@ def _export(model, path):
 # %% ../../nbs/inference/06_onnx.ipynb #d54f4ae7
 def to_onnx(
     path, # Directory of `to_hf`, or of a classifier's `save_encoder`
-    int8=False, # Write `model_int8.onnx` too?
-    texts=None # With `int8`: log for how many of these texts both files give the same labels
+    int8=False # Write `model_int8.onnx` too?
 )->Path: # `path/model.onnx`
     "Write the network in the directory `path` as an ONNX graph into it"
     _runtime()
@@ -92,8 +88,6 @@ def to_onnx(
     if not isinstance(predictor, Predictor):
         raise TypeError(f"{path} holds {predictor!r}; only a single network becomes a graph")
     model = predictor.model
-    if texts is not None and (predictor.task.structured or not predictor.task.classes):
-        raise TypeError(f"`texts` are for labels of whole texts; this is {predictor.task}")
     if isinstance(model, TextClassifier) and model.selector:
         raise ValueError("a graph has the last hidden states only; train with `hidden_states=-1`")
     model.hf.set_attn_implementation('eager')
@@ -102,9 +96,6 @@ def to_onnx(
         from onnxruntime.quantization import quantize_dynamic
         with atomic_file(path/_files['onnx_int8']) as f, _quiet():
             quantize_dynamic(path/_files['onnx'], f, per_channel=True, reduce_range=True) # beats one scale
-        if texts is not None:
-            a,b = ([o['label'] for o in from_hf(path, 'cpu', backend=k)(texts)] for k in _files)
-            _log.info(f"int8: {sum(map(eq, a, b))/len(a):.1%} of {len(a)} labels are those of float32")
     return path/_files['onnx']
 
 # %% ../../nbs/inference/06_onnx.ipynb #553ae51b

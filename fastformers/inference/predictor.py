@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
-from .novelty import Kept, cannot_keep # and `drift`
+from .novelty import Kept, need_kept # and `drift`
 from .output_layer import output_layer
 from .stage_json import read_keys, read_stage
 from ..text.core import in_keys
@@ -220,11 +220,7 @@ def layers(self:Predictor, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n,
 
 @patch
 def scores_and_novelty(self:Predictor, texts, bs=64):
-    if why := cannot_keep(self):
-        raise ValueError(f"novelty is for a network that puts single texts into classes; {why}")
-    if self.kept is None:
-        raise ValueError("this classifier keeps no texts to compare with: its directory was written with "
-                         "keep=0, by version 0.2 or by another library; train it again")
+    need_kept(self, 'novelty')
     self._check_distances(1, 'novelty')
     texts = self.as_list(texts)
     old = in_keys(texts, self.trained_on).sum()

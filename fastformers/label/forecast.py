@@ -9,12 +9,10 @@ The classifier is a linear model on frozen vectors, which takes a second. A trai
 __all__ = ['random_right', 'score_interval', 'last_gain', 'forecast', 'Standing', 'standing']
 
 # %% ../../nbs/label/02_forecast.ipynb #e4559f67
-from collections import Counter
 from dataclasses import dataclass
 import numpy as np
-from ..data.rows import latest_labels
 from ..inference.names import fit_vectors, read_names
-from .choose_texts import is_audit, labelled, pool_of
+from .choose_texts import labelled, pool_of
 from .vectors import TextVectors
 from ..stats import fmt_range, wilson
 
@@ -24,18 +22,17 @@ def random_right(
     labels, # Their labels
     audit, # Is it a random row? `(n,)`
     names=None, # {label: vector of its name}
-    texts=(), # Vectors of texts without labels
-    folds=4
+    texts=() # Vectors of texts without labels
 )->np.ndarray: # 1 where a random row is right `(n_audit,)`
-    "Score the random rows, in folds, by classifiers of the other labels"
+    "Score the random rows, in four folds, by classifiers of the other labels"
     labels,at = np.array(labels, dtype=object),np.flatnonzero(audit)
     right = np.zeros(len(at))
-    for k in range(folds):
-        out = at[k::folds]
+    for k in range(4):
+        out = at[k::4]
         seen = np.setdiff1d(np.arange(len(labels)), out)
         clf = fit_vectors(x[seen], labels[seen].tolist(), names, texts)
-        if clf is not None: right[k::folds] = clf(x[out])==labels[out]
-        elif len(seen): right[k::folds] = labels[out]==labels[seen][0]
+        if clf is not None: right[k::4] = clf(x[out])==labels[out]
+        elif len(seen): right[k::4] = labels[out]==labels[seen][0]
     return right
 
 # %% ../../nbs/label/02_forecast.ipynb #5b0c7e12
@@ -85,17 +82,11 @@ class Standing:
     forecast:tuple=None
     stop:str='' # Why it is time to stop, '' if it is not
     clf:object=None # A `VectorClassifier`, None before two classes are known
-    vectors:object=None # `TextVectors`
-    def probabilities(self, texts
-    )->tuple: # (labels, array `(n, n_labels)`), None before two classes are known
-        "Compute how likely each class is for each of the `texts`"
-        return self.clf and (self.clf.labels, self.clf.scores(self.vectors(texts).astype(np.float32)))
     def __str__(self):
-        res = [f'{self.n} labels, {self.n_audit} of them drawn at random']
-        if self.score is None: res += ['a score needs ten random rows']
-        else:
-            res += [f'accuracy {self.score:.2f} (95 % interval {fmt_range(self.low, self.high)}), the '
-                    f'largest class {self.largest:.2f}']
+        res = [f'{self.n} labels, {self.n_audit} of them drawn at random', 'a score needs ten random rows']
+        if self.score is not None:
+            res[1] = (f'accuracy {self.score:.2f} (95 % interval {fmt_range(self.low, self.high)}), the '
+                      f'largest class {self.largest:.2f}')
         if self.forecast:
             res += ['100 more labels: {:+.1f} points (90 % interval {:.1f} to {:.1f})'.format(*(100*o for o in self.forecast))]
         return '\n'.join(res+[self.stop]*bool(self.stop))
@@ -113,9 +104,8 @@ def standing(
     worth=.005
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more labels would bring"
-    df = latest_labels(df, text_col)
-    labels,done = labelled(df, text_col, label_col)
-    audit = is_audit(df[df[label_col].notna()]) if labels else np.zeros(0, bool)
+    df = labelled(df, text_col, label_col)
+    labels,done,n = df.label.tolist(),df.text.tolist(),int(df.audit.sum())
     pool = [o for o in dict.fromkeys(pool_of(texts, text_col) if len(texts) else ()) if o.strip()]
     vectors = arch if isinstance(arch, TextVectors) else TextVectors(arch, pool)
     names = read_names(names) if names is not None else {}
@@ -123,16 +113,15 @@ def standing(
     some = [pool[i] for i in np.random.default_rng(0).permutation(len(pool))[:3000]]
     x,called = vectors(done).astype(np.float32),dict(zip(names, vectors([*names.values()])))
     more = vectors([o for o in some if o not in seen])
-    res = Standing(len(labels), int(audit.sum()), clf=fit_vectors(x, labels, called, more), vectors=vectors)
-    if res.n_audit<10: return res
-    right,n = random_right(x, labels, audit, called, more),res.n_audit
+    res = Standing(len(df), n, clf=fit_vectors(x, labels, called, more))
+    if n<10: return res
+    right = random_right(x, labels, df.audit, called, more)
     res.score,(res.low,res.high) = float(right.mean()),score_interval(right)
-    res.largest = max(Counter(o for o,a in zip(labels, audit) if a).values())/n
+    res.largest = float(df.label[df.audit].value_counts(normalize=True).max())
     if n>=20 and len(more) and (half := fit_vectors(x[:len(x)//2], labels[:len(x)//2], called, more)):
         res.forecast = forecast(1-res.score, last_gain(half, res.clf, more), len(x))
     if target and score_interval(right, 1.2816)[0]>=target:
         res.stop = f'the score is above {target:.0%} with 90 % certainty'
     elif n>=50 and res.forecast and res.forecast[0]<worth and {*names}<={*labels}:
-        res.stop = (f'100 more labels are forecast to bring {100*res.forecast[0]:.1f} points, '
-                    f'less than the {100*worth:g} that they are worth')
+        res.stop = f'by the forecast 100 more labels are worth less than {100*worth:g} points'
     return res

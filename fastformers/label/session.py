@@ -9,15 +9,11 @@ The page in the browser (`label.page`) and the widget (`label.widget`) show a se
 __all__ = ['none', 'own', 'read_pool', 'LabelSession']
 
 # %% ../../nbs/label/03_session.ipynb #1021a056
-import logging, os, re, threading
-from collections import Counter
-from datetime import datetime, timezone
-from functools import cached_property
+import os, re, threading, time
 from itertools import combinations
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.basics import patch
-from filelock import Timeout
 from ..data.labels import as_frame
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
@@ -28,8 +24,6 @@ from .forecast import standing
 from .vectors import TextVectors
 from ..tasks.columns import as_text
 from ..text.readers import check_columns
-
-_log = logging.getLogger(__name__)
 
 # %% ../../nbs/label/03_session.ipynb #7ddf5618
 none = 'none of these' # the class of texts that fit no class
@@ -47,11 +41,10 @@ def read_pool(texts, text_col):
     "Read texts and their context columns as strings"
     df = as_frame(texts, text_col)
     check_columns(df, text_col=text_col)
-    if gone := [o for o in df if o in (*own, 'is_valid') and o!=text_col]:
-        _log.info(f"{', '.join(gone)}: not shown, since the file of labels has columns of these names")
+    gone = [o for o in df if o in (*own, 'is_valid') and o!=text_col] # of the file of labels
     return df.drop(columns=gone).reset_index(drop=True).map(_clean)
 
-def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
+def _now(): return f"{np.datetime64(time.time_ns()//1_000_000, 'ms')}Z"
 
 # %% ../../nbs/label/03_session.ipynb #9a9717f8
 class LabelSession:
@@ -73,17 +66,13 @@ class LabelSession:
         self.text_col,self.by,self.arch = text_col,by,arch
         self.batch,self.target,self.worth,self.seed = batch,target,worth,seed
         if not self.names: raise ValueError("`names` is empty; expected the names of the classes")
-        n = Counter(map(str.casefold, self.names))
-        if twice := [repr(o) for o in self.names if n[o.casefold()]>1]:
-            raise ValueError(f"names of classes differ in case only: {', '.join(twice)}; keep one of them")
-        if batch<4: raise ValueError(f"`batch` is 4 or more, since a quarter of it is random; got {batch}")
         if text_col in (taken := [*own, 'why', 'index']):
-            raise ValueError(f"`text_col` {text_col!r} is a column of the session; "
-                             f"rename it to none of {', '.join(taken)}")
+            raise ValueError(f"rename {text_col!r}, a column of the session (these are {', '.join(taken)})")
         if target is not None and not 0<target<=1: raise ValueError(f"`target` is a share such as .9, got {target}")
         if Path(output).suffix!='.csv': raise ValueError(f"`output` is a csv file, got {output}")
         self.pool = read_pool(texts, text_col)
         self.context = [o for o in self.pool if o!=text_col]
+        self.vectors = TextVectors(arch, self.pool[text_col])
         self.at = {o:i for i,o in [*enumerate(self.pool[text_col])][::-1]} # text -> its first row
         self.file = LabelFile(output, [text_col, *self.context, *own], [text_col,'label'])
         self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'),
@@ -92,10 +81,6 @@ class LabelSession:
         self.queue,self.standing,self.error,self.training = [],None,None,None
         self._learned,self._thread,self._lock = None,None,threading.RLock()
         self._begun,self._wrote = _now(),{} # (text, time) of a row of this session -> order of the classes
-        self._open = self.file.lock_of('open')
-        try: self._open.acquire(blocking=False) # held until this session ends
-        except Timeout: self.file.say('open', f"another session is open on {output}, or this cell ran before; "
-                                       "each may write, and nothing is lost")
         if labelled is not None: self._adopt(labelled)
         self._refill()
 
@@ -109,9 +94,6 @@ class LabelSession:
     @property
     def labels(self): return [*self.names, *[none]*(none not in self.names)]
 
-    @cached_property
-    def vectors(self): return TextVectors(self.arch, self.pool[self.text_col])
-
     @property
     def busy(self): return self._thread is not None and self._thread.is_alive()
 
@@ -119,11 +101,10 @@ class LabelSession:
 @patch
 def _adopt(self:LabelSession, df):
     "Add the missing rows of `df` to the file"
-    check_columns(df, **{'text_col':self.text_col, 'label_col':'label'})
+    check_columns(df, text_col=self.text_col, label_col='label')
     known = {(o[self.text_col],o['by']) for o in self.rows()}
-    new = [{k:_clean(v) for k,v in o.items()} for o in df.to_dict('records')]
     new = [o|dict(label=_line(as_text(o['label'])), by=o.get('by') or 'earlier', audit=False)
-           for o in new if o['label']]
+           for o in df.map(_clean).to_dict('records') if o['label']]
     if odd := sorted({o['label'] for o in new}-{*self.labels}):
         raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}"
                          f"{did_you_mean(odd[0], self.labels)}; classes are {', '.join(self.labels[:20])}")
@@ -131,11 +112,15 @@ def _adopt(self:LabelSession, df):
 
 # %% ../../nbs/label/03_session.ipynb #85a8389c
 @patch
+def _answers(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a bool
+    "Return the rows with a label"
+    df = pd.DataFrame(self.rows(), columns=self.file.columns)
+    return df[df.label!=''].assign(audit=is_audit)
+
+@patch
 def table(self:LabelSession)->pd.DataFrame: # columns of the file, `audit` a bool
     "Return the labels to train on, one row a text"
-    df = pd.DataFrame(self.rows(), columns=self.file.columns)
-    df = df[df.label!=''].drop_duplicates(self.text_col, keep='last', ignore_index=True)
-    return df.assign(audit=is_audit(df))
+    return self._answers().drop_duplicates(self.text_col, keep='last', ignore_index=True)
 
 # %% ../../nbs/label/03_session.ipynb #ec3d0b62
 @patch
@@ -146,44 +131,46 @@ def next(self:LabelSession,
     if wait and self._thread and not self.queue: self._thread.join()
     with self._lock:
         if not self.queue and self.error: raise self.error
-        return self._show(self.queue[0]) if self.queue else None
+        if not self.queue: return None
+        item = self.queue[0]
+        order = item['order'] or []
+        labels = [*(o for o in order if o in self.labels), *(o for o in self.labels if o not in order)]
+        context = {k:v for k in self.context if (v := self.pool[k][item['index']])}
+        return dict(index=item['index'], text=item['text'], context=context, labels=labels, ranked=bool(order))
 
 @patch
-def label(self:LabelSession, index, label, note=''):
-    "Write the `label` of the text `index` to the disk, and return why the text was chosen"
+def _finish(self:LabelSession, index, file, **more):
+    "Write a row about the text `index` to `file`, offer the text no longer, and return why it was chosen"
     with self._lock:
-        item = self._offered(index)
-        if not label: raise ValueError("expected a class, got no label")
-        if label not in self.labels:
-            raise ValueError(f"{label!r} is no class{did_you_mean(label, self.labels)}; a new class is added "
-                             "first (`add_class`)")
-        own = dict(label=label, audit=item['audit'], by=self.by, note=_clean(note), time=_now())
-        self.file.add(self.pool.loc[item['index']].to_dict() | own)
-        self._wrote[item['text'],own['time']] = item['order']
+        found = [o for o in self.queue if o['index']==index]
+        if not found: raise ValueError(f"text {index!r} is not on offer; expected the index that `next` gives")
+        item,now = found[0],_now()
+        file.add(self.pool.loc[index].to_dict() | dict(audit=item['audit'], by=self.by, time=now) | more)
+        self._wrote[item['text'],now] = item['order']
         self.queue.remove(item)
+        if item['audit'] and file is self.skips: self._draw()
     self._refill()
     return item['why']
 
 @patch
+def label(self:LabelSession, index, label, note=''):
+    "Write the `label` of the text `index` to the disk, and return why the text was chosen"
+    if label not in self.labels:
+        raise ValueError(f"expected a class, got {label!r}{did_you_mean(label, self.labels)}; `add_class` adds one")
+    return self._finish(index, self.file, label=label, note=_clean(note))
+
+@patch
 def skip(self:LabelSession, index):
     "Set the text `index` aside, and offer another random text later if it was one"
-    with self._lock:
-        item = self._offered(index)
-        self.skips.add({self.text_col:item['text'], 'audit':item['audit'], 'by':self.by,
-                        'time':(time := _now())})
-        self._wrote[item['text'],time] = item['order']
-        self.queue.remove(item)
-        if item['audit']: self._draw()
-    self._refill()
+    self._finish(index, self.skips)
 
 # %% ../../nbs/label/03_session.ipynb #650bcf13
 @patch
 def undo(self:LabelSession)->str: # the text, which is offered again if this session has it
     "Take back what you did last, a label or a text set aside"
-    def own(o):
-        return (o[self.text_col],o['time']) in self._wrote or ''<o['time']<=self._begun # or before a restart
     with self._lock:
-        mine = [(f,o) for f in (self.file, self.skips) for o in f.read() if o['by']==self.by and own(o)]
+        mine = [(f,o) for f in (self.file, self.skips) for o in f.read() if o['by']==self.by and (
+                (o[self.text_col],o['time']) in self._wrote or ''<o['time']<=self._begun)] # or before a restart
         if not mine: raise ValueError("there is no label of yours to take back")
         file,row = max(mine, key=lambda o: o[1]['time'])
         file.remove(row)
@@ -197,27 +184,12 @@ def undo(self:LabelSession)->str: # the text, which is offered again if this ses
 def add_class(self:LabelSession, name):
     "Add a class for the next texts, and write it to a file beside that of the labels"
     name = _line(name)
-    if not name_text(name): raise ValueError(f"the name of a class has letters, got {name!r}")
-    if ',' in name:
-        raise ValueError(f"a new class has no comma, which separates classes in a list; got {name!r}")
+    words = read_names([name])[name]
     if known := [o for o in self.labels if o.casefold()==name.casefold()]:
         raise ValueError(f"there is a class {known[0]!r} already")
     self.added.add(dict(name=name, by=self.by, time=_now()))
-    self.names[name] = name_text(name)
+    self.names[name] = words
     return name
-
-# %% ../../nbs/label/03_session.ipynb #4dff46cf
-@patch
-def _offered(self:LabelSession, index):
-    if found := [o for o in self.queue if o['index']==index]: return found[0]
-    raise ValueError(f"text {index!r} is not on offer; expected the index that `next` gives")
-
-@patch
-def _show(self:LabelSession, item):
-    order = item['order'] or []
-    labels = [*(o for o in order if o in self.labels), *(o for o in self.labels if o not in order)]
-    context = {k:v for k in self.context if (v := self.pool[k][item['index']])}
-    return dict(index=item['index'], text=item['text'], context=context, labels=labels, ranked=bool(order))
 
 # %% ../../nbs/label/03_session.ipynb #12df59f1
 @patch
@@ -253,37 +225,30 @@ def _refill(self:LabelSession):
 def _learn(self:LabelSession):
     "Compute the score and choose the next batch"
     try:
-        df = self.table()
-        how = dict(arch=self.vectors, text_col=self.text_col, label_col='label', names=dict(self.names))
-        now = standing(df, **how, texts=self.pool[self.text_col], target=self.target, worth=self.worth)
-        new = self._batch(df, now, how)
+        t = self.text_col
+        how = dict(arch=self.vectors, text_col=t, names=dict(self.names))
+        now = standing(self.table(), **how, texts=self.pool[t], target=self.target, worth=self.worth)
+        new = self._batch(now.clf, how)
         with self._lock:
             self._fill(new)
             self.standing,self.error = now,None
     except Exception as e: # shown beside the text; tried again with the next label
-        _log.exception('the next texts could not be chosen')
         with self._lock: self.error,self._learned = e,None
 
 # %% ../../nbs/label/03_session.ipynb #681e525b
 @patch
-def _batch(self:LabelSession, df, now, how):
+def _batch(self:LabelSession, clf, how):
     "Choose a batch, a quarter of it random"
-    rng,t = np.random.default_rng([self.seed, len(df)]),self.text_col
-    rows = pd.DataFrame(self.file.rows, columns=self.file.columns)
-    aside = {o['text'] for o in [*self.queue]} | {o[t] for o in self.skips.rows if o['by']==self.by}
-    seen = {*rows[t][rows.by==self.by]} | aside
-    common = [o for o in rows[t][is_audit(rows)].unique() if o in self.at and o not in seen]
-    common = pd.DataFrame({'text':common, 'why':'random, labelled by another person too', 'audit':True,
-                           'index':np.array([self.at[o] for o in common], int)})
+    df,t = self._answers(),self.text_col # without others' random texts, which come again, in their order
+    df = df[(df.by==self.by) | ~df.audit].drop_duplicates(t, keep='last')
+    aside = [*(o['text'] for o in self.queue), *(o[t] for o in self.skips.rows if o['by']==self.by)]
     pool = self.pool[[t]].mask(self.pool[[t]].isin(aside), '') # a blank text is not chosen
-    new = choose_texts(pool, self.batch, df, **how, seed=self.seed).rename(columns={t:'text'})
-    n_random = (len(df)+self.batch)//4-len(df)//4
-    audit = pd.concat([common.sample(frac=1, random_state=rng), new[new.audit]])[:n_random]
-    new = pd.concat([audit, new[~new.audit][:self.batch-len(audit)]]).sample(frac=1, random_state=rng).to_dict('records')
-    found = now.probabilities([o['text'] for o in new]) if new and len(self.labels)>10 else None
+    new = choose_texts(pool, self.batch, df, **how, seed=self.seed).rename(columns={t:'text'}).to_dict('records')
+    rng,p = np.random.default_rng([self.seed, len(df)]),None
+    if new and clf and len(self.labels)>10: p = clf.scores(self.vectors([o['text'] for o in new]))
     for i,o in enumerate(new): # random texts, and a third of the others, show the classes in the given order
-        plain = found is None or o['audit'] or rng.random()<1/3
-        o['order'] = None if plain else [found[0][j] for j in np.argsort(-found[1][i])]
+        plain = p is None or o['audit'] or rng.random()<1/3
+        o['order'] = None if plain else [clf.labels[j] for j in np.argsort(-p[i])]
     return new
 
 # %% ../../nbs/label/03_session.ipynb #47a5ccae
@@ -292,8 +257,8 @@ def agreement(self:LabelSession
 )->pd.DataFrame: # a row for each two people: a, b, texts, same (a share), kappa
     "Compare the labels of people on the random texts that both labelled"
     from sklearn.metrics import cohen_kappa_score
-    df,res = pd.DataFrame(self.rows(), columns=self.file.columns),[]
-    df = df[is_audit(df) & (df.label!='')].drop_duplicates([self.text_col,'by'], keep='last')
+    df,res = self._answers(),[]
+    df = df[df.audit].drop_duplicates([self.text_col,'by'], keep='last')
     wide = df.pivot(index=self.text_col, columns='by', values='label')
     for a,b in combinations(wide, 2):
         x,y = wide[[a,b]].dropna().to_numpy().T
@@ -302,22 +267,16 @@ def agreement(self:LabelSession
     return pd.DataFrame(res, columns=['a','b','texts','same','kappa'])
 
 @patch
-def texts_a_minute(self:LabelSession)->float: # NaN before five labels
-    "Compute the median pace of this person"
-    times = [o['time'] for o in self.file.rows if o['by']==self.by and o['time']][-21:]
-    gaps = pd.to_datetime(times, utc=True, errors='coerce').to_series().diff().dt.total_seconds().dropna()
-    return 60/max(gaps.median(), .1) if len(gaps)>=4 else np.nan
-
-@patch
 def lines(self:LabelSession)->list: # sentences
     "Return the state of the session as sentences"
-    rows,df,pace = self.rows(),self.table(),self.texts_a_minute()
-    def named(o): return o or ('somebody' if self.by else 'you')
+    df,rows,pace = self.table(),self._answers(),''
+    seconds = np.diff(np.array([o.rstrip('Z') for _,o in self._wrote][-21:], 'datetime64[ms]')).astype(int)/1000
+    if len(seconds)>=4: pace = f', {60/max(np.median(seconds), .1):.0f} a minute'
     counts = df.label.value_counts()
     few = [f'{o} ({n})' for n,o in sorted((int(counts.get(o, 0)),o) for o in self.names) if n<5]
     n_names,n_found = len(self.names),len({*self.names} & {*df.label})
     skipped = is_audit(pd.DataFrame(self.skips.rows))
-    res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+(f", {pace:.0f} a minute" if pace==pace else '')]
+    res = [f"{len(df):,} text{'s'*(len(df)!=1)} labelled"+pace]
     if self.standing:
         # of the labels that it has seen
         res += f"score at {self.standing}".replace('\n', ': ', 1).splitlines()
@@ -330,40 +289,31 @@ def lines(self:LabelSession)->list: # sentences
         res.append(f"texts set aside: {len(skipped)}{random*bool(skipped.any())}")
     for o in self.agreement().itertuples():
         kappa = f', kappa {o.kappa:.2f}'*(o.kappa==o.kappa)
-        res.append(f"{named(o.a)} and {named(o.b)}: the same label for {o.same:.0%} of {o.texts} texts{kappa}")
-    differ = sum(n>1 for n in pd.DataFrame(rows, columns=self.file.columns).groupby(self.text_col).label.nunique())
+        res.append(f"{o.a or 'somebody'} and {o.b or 'somebody'}: the same label for {o.same:.0%} of {o.texts} texts{kappa}")
+    differ = (rows.groupby(self.text_col).label.nunique()>1).sum()
     if differ: res.append(f"texts with two labels: {differ}; the later one counts")
     if self.error: res.append(f"the next texts could not be chosen: {self.error}")
-    return [*res, *self.file.says.values()]
+    return res+[self.file.says]*bool(self.file.says)
 
 @patch
 def __str__(self:LabelSession): return '\n'.join(self.lines())
 
 # %% ../../nbs/label/03_session.ipynb #cc028884
 @patch
-def _unlabelled(self:LabelSession): # [] if they are fewer than 100, too few to help
-    done = {o[self.text_col] for o in self.rows()}
-    rest = [o for o in self.pool[self.text_col].unique() if o.strip() and o not in done]
-    at = np.random.default_rng(self.seed).permutation(len(rest))[:20_000] # more would only take longer
-    return [rest[i] for i in sorted(at)] if len(rest)>=100 else []
-
-@patch
 def train(self:LabelSession)->Command:
     "Train a classifier in a directory named after the file"
-    df = self.table()
+    df,t,beside = self.table(),self.text_col,self.file.path.with_suffix
     if df.label.nunique()<2: raise ValueError("a classifier needs labels of two classes or more")
     if self.training and not self.training.verdict: raise ValueError("the training still runs")
     # a class without a text is known by its name
-    names = [o for o in self.labels if o!=none or none in {*df.label}]
-    comma,bare = any(',' in o for o in names),sorted({*names}-{*df.label})
-    if comma and bare:
-        self.file.say('comma', "a class name has a comma, so classes without a label are not trained: "
-                               f"{', '.join(bare)}")
-    more = [] if comma else ['--labels', ','.join(names)]
-    if texts := self._unlabelled():
-        file = self.file.path.with_suffix('.texts.csv')
-        write_text(file, pd.DataFrame({self.text_col:texts}).to_csv(index=False))
-        more += ['--unlabelled', file]
-    self.training = Command(['classify', self.file.path, '--drop-blank', '--text-col', self.text_col,
-                             '--arch', self.arch, *more, '--output', self.file.path.with_suffix(''), '--force'])
+    write_text(beside('.names.txt'), '\n'.join(o for o in self.labels if o!=none or none in {*df.label}))
+    more = ['--labels', beside('.names.txt')]
+    rest = self.pool[[t]].drop_duplicates()
+    rest = rest[rest[t].str.strip().ne('') & ~rest[t].isin(df[t])]
+    if len(rest)>=100: # fewer are too few to help, and more than 20,000 would only take longer
+        rest = rest.sample(min(len(rest), 20_000), random_state=self.seed).sort_index()
+        write_text(beside('.texts.csv'), rest.to_csv(index=False))
+        more += ['--unlabelled', beside('.texts.csv')]
+    self.training = Command(['classify', self.file.path, '--drop-blank', '--text-col', t, '--arch', self.arch,
+                             *more, '--output', beside(''), '--force'])
     return self.training

@@ -19,24 +19,24 @@ def _html(o): return escape(str(o)).replace('\n', '<br>')
 
 def _found(labels, typed):
     "Return the `labels` that have the `typed` words, exact names first, as the page sorts them"
-    def rank(o):
-        name,words = o.lower().replace('_', ' '),' '.join(typed.lower().replace('_', ' ').split())
-        at = f' {name}'
-        tests = name==words, name.startswith(words), f' {words}' in at, words in name, all(f' {o}' in at for o in words.split())
-        return tests.index(True) if any(tests) else len(tests)
-    return sorted((o for o in labels if rank(o)<5), key=rank)
+    words = ' '.join(typed.lower().replace('_', ' ').split())
+    def misses(o):
+        name = ' '+o.lower().replace('_', ' ')
+        return (name!=f' {words}', not name.startswith(f' {words}'), f' {words}' not in name, words not in name,
+                any(f' {w}' not in name for w in words.split()))
+    return [o for o in sorted(labels, key=misses) if not all(misses(o))]
 
 def _put(box, new):
     "Put the widgets `new` into `box`, and close those that it had, since each text has its own"
     old,box.children = box.children,new
     for o in old: o.close()
 
-def _watch(training, said, bar):
-    "Show how far `training` is in `bar`, and at the end its verdict in `said`"
-    while training.process.poll() is None:
-        bar.value = training.share
+def _watch(training, said):
+    "Show in `said` how far `training` is, and at the end its verdict"
+    while not training.verdict:
+        said.value = _html(f'Training: {training.stage}')
         time.sleep(.5)
-    said.value,bar.layout.display = f'<pre>{escape(training.verdict)}</pre>','none'
+    said.value = f'<pre>{escape(training.verdict)}</pre>'
 
 # %% ../../nbs/label/05_widget.ipynb #91f17861
 @patch
@@ -45,12 +45,12 @@ def show(self:LabelSession):
     try: import ipywidgets as w
     except ImportError:
         raise ImportError("the widget needs ipywidgets; run pip install 'fastformers[label]'") from None
-    said,text,side,buttons,now = w.HTML(),w.HTML(),w.HTML(),w.Box(layout={'flex_flow':'row wrap'}),{}
+    row,now = {'flex_flow':'row wrap'},{} # in a narrow window the side goes below
+    said,text,side,trained = (w.HTML() for _ in range(4))
+    buttons,aside = w.Box(layout=row),w.Box()
     def field(words, **kw): return w.Text(placeholder=words, layout={'max_width':'98%'}, **kw)
-    aside = w.Box()
     note,name = (field(o, continuous_update=False) for o in ('note','new class'))
-    search,bar = field('search a class'),w.FloatProgress(max=1)
-    auto,style = w.Layout(width='auto'),w.ButtonStyle()
+    search,auto,style = field('search a class'),w.Layout(width='auto'),w.ButtonStyle()
 
     def run(act, *args):
         try: said.value = _html(act(*args) or '')
@@ -62,40 +62,31 @@ def show(self:LabelSession):
         res.on_click(lambda _: run(act, *args))
         return res
     def label(index, o): return self.label(index, o, note.value)
-    def choice(typed=''):
+    def choice():
         "List the classes that have a button now"
         labels = now.get('labels', [])
-        return _found(labels, typed)[:9] if typed.strip() else [o for o in labels if o!=none][:9]+[none]*bool(labels)
-    def classes(typed=''): return [button(o, label, now['index'], o) for o in choice(typed)]
+        if search.value.strip(): return _found(labels, search.value)[:9]
+        return [o for o in labels if o!=none][:9]+[none]*bool(labels)
+    def choose(_=None): _put(buttons, [button(o, label, now['index'], o) for o in choice()])
     def draw():
+        nonlocal now
         name.value = ''
-        new,last = self.next() or {},now.get('index')
-        now.clear() # so that an empty search draws nothing yet
-        search.value = ''
-        now.update(new)
-        index = now.get('index')
+        last,now = now.get('index'),self.next() or {}
+        index,labels,side.value = now.get('index'),now.get('labels', []),_html(self)
         if index!=last: note.value = '' # a note stays with its text
-        labels,side.value = now.get('labels', []),_html(self)
-        search.layout.display = None if len(labels)>10 else 'none'
-        new = classes(),[button('Set aside', self.skip, index)][:len(labels)]
+        search.value,search.layout.display = '',None if len(labels)>10 else 'none'
+        choose() # before the text appears; a second click on a button is about the text that it was drawn for
+        _put(aside, [button('Set aside', self.skip, index)][:len(labels)])
         context = '<br>'.join(f'{_html(k)}: {_html(v)}' for k,v in now.get('context', {}).items())
         text.value = f"<h3 dir='auto'>{_html(now.get('text', 'There is no text left to label.'))}</h3>{context}"
-        # made before the text appears; a second click on a button is about the text that it was drawn for
-        for o in zip((buttons, aside), new): _put(*o)
-    def train():
-        threading.Thread(target=_watch, args=(self.train(), said, bar), daemon=True).start()
-        bar.layout.display = None
-
+    def train(): threading.Thread(target=_watch, args=(self.train(), trained), daemon=True).start()
     def take(_, content, buffers): # Enter in the search
-        if content.get('event')=='submit' and search.value.strip() and (found := choice(search.value)):
+        if content.get('event')=='submit' and search.value.strip() and (found := choice()):
             run(label, now['index'], found[0])
-    search.observe(lambda v: now and _put(buttons, classes(v['new'])), 'value')
+    search.observe(choose, 'value')
     search.on_msg(take)
     name.observe(lambda v: v['new'] and run(self.add_class, v['new']), 'value')
-    bar.layout.display = 'none'
-    actions = [button('Undo', self.undo), aside, name, button('Train', train), bar]
+    actions = w.Box([button('Undo', self.undo), aside, name, button('Train', train)], layout=row)
     run(str) # nothing, and draw
-    row = {'flex_flow':'row wrap'} # in a narrow window the side goes below
-    left = w.VBox([said, text, search, buttons, note, w.Box(actions, layout=row)],
-                  layout={'flex':'2 1 20rem'})
+    left = w.VBox([said, text, search, buttons, note, actions, trained], layout={'flex':'2 1 20rem'})
     return w.Box([left, w.Box([side], layout={'flex':'1 1 14rem'})], layout=row)
