@@ -91,7 +91,7 @@ Modules:
 - `fastformers.models.heads`: Classifier heads: pooling, ULMFiT's head, one linear layer, and one prediction for each token
 - `fastformers.models.hidden_states`: Choose the layers whose hidden states feed a head: one, several, or a learned mix of all
 - `fastformers.models.load`: Load a model from a checkpoint or a config, with a report of its weights
-- `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling and dense layers
+- `fastformers.models.sentence`: Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
 - `fastformers.models.vocab`: Start the embeddings of new tokens at the mean of their pieces, and train the embeddings of tokens that occur
 - `fastformers.objectives.clm`: Causal language modelling: predict each next token (`CLM`)
 - `fastformers.objectives.core`: Language modelling objectives: reversible transforms from tokens to (input, targets), with loss, metrics and model

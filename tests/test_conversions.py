@@ -157,10 +157,21 @@ def test_a_list_of_one_column_is_the_column(arch):
 
 # ---- networks
 
-def test_what_is_no_arch_is_refused(arch):
-    from transformers import AutoModel
-    for o in (AutoModel.from_pretrained(arch), torch.nn.Linear(2, 2), 7, None):
-        with pytest.raises(TypeError, match='`arch` is a hub id, a directory such as `save_pretrained` writes'): classifier_learner(classifier_dls(df, tok, device='cpu'), o)
+def test_a_network_of_transformers_is_an_arch(arch, tmp_path):
+    from transformers import AutoModel, AutoModelForSequenceClassification
+    body,whole = AutoModel.from_pretrained(arch),AutoModelForSequenceClassification.from_config(cfg)
+    for hf in (body,whole):
+        learn = network() if hf is None else quiet(classifier_learner(classifier_dls(df, tok, device='cpu'), hf))
+        want,got = (dict(o.named_parameters()) for o in (hf.base_model, learn.model.body))
+        assert all(torch.equal(p, want[k]) for k,p in got.items()) and got is not want
+        want = next(iter(want.values())).clone()
+        learn.fit(1); learn.to_hf(tmp_path/type(hf).__name__)
+        assert torch.equal(next(hf.base_model.parameters()), want)       # the network itself does not train
+    assert quiet(lm_learner(lm_dls(df, tok, device='cpu'), body)).model.loaded.loaded
+    assert fine_tune_classifier(df, body, epochs=0).metrics and fine_tune_lm(df, body, **short|dict(epochs=4)).losses   # its tokenizer is beside it
+    assert fine_tune_classifier(df, whole, tok=tok, **short).metrics
+    for o in (torch.nn.Linear(2, 2), 7, None):
+        with pytest.raises(TypeError, match='`arch` is a hub id'): classifier_learner(classifier_dls(df, tok, device='cpu'), o)
 
 def test_xlnet_has_its_objective():
     stage = fine_tune_lm(df, tiny_arch('xlnet', num_hidden_layers=1), tok=tiny_tok('xlnet'), **short)

@@ -121,10 +121,11 @@ def hostile(index):
     "A random request with something wrong: method, url, headers, cookies, body"
     url = rng.choice(['/label','/skip','/undo','/add','/train','/page.js','/labels.csv','/'+re.sub(r'[^a-z/.%]', '', junk())])
     data = dict(index=rng.choice([index, -1, 10**6, 10**30, '9'*6000, '1e3', '', junk(), None]), label=rng.choice(['warm', 'x', '', junk(), none]), name=rng.choice(['new', junk()]), note=junk(40))
-    headers,cookie,wrong = dict(origin=at),token,rng.choice(['token','origin','host','values'])
+    headers,cookie,wrong = dict(origin=at),token,rng.choice(['token','origin','host','huge','chunked','values'])
     if wrong=='token': cookie = rng.choice(['', 'the-tokem', token[:-1], token+'x', 'é'])
     if wrong=='origin': headers['origin'] = rng.choice(['http://example.org','null','https://127.0.0.1:8010','http://127.0.0.1:80','http://localhost:8010',''])
     if wrong=='host': headers['host'] = rng.choice(['example.org','127.0.0.1','0.0.0.0:8010','localhost','[::1]:8010'])
+    if wrong=='huge': data['note'] = 'x'*rng.choice([1<<14, 1<<17])
     if wrong=='values': url,data['index'],data['label'],data['name'] = rng.choice([('/label',index,'x',''), ('/label',10**6,'warm',''), ('/label','x','warm',''), ('/skip',10**6,'',''), ('/skip','','',''), ('/add','','','warm'), ('/add','','','  '), ('/train','','','')])
     return url,headers,cookie.encode(),{k:v for k,v in data.items() if v is not None},wrong
 
@@ -138,10 +139,11 @@ def test_a_thousand_hostile_requests_change_nothing(open_page, tmp_path):
         new = TestClient(app, base_url=at, raise_server_exceptions=False)
         sent = {k:v.encode() for k,v in headers.items()} | {'cookie':b'label_8010='+cookie}
         body = '&'.join(f'{k}={v}' for k,v in data.items()).encode('utf-8','replace')
-        r = new.post(url, headers=sent|{'content-type':b'application/x-www-form-urlencoded'}, content=body)
+        kw = dict(content=iter([body])) if wrong=='chunked' else dict(content=body)
+        r = new.post(url, headers=sent|{'content-type':b'application/x-www-form-urlencoded'}, **kw)
         assert 400<=r.status_code<500, (r.status_code, url, wrong, r.text[:80])
         seen.add(r.status_code)
-    assert {400,403,404}<=seen
+    assert {400,403,404,411,413}<=seen
     for method in ('PUT','DELETE','PATCH','OPTIONS'): assert 400<=c.request(method, '/label').status_code<500
     assert path.read_bytes()==before and s.next()==o and s.labels==['warm','cold',none] and s.training is None
 

@@ -29,18 +29,21 @@ texts = ['a film', 'It was a good film, and I liked the acting.', 'no', 'why do 
 @pytest.fixture(scope='module')
 def encoder(tmp_path_factory):
     "Write a random encoder with the pooling `modes`"
-    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+    from sentence_transformers.models import Dense, LayerNorm, Normalize, Pooling, Transformer
     from transformers import AutoModel
     at = tmp_path_factory.mktemp('body')
     AutoModel.from_config(tiny_arch('bert')).save_pretrained(at)
     tiny_tok('bert').save_pretrained(at)
-    def write(modes, dense=False):
+    def write(modes, dense=False, norm=False):
         body = Transformer(str(at), max_seq_length=32)
         torch.manual_seed(0)
         for o in body.parameters():
             if o.dim()>1: torch.nn.init.normal_(o, std=.3) # so that tokens differ
         parts = [body, Pooling(body.get_embedding_dimension(), pooling_mode=modes)]
         if dense: parts.append(Dense(parts[1].get_embedding_dimension(), 8))
+        if norm:
+            parts.append(LayerNorm(parts[-1].get_embedding_dimension()))
+            for o in parts[-1].parameters(): torch.nn.init.normal_(o)
         res = st.SentenceTransformer(modules=[*parts, Normalize()], device='cpu')
         path = tmp_path_factory.mktemp('encoder')
         res.save(str(path))
@@ -75,9 +78,9 @@ def test_dense_layers(encoder):
     path,want = encoder(('cls','mean'), dense=True)
     assert want.shape[1]==8 and (from_hf(path, 'cpu').vectors(texts)*want).sum(1).min()>.9999
 
-@pytest.mark.parametrize('modes,dense', [('mean',True), (('cls','lasttoken'),False), (('max','weightedmean'),True), ('cls',False)], ids=str)
-def test_a_classifier_from_names_has_the_encoders_own_vectors(encoder, tmp_path, modes, dense):
-    path,vectors = encoder(modes, dense)
+@pytest.mark.parametrize('modes,dense,norm', [('mean',True,False), (('cls','lasttoken'),False,False), (('max','weightedmean'),True,True), ('cls',False,True)], ids=str)
+def test_a_classifier_from_names_has_the_encoders_own_vectors(encoder, tmp_path, modes, dense, norm):
+    path,vectors = encoder(modes, dense, norm)
     assert torch.allclose(from_hf(path, 'cpu').vectors(texts), vectors, atol=1e-5)
     clf,encode = from_names(['good','trains'], path),st.SentenceTransformer(str(path), device='cpu').encode
     want = (20*torch.tensor(encode(texts)@encode(['good','trains']).T)).softmax(1)
@@ -98,6 +101,7 @@ def test_what_does_not_fit_is_an_error(encoder):
         (path/file).write_text(old)
     def from_names_of(path): from_names(['good','bad'], path)
     fails('1_Pooling/config.json', 'names the pooling median, expected some of cls', pooling_mode='median')
+    fails('1_Pooling/config.json', 'pools states of width 99', embedding_dimension=99)
     fails('modules.json', 'names the module CNN, expected Transformer', type='sentence_transformers.models.CNN', path='3_CNN')
     fails('modules.json', 'names a folder outside', type='sentence_transformers.models.Dense', path='../3_Dense')
     fails('2_Dense/config.json', 'has a residual connection', use_residual=True)

@@ -154,7 +154,7 @@ def from_names(
     body,report = load_body(arch)
     if not report.loaded:
         raise ValueError(f"{arch} has no weights; expected a sentence encoder such as minilm")
-    own = SentencePool(report.where, report.revision)
+    own = SentencePool(report.where, revision=report.revision)
     model = TextClassifier(body, report, lambda nf: VectorHead(nf, len(names), **own.spec))
     model.head.pool.load_state_dict(own.net.state_dict())
     model.task = SingleLabel([*names], 'label')

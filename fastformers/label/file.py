@@ -42,11 +42,11 @@ class LabelFile:
     def __init__(self, path, columns, needed):
         check_file(path)
         self.path,self.columns,self.needed = Path(path).expanduser(),[*columns],needed
-        self.lock = FileLock(self._beside('lock'), timeout=10)
+        self.lock = FileLock(self.beside('lock'), timeout=10)
         self.rows,self.state,self.says = [],None,''
         self.read()
 
-    def _beside(self, name): return self.path.with_name(f'.{self.path.name}.{name}')
+    def beside(self, name): return self.path.with_name(f'.{self.path.name}.{name}')
 
     def _state(self):
         if self.path.exists(): return (o := self.path.stat()).st_mtime_ns, o.st_size, o.st_ino
@@ -68,7 +68,7 @@ class LabelFile:
         there = {tuple(o[k] for k in self.needed) for o in rows}
         lost = [o for o in old if tuple(o[k] for k in self.needed) not in there]
         if not lost: return ''
-        LabelFile(kept := self._beside('lost'), self.columns, self.needed).add(*lost)
+        LabelFile(kept := self.beside('lost'), self.columns, self.needed).add(*lost)
         return f"; {len(lost)} of the old ones {'is' if len(lost)==1 else 'are'} no longer there, and kept in {kept.name}"
 
     def _write(self, rows):

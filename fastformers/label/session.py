@@ -10,10 +10,12 @@ __all__ = ['none', 'own', 'read_pool', 'LabelSession']
 
 # %% ../../nbs/label/03_session.ipynb #1021a056
 import os, re, threading, time
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.basics import patch
+from filelock import FileLock, Timeout
 from ..data.labels import as_frame
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
@@ -66,6 +68,9 @@ class LabelSession:
         self.text_col,self.by,self.arch = text_col,by,arch
         self.batch,self.target,self.worth,self.seed = batch,target,worth,seed
         if not self.names: raise ValueError("`names` is empty; expected the names of the classes")
+        n = Counter(map(str.casefold, self.names))
+        if twice := [repr(o) for o in self.names if n[o.casefold()]>1]:
+            raise ValueError(f"names of classes differ in case only: {', '.join(twice)}; keep one of them")
         if text_col in (taken := [*own, 'why', 'index']):
             raise ValueError(f"rename {text_col!r}, a column of the session (these are {', '.join(taken)})")
         if target is not None and not 0<target<=1: raise ValueError(f"`target` is a share such as .9, got {target}")
@@ -75,6 +80,9 @@ class LabelSession:
         self.vectors = TextVectors(arch, self.pool[text_col])
         self.at = {o:i for i,o in [*enumerate(self.pool[text_col])][::-1]} # text -> its first row
         self.file = LabelFile(output, [text_col, *self.context, *own], [text_col,'label'])
+        self._open,self.others = FileLock(self.file.beside('open')),'' # held until this session ends
+        try: self._open.acquire(blocking=False)
+        except Timeout: self.others = f"another session is open on {output}, or this cell ran before; nothing is lost"
         self.skips = LabelFile(self.file.path.with_suffix('.skipped.csv'),
                                [text_col,'audit','by','time'], [text_col])
         self.added = LabelFile(self.file.path.with_suffix('.classes.csv'), ['name','by','time'], ['name'])
@@ -293,7 +301,7 @@ def lines(self:LabelSession)->list: # sentences
     differ = (rows.groupby(self.text_col).label.nunique()>1).sum()
     if differ: res.append(f"texts with two labels: {differ}; the later one counts")
     if self.error: res.append(f"the next texts could not be chosen: {self.error}")
-    return res+[self.file.says]*bool(self.file.says)
+    return [*res, *filter(None, (self.others, self.file.says))]
 
 @patch
 def __str__(self:LabelSession): return '\n'.join(self.lines())

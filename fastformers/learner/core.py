@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 from fastai.basics import DataLoaders, L, Learner, delegates, first, patch
 from fastai.callback.all import TrackerCallback # and `lr_find`, `fit_one_cycle`, `summary`, ...
+from transformers import PreTrainedModel
 from ..args import check_args
 from ..callback import compute
 from ..callback.distributed import Distributed, n_processes, own_device
@@ -102,6 +103,8 @@ def _learner(
     opts = dict(attn_implementation=attn_implementation, dtype=dtype, revision=revision,
                 gradient_checkpointing=gradient_checkpointing, compile_blocks=compile_blocks)
     model = build(arch, pretrained, drop_mult=drop_mult, **{k:v for k,v in opts.items() if v})
+    if isinstance(arch, PreTrainedModel): # from here on the name of its directory, or its config
+        arch = arch.name_or_path if Path(arch.name_or_path).is_dir() and arch.name_or_path else arch.config
     tfm,n = tokenizer_of(dls),max_length(model.body)
     longest = max((int(dl.lengths.max(initial=0)) for dl in dls.loaders if hasattr(dl,'lengths')), default=0)
     if tfm.multi_sequence: longest = min(longest, tfm.max_len or 0)
@@ -135,7 +138,7 @@ def _of_tokens(f):
 @delegates(_learner, but=['loss_func'])
 def lm_learner(
     dls, # Data with an objective, as from `lm_dls`
-    # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
+    # Hub id, directory, shipped name, a network of transformers, or a `PretrainedConfig` for random weights
     arch,
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     metrics=None, # Default: the objective's own; fastai's `accuracy` works too
@@ -194,7 +197,9 @@ def _begin_head(learn, task, head, head_init, lr):
 @delegates(_learner)
 def classifier_learner(
     dls, # Data as from `classifier_dls`, or from a `DataBlock` with `HFTextBlock`
-    arch, # Hub id, directory of a stage, shipped name, or a `PretrainedConfig` for random weights
+    # Hub id, directory of a stage, shipped name, a network of
+    # transformers, or a `PretrainedConfig` for random weights
+    arch,
     pretrained=True, # Load weights? Otherwise only the config of `arch` is used
     # A class or function called with `(nf, n_out)`, such as `PoolingHead`, or its name; a module called with
     # hidden states `(bs, sl, nf)` and the mask of real tokens; 'linear' for one layer; or 'hf' for Hugging Face's own;

@@ -17,7 +17,7 @@ import numpy as np
 from fastai.basics import Callback, Learner
 from fastai.callback.schedule import LRFinder
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 from ..callback.schedule import in_fit # and `fit_schedule`
 from ..hub import resolve_arch
 from ..inference.stage_json import read_keys, read_stage
@@ -44,13 +44,15 @@ class Lineage(Callback):
         self.seen = read_keys(path) if path and loaded else np.zeros(0, np.uint64)
     def made_by(self, f, arch, cbs=None, **kwargs):
         "Remember that the function `f` made the learner with these arguments, except data and callbacks"
+        if isinstance(arch, PreTrainedModel): arch = arch.name_or_path # training changes its own weights
+        if arch=='': return # a network without a name
         if isinstance(kwargs.get('head'), nn.Module): kwargs['head'] = deepcopy(kwargs['head'])
         self.made = partial(f, arch=arch, **kwargs)
     def make(self, dls, **kwargs)->Learner:
         "Make a learner for `dls` as this one was made, from the same weights"
         if self.made: return self.made(dls, **kwargs)
-        raise ValueError("this learner cannot be made again: it was read from a pickle; make it by "
-                         "`classifier_learner` or `lm_learner`")
+        raise ValueError("this learner is from a pickle, or its network has no name: it cannot be made anew; "
+                         "make one by `classifier_learner` or `lm_learner` from a directory or name")
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too

@@ -14,6 +14,7 @@ __all__ = ['ADAPTERS', 'LoadReport', 'quiet_hf', 'load_config', 'EncoderLM', 'ch
 import copy, inspect, logging, os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from threading import RLock
 import torch, transformers
 import torch.nn.functional as F
@@ -59,21 +60,26 @@ def quiet_hf():
         if bar: hf_logging.enable_progress_bar()
 
 def load_config(
-    arch, # Hub id, directory, shipped name, or a config, which is returned as it is
+    arch, # Hub id, directory, shipped name, a network, or a config, which is returned as it is
     revision='main' # Of a hub id
 )->PretrainedConfig:
     "Load the config of `arch`"
+    if isinstance(arch, PreTrainedModel): return arch.config
     path = resolve_arch(arch, revision)
     if isinstance(path, PretrainedConfig): return path
     if not isinstance(path, (str,os.PathLike)):
-        raise TypeError("`arch` is a hub id, a directory such as `save_pretrained` writes, a shipped name or "
-                        f"a config, got {type(arch).__name__}")
+        raise TypeError("`arch` is a hub id, a directory, a shipped name, a config or a network of "
+                        f"transformers, got {type(arch).__name__}")
     try: return AutoConfig.from_pretrained(path, revision=revision, **load_kwargs)
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'config', e)) from e
 
 # %% ../../nbs/models/03_load.ipynb #69d417e2
 # while transformers loads, no thread of the process ties weights; two loads at once would leave it so
 _loading = RLock()
+
+def _from_pretrained(cls, arch, path, **kwargs):
+    try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
+    except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
 
 class EncoderLM(PreTrainedModel):
     "Predict tokens with the encoder of an encoder-decoder: a linear layer, then the transposed embeddings"
@@ -99,7 +105,9 @@ def checkpoint_blocks(body):
 # %% ../../nbs/models/03_load.ipynb #ea868082
 def load_hf(
     auto_cls, # `AutoModel`, `AutoModelForMaskedLM`, or a model class of transformers
-    arch, # Hub id, directory, shipped name, or a `PretrainedConfig` for random weights
+    # Hub id, directory, shipped name, a network whose weights
+    # are copied, or a `PretrainedConfig` for random ones
+    arch,
     pretrained=True, # Load weights? Otherwise random ones
     drop_mult=1., # Multiplies every dropout probability
     revision='main', # Of a hub id
@@ -119,13 +127,15 @@ def load_hf(
                          "used, without Hugging Face's own head")
     old = {k:v for k,v in vars(cfg).items() if 'drop' in k and isinstance(v, float)}
     for k,v in old.items(): setattr(cfg, k, v*drop_mult)
-    with _loading, quiet_hf():
+    with _loading, quiet_hf(), TemporaryDirectory() as d:
+        if isinstance(arch, PreTrainedModel): # transformers matches the names of its weights
+            arch.save_pretrained(d)
+            name,arch = type(arch).__name__,d
         make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # Auto classes have the first
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
-            try: hf,info = auto_cls.from_pretrained(arch, output_loading_info=True, config=cfg, dtype=dtype,
-                                                    revision=revision, **load_kwargs, **kwargs)
-            except OSError as e: raise OSError(not_found(name, 'weights', e)) from e
+            hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision,
+                                       **kwargs)
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
     for k,v in old.items(): setattr(hf.config, k, v)
     if gradient_checkpointing: checkpoint_blocks(hf.base_model)
@@ -141,7 +151,9 @@ def _report(hf, name, path, revision, info):
     names = list(hf.state_dict())
     if info is None: return LoadReport(f'random {hf.config.model_type}', 0, names, revision=revision)
     new = sorted({*info['missing_keys'], *(o[0] for o in info['mismatched_keys'])})
-    report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, str(path))
+    # a network was in a temporary directory
+    where = str(path) if os.path.isdir(path) or not os.path.isabs(path) else None
+    report = LoadReport(str(name), len(names)-len(new), new, sorted(info['unexpected_keys']), revision, where)
     (_log.warning if new else _log.info)(str(report))
     return report
 

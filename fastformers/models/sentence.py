@@ -1,4 +1,4 @@
-"""Read how a sentence encoder makes the vector of a text: pooling and dense layers
+"""Read how a sentence encoder makes the vector of a text: pooling, dense layers, norms
 
 A sentence encoder is a transformer that was trained to give one vector for each text. Its directory says how: `modules.json` lists the network and the steps after it, and each step has a folder with its `config.json`. `SentencePool` reads them. `Predictor.vectors`, and all that uses vectors of texts, pool in the same way. `VectorHead` classifies such vectors.
 `HFModel.save` writes the same files, so that `SentenceTransformer(directory)` opens the directory and gives vectors of the same direction. The prompt of a sentence encoder belongs to its tokenizer (`HFTokenizer`). This module does not import fastai."""
@@ -9,7 +9,7 @@ A sentence encoder is a transformer that was trained to give one vector for each
 __all__ = ['JoinedPool', 'SentencePool', 'VectorHead', 'is_sentence_encoder']
 
 # %% ../../nbs/models/06_sentence.ipynb #5e470004
-import json
+import json, logging
 import torch
 from pathlib import Path
 from fastcore.basics import patch
@@ -19,6 +19,8 @@ from ..hub import find_file, resolve_arch
 from transformers import PretrainedConfig
 from .load import load_config
 from .heads import LinearHead, cls_pool, heads, last_pool, max_pool, mean_pool, spec_of, weighted_mean_pool
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/models/06_sentence.ipynb #5e470007
 def _sqrt_mean_pool(h, mask): return mean_pool(h, mask)*mask.sum(1, keepdim=True)**.5
@@ -42,11 +44,13 @@ class SentencePool:
     "Pool hidden states to one vector for each text, as the sentence encoder in `where` does (Reimers and Gurevych 2019)"
     def __init__(self,
         where=None, # Directory or hub id; without `modules.json` there the mean is taken
+        width=None, # Of the hidden states, to be checked
         revision='main' # Of a hub id
     ):
         self.where,self.revision,self.files,self.weights = where,revision,{},{}
         self.spec,self.include_prompt = dict(pool=['mean'], layers=[]),True # the arguments of `JoinedPool`
-        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, Dropout=None, Normalize=None)
+        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, LayerNorm=self._norm,
+                    Dropout=None, Normalize=None)
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
             if kind not in read: raise ValueError(f"{where}: modules.json names the module {kind}, expected "
@@ -54,7 +58,7 @@ class SentencePool:
                                                   "alone is read")
             if Path(o['path']).is_absolute() or '..' in o['path']:
                 raise ValueError(f"{where}: modules.json names a folder outside: {o['path']}")
-            if read[kind]: read[kind](o['path'], self._json(f"{o['path']}/config.json") or {})
+            if read[kind]: width = read[kind](o['path'], self._json(f"{o['path']}/config.json") or {}, width)
         self.net = JoinedPool(**self.spec)
         self.net.load_state_dict(self.weights)
 
@@ -83,25 +87,47 @@ class SentencePool:
 
 # %% ../../nbs/models/06_sentence.ipynb #e5e00001
 @patch
-def _pooling(self:SentencePool, at, said):
+def _pooling(self:SentencePool, at, said, width):
     names = said.get('pooling_mode') or [k for k,(old,_) in _pools.items() if said.get(f'pooling_mode_{old}')]
     names = [names] if isinstance(names, str) else names
     if not names or {*names}-{*_pools}:
         raise ValueError(f"{self.where}/{at} names the pooling {', '.join(names) or 'nothing'}, "
                          f"expected some of {', '.join(_pools)}")
-    self.spec['pool'],self.include_prompt = names,said.get('include_prompt', True)
+    n = said.get('embedding_dimension', said.get('word_embedding_dimension'))
+    if None not in (n,width) and n!=width:
+        raise ValueError(f"{self.where}/{at} pools states of width {n}, those of the network have {width}")
+    self.include_prompt = said.get('include_prompt', True)
+    if not self.include_prompt and 'weightedmean' in names:
+        _log.warning(f"{self.where}/{at} leaves the prompt out of the pooling; here the weights count "
+                     "from the first token behind it")
+    self.spec['pool'] = names
+    return width and width*len(names)
 
 @patch
-def _dense(self:SentencePool, at, said):
-    if said.get('use_residual'):
-        raise ValueError(f"{self.where}/{at} has a residual connection, expected a dense layer without one")
+def _layer(self:SentencePool, at, width, kind):
+    "Add the layer of the class `kind` in the folder `at`"
     if not (data := self._bytes(f'{at}/model.safetensors')):
         raise ValueError(f"{self.where}/{at} has no model.safetensors, and pickled weights are not read; "
                          "write it anew with `SentenceTransformer(path).save(directory)`")
-    w,layers = {k.split('.')[-1]:v.float() for k,v in load(data).items()},self.spec['layers']
+    w = {k.split('.')[-1]:v.float() for k,v in load(data).items()}
+    n,m = w['weight'].shape[-1],len(w['weight'])
+    if width not in (None,n):
+        raise ValueError(f"{self.where}/{at} takes vectors of width {n}, what is before it gives {width}")
+    layers = self.spec['layers']
     self.weights |= {f'layers.{len(layers)}.{k}':v for k,v in w.items()}
-    layers += [['Linear', *reversed(w['weight'].shape), 'bias' in w],
-               [said.get('activation_function', 'Tanh').split('.')[-1]]]
+    layers.append([kind, n, m, 'bias' in w] if kind=='Linear' else [kind, n])
+    return m
+
+@patch
+def _dense(self:SentencePool, at, said, width):
+    if said.get('use_residual'):
+        raise ValueError(f"{self.where}/{at} has a residual connection, expected a dense layer without one")
+    width = self._layer(at, width, 'Linear')
+    self.spec['layers'].append([said.get('activation_function', 'Tanh').split('.')[-1]])
+    return width
+
+@patch
+def _norm(self:SentencePool, at, said, width): return self._layer(at, width, 'LayerNorm')
 
 # %% ../../nbs/models/06_sentence.ipynb #7c1e20b5
 @heads.add
@@ -112,7 +138,11 @@ class VectorHead(LinearHead):
         self.spec = spec_of(self, nf=nf, n_out=n_out, pool=pool, layers=layers)
 
 # %% ../../nbs/models/06_sentence.ipynb #7c1e20b7
-def is_sentence_encoder(arch)->bool: # a hub id, directory or shipped name
+def is_sentence_encoder(arch)->bool: # a hub id, directory, shipped name or network
     "Check whether `arch` says how it makes vectors of texts, and has no LM head"
-    if isinstance(arch, PretrainedConfig) or not find_file(resolve_arch(arch), 'modules.json'): return False
-    return not any('LM' in o for o in load_config(arch).architectures or ())
+    if isinstance(arch, PretrainedConfig): return False # random weights
+    config = load_config(arch)
+    # for a network, the place that it was read from
+    where = resolve_arch(arch) if isinstance(arch, (str,Path)) else config.name_or_path
+    return find_file(where or None,
+                     'modules.json') is not None and not any('LM' in o for o in config.architectures or ())

@@ -36,6 +36,7 @@ def load_tokenizer(
 )->PreTrainedTokenizerBase:
     "Load the tokenizer of `arch`"
     arch = getattr(arch, 'tok', arch) # an `HFTokenizer` holds one
+    if hasattr(arch, 'forward'): arch = getattr(arch, 'name_or_path', '') or arch # where a network came from
     if isinstance(arch, PreTrainedTokenizerBase): return arch
     if not isinstance(arch, (str,os.PathLike)):
         raise TypeError(f"Expected a tokenizer, a hub id or a directory, got {type(arch).__name__}")
