@@ -178,12 +178,11 @@ def write_json(path, o):
 
 # names in other libraries -> ours
 _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device_train_batch_size='bs',
-                    num_train_epochs='epochs',
-                    max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch',
-                    model_name='arch',
-                    model_name_or_path='arch', tokenizer='tok', callbacks='cbs', random_state='seed',
-                    random_seed='seed', output_dir='path', output='path', save_dir='path', max_len='seq_len',
-                    test_size='valid_pct', fp16='precision', bf16='precision', mlm_probability='mask_rate')
+                    num_train_epochs='epochs', max_length='max_len seq_len', max_len='seq_len',
+                    max_seq_length='max_len seq_len', model='arch', model_name='arch', tokenizer='tok',
+                    model_name_or_path='arch', callbacks='cbs', random_state='seed', random_seed='seed',
+                    output_dir='path', output='path', save_dir='path', test_size='valid_pct',
+                    fp16='precision', bf16='precision', mlm_probability='mask_rate')
 
 # names of earlier versions and of fastai -> what to write instead
 _instead = {'halvings':'it has gone: a training that diverges stops, try a lower `lr`',

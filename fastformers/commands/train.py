@@ -183,6 +183,5 @@ def classify(args):
     if stage.learner.model.task.one_class and len(L(text_col))==1 and stage.score is not None and stage.score.mean()<.95:
         print(f"Rows whose label may be wrong: fastformers label-issues {read_again(d.source, d)}")
     print(f"\n{predict_next(args.output)}")
-    classes = None if scores is None else records(scores)
     return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(),
-                classes=classes)
+                classes=None if scores is None else records(scores))

@@ -208,8 +208,7 @@ def _line(board, name):
     return dict(entry=name, score=score, low=low, high=high, **board.rare(name),
                 against_tfidf=board.against(name, 'TF-IDF'),
                 against_cheaper=board.against(name, board.cheaper(name)), minutes=board.price(name)/60,
-                **prices,
-                fits=sum(bool(board.fit(name, o)) for o in board.seeds), note=note)
+                **prices, fits=sum(bool(board.fit(name, o)) for o in board.seeds), note=note)
 
 @patch(as_prop=True)
 def table(self:Leaderboard):

@@ -15,7 +15,7 @@ __all__ = ['entries', 'labels_in', 'folds', 'Entry', 'list_entries', 'entry_rows
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from inspect import isclass, isfunction, ismethod
+from inspect import isfunction
 from pathlib import Path
 from types import CodeType
 import numpy as np, pandas as pd, torch
@@ -181,13 +181,8 @@ def code_hash(e)->str:
         if isinstance(o, tuple): todo += o
         elif isinstance(o, partial): todo += [o.func, o.args, *o.keywords.values()]
         elif isinstance(o, plain): res.append(repr(o))
-        elif ismethod(o): todo += [o.__func__, *vars(o.__self__).values()]
-        elif (isclass(o) or isfunction(o)) and o not in seen:
+        elif isfunction(o) and o not in seen:
             seen.append(o)
-            if isclass(o):
-                todo += [getattr(v, 'fget', getattr(v, '__func__', v))
-                         for k,v in vars(o).items() if k!='__firstlineno__']
-                continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
                 res += [c.co_code.hex(), c.co_names]
@@ -330,10 +325,8 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
     start = rows.plan['arch'] if start is None else start
     if tok is None: _choose_prompt(rows, start) # else it has random weights
-    stage = fine_tune_classifier(_frame(rows), start, tok=tok, text_col=rows.text_col,
-                                 label_col=rows.label_col, unlabelled=unlabelled, seed=rows.plan['seed'],
-                                 cbs=limit,
-                                 **vars(_config(rows)) | dict(task=rows.task))
+    stage = fine_tune_classifier(_frame(rows), start, tok=tok, **rows.columns, unlabelled=unlabelled, cbs=limit,
+                                 seed=rows.plan['seed'], **vars(_config(rows)) | dict(task=rows.task))
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
     rows.plan.settings |= stage.plan.settings | {k:rows.plan.settings[k] for k in ('task','prompt')}

@@ -104,10 +104,8 @@ def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     return {'labelled rows':f'{len(rows):,}', 'label':f'{rows.task}', 'scored rows':held,
-            'seeds':', '.join(map(str, seeds)),
-            'checkpoints':', '.join(Path(o).name for o in archs),
-            'unlabelled texts':f'{len(texts):,}{without}',
-            'minutes':f'{minutes:g}'}
+            'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(Path(o).name for o in archs),
+            'unlabelled texts':f'{len(texts):,}{without}', 'minutes':f'{minutes:g}'}
 
 def _score_note(why, often)->str: # '' if the score was asked for
     "Say why the score is the macro F1, and how often the rarer of two classes is answered"

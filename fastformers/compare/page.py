@@ -24,8 +24,7 @@ def _time(s): return 'less than a second' if s<1 else fmt_time(s)
 def _cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
 
 _units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', memory_mb='memory, MB',
-              size_mb='on disk, MB',
-              texts_a_second='texts a second')
+              size_mb='on disk, MB', texts_a_second='texts a second')
 
 @patch
 def shown(self:Leaderboard)->pd.DataFrame: # of strings

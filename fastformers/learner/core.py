@@ -247,8 +247,7 @@ def classifier_learner(
     train_own_rows(learn)
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.rate = lr
-    learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool,
-                          metrics=metrics,
-                          loss_func=asked, class_weights=class_weights, head_init=head_init, lr=lr,
-                          hidden_states=hidden_states, **kwargs)
+    learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, lr=lr,
+                          metrics=metrics, loss_func=asked, class_weights=class_weights,
+                          head_init=head_init, hidden_states=hidden_states, **kwargs)
     return learn

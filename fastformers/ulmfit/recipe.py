@@ -109,8 +109,8 @@ class ModelConfig:
 _registries = dict(schedule='callback.schedule:schedules', anneal='callback.schedule:anneals',
                    pool='models.heads:pools',
                    objective='objectives.core:objectives', packing='data.packing:packings',
-                   task='tasks.core:tasks',
-                   adapters='models.adapters:adapter_methods', head='models.heads:heads')
+                   task='tasks.core:tasks', adapters='models.adapters:adapter_methods',
+                   head='models.heads:heads')
 
 @dataclass(frozen=True)
 class TrainConfig:

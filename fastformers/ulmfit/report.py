@@ -41,8 +41,7 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
             f"{fmt_range(low, high, -1 if high<0 else 1)}): {words[0]} {fmt(before)}, {words[1]} "
             f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low,
-               high=high,
-               rows=a.shape[1], seeds=len(a), says=says)
+               high=high, rows=a.shape[1], seeds=len(a), says=says)
 
 # %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
 def _plot_losses(stages, ax):

@@ -136,8 +136,7 @@ def tfidf(self:_Run):
     tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
     data = {'training rows':len(train[0]), 'validation rows':int(n)}
     self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score,
-                             price=price,
-                             score_name=self.task.score_name, seconds=price['seconds'], **tested))
+                             price=price, score_name=self.task.score_name, seconds=price['seconds'], **tested))
 
 @patch
 def report(self:_Run, **kwargs):
