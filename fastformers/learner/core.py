@@ -162,16 +162,13 @@ def lm_learner(
     return learn
 
 # %% ../../nbs/learner/07_core.ipynb #ceb84322
-def _weighted(task, dls): return task.loss_func(class_weights(dls, task.class_weights))
-
 def _own_loss(task, dls): # None: the loss of the task without weights
     "Choose the weights of the classes where they were left open, and make the loss that has them"
     labels = item_labels(dls.train_ds) if task.one_class else ()
     chosen,why = choose_class_weights(task, *choose_score(task, labels, task.score))
     if not task.weigh(chosen).class_weights: return
-    loss_func = _weighted(task, dls)
     if why!='as asked': _log.info(f"classes weigh the same: {why}")
-    return loss_func
+    return task.loss_func(class_weights(dls, task.class_weights))
 
 # %% ../../nbs/learner/07_core.ipynb #2c53e71c
 def _new_rows(dls, seen):

@@ -43,10 +43,9 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/ulmfit/05_run.ipynb #6ce0f780
 class _Run:
     "Hold the data, settings and directory of one call of `ulmfit`"
-    def __init__(self, r, rows, test, arch, root, seeds):
-        self.r,self.rows,self.test,self.arch,self.root,self.seeds = r,rows,test,arch,root,seeds
-        self.df,self.task = rows.frame,rows.task
-        self.cols = dict(text_col=rows.text_col, label_col=rows.label_col)
+    def __init__(self, r, rows, test, arch, root):
+        self.r,self.rows,self.test,self.arch,self.root = r,rows,test,arch,root
+        self.df,self.task,self.seeds = rows.frame,rows.task,r.run.seeds
         self.tested,self.sets = test_rows(test)
         self.stages = []
 
@@ -120,7 +119,7 @@ def classifiers(self:_Run, start):
             if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
             with checked(): # by `check`
                 self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
-                           group_col=self.rows.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
+                           group_col=self.rows.group_col, **kwargs, **self.rows.columns, **vars(self.r.classifier))
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7adf3b2a
 @patch
@@ -128,7 +127,7 @@ def tfidf(self:_Run):
     "Score TF-IDF with logistic regression on the same rows"
     meter,train,valid = Meter(),self.rows.part(False),self.rows.part(True)
     if self.test is not None:
-        more = Rows(self.tested, **self.cols, task=self.task)
+        more = Rows(self.tested, **self.rows.columns, task=self.task)
         valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
     n = sum(self.rows.is_valid)
     (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
@@ -207,7 +206,7 @@ def ulmfit(
     data = dict(labelled=df[cols].values, LM_texts=texts,
                 test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
-        run = _Run(r, rows, test, arch, Path(path or broadcast(tmp)), seeds)
+        run = _Run(r, rows, test, arch, Path(path or broadcast(tmp)))
         run.check()
         if is_main_process(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         barrier()
