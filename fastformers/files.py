@@ -60,8 +60,7 @@ def check_dir(path, mark='stage.json', size=0)->Path: # its absolute path, links
     path = Path(path).expanduser().resolve()
     if path.exists() and not path.is_dir(): raise FileExistsError(f"{path} is a file; choose another name")
     if path.is_dir() and _files(path) and not (path/mark).is_file():
-        raise FileExistsError(f"{path} is not empty and holds no {mark}; "
-                              "choose another directory, or empty this one")
+        raise FileExistsError(f"{path} is not empty and holds no {mark}; choose another one, or empty it")
     _try(path, size)
     return path
 

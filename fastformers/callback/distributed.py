@@ -32,9 +32,8 @@ from .schedule import ScheduleRunner, in_fit
 def _together():
     try: yield
     except RuntimeError as e:
-        raise RuntimeError("another process of this run has ended or does not answer, see its message; "
-                           "start all processes again, with `--resume` or `resume=` from the last "
-                           "checkpoint") from e
+        raise RuntimeError("another process of this run has ended or does not answer, see its message; start "
+                           "all again, with `--resume` or `resume=` from the last checkpoint") from e
 
 def n_processes()->int:
     "Return the number of processes that train together, and join them at the first call"

@@ -243,8 +243,7 @@ def slices(args):
 def _change(args, change):
     "Open the classifier in a directory, call `change` with it, and write the directory anew"
     if not Path(args.model).is_dir():
-        raise FileNotFoundError(f"{args.model} is not a directory; expected a directory on this disk, whose "
-                                "classes are to be changed")
+        raise FileNotFoundError(f"{args.model} is not a directory; expected a classifier on this disk")
     check_dir(args.model)
     predictor = _open(args.model)
     gone = [o for o in ('report.html','settings.ini','record.json') if (Path(args.model)/o).exists()]
@@ -277,8 +276,7 @@ def predict(args):
     if bool(args.texts)==bool(args.csv): raise ValueError("expected either texts or --csv FILE")
     _check_texts(args, 'pass it as --csv')
     if args.out and not args.csv:
-        raise ValueError("--out is written with --csv FILE; answers to texts of the command line go to the "
-                         "screen")
+        raise ValueError("--out is written with --csv FILE; answers to texts go to the screen")
     if args.csv and args.json:
         raise ValueError("--json is for texts of the command line; --csv FILE has --out FILE")
     _check_out(args.out)

@@ -162,8 +162,7 @@ def classify(args):
     d = args.data
     if d.source is None and args.labels: return _classify_by_names(args)
     if d.source is None:
-        raise ValueError("expected LABELLED, or --labels with the names of classes for a classifier without "
-                         "labelled texts")
+        raise ValueError("expected LABELLED, or --labels NAMES for a classifier without labelled texts")
     df,unlabelled,_,test = read_data(Recipe(data=d))
     text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,

@@ -38,8 +38,7 @@ def score_encoders(
                          f"{rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
     folds = fold_count(rows.labels, folds)
     if folds<2:
-        raise ValueError("expected two classes or more with two rows each to compare encoders; label more "
-                         "rows")
+        raise ValueError("expected two classes or more with two rows each, to compare encoders; label more")
     warn_blank(rows.texts)
     res,part = {},deal(rows.groups, rows.names, min(folds, len({*rows.groups})))
     for arch in archs:

@@ -24,9 +24,9 @@ from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from ..callback.contrastive import Contrastive
 from ..callback.schedule import now, ScheduleRunner, in_fit
-from ..data.labels import deal, marked_by, split_rows
+from ..data.labels import deal, marked_by, named, split_rows
 from ..data.rows import Rows
-from ..files import Registry, content_hash, to_json
+from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
 from ..inference.names import from_names, name_text
 from ..learner.choose import Plan, choose_prompt, named_dls
@@ -84,6 +84,13 @@ class Entry:
 
 _facts = 'arch','unlabelled','one class','texts','linear' # what an entry may need, apart from other entries
 
+def _check_needs(e, others):
+    "Raise if a name in `e.needs` is neither in `_facts` nor in the entry names `others`"
+    for o in e.needs:
+        if o not in (*_facts, *others):
+            raise ValueError(f"the entry {e.name} needs {o!r}; expected {', '.join(_facts)}, or the name of "
+                             f"an entry{did_you_mean(o, [*_facts, *others])}")
+
 def list_entries(names, archs, text_col='text', label_col='label', **asked
 )->list: # of `Entry`. Their recipes hold checkpoint, columns and the settings `asked` of the classifier
     "List the entries of `names` (None: all), the cheapest first, one for each of `archs`"
@@ -93,6 +100,7 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked
     if odd := [o for o in known if not isinstance(o, Entry)]:
         raise TypeError(f"`entries` are names or `Entry`s, got {odd[0]!r}; the decorator @entry('its name') "
                         "makes one of a function")
+    for o in known: _check_needs(o, [*entries, *(e.name for e in known)])
     for e in sorted(known, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''
@@ -145,8 +153,7 @@ def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `de
         raise ValueError(f'{n} of {len(texts)} rows have scores that are not numbers')
     if not task.classes or own.labels==task.labels: return scores, decides
     if odd := {*own.labels}-{*task.labels}:
-        raise ValueError(f"its predictor has the labels {', '.join(sorted(map(str, odd))[:9])}, which the "
-                         "rows do not have")
+        raise ValueError(f"its predictor has the labels {named(odd)}, which the rows do not have")
     at = [task.labels.index(o) for o in own.labels]
     res = scores.new_zeros(*scores.shape[:-1], task.n_out) # a class without training rows has no column
     res[...,at] = scores
@@ -187,7 +194,9 @@ def code_hash(e)->str:
 def entry(name, needs=(), prepare=None, **recipe):
     "Add the decorated function `fit(rows)` as the entry `name`"
     def add(fit):
-        return entries.add(Entry(name, fit, tuple(L(needs)), recipe, prepare), name).fit
+        e = Entry(name, fit, tuple(L(needs)), recipe, prepare)
+        _check_needs(e, entries)
+        return entries.add(e, name).fit
     return add
 
 # %% ../../nbs/compare/00_entries.ipynb #6abb84de

@@ -49,9 +49,8 @@ def _check_groups(model, splitter):
     "Raise unless the layer groups of `splitter` hold all weights that train"
     held = {id(p) for group in splitter(model) for p in L(group)}
     if left := [n for n,p in model.named_parameters() if p.requires_grad and id(p) not in held]:
-        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; together its "
-                         "lists hold all weights, as those of `lambda m: [params(m.body), params(m.head)]` "
-                         "do")
+        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; its lists hold "
+                         "all weights, as `lambda m: [params(m.body), params(m.head)]` does")
 
 def _check_args(dls, **functions):
     "Raise unless `dls` are `DataLoaders` and none of the `functions` is a name"
@@ -156,9 +155,8 @@ def lm_learner(
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     learn.lineage.made_by(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
-        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and "
-                     "should first train alone: `fine_tune_lm` does so; in your own loop use "
-                     "`fit_schedule(lp_ft)`")
+        _log.warning("this checkpoint has no LM head: a new one, tied to the embeddings, starts random and "
+                     "first trains alone in `fine_tune_lm`; in your own loop use `fit_schedule(lp_ft)`")
     return learn
 
 # %% ../../nbs/learner/07_core.ipynb #ceb84322

@@ -172,8 +172,7 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
         says = ('so gradient checkpointing computes each block a second time in the backward pass, '
                 'which takes a third more time')
     else:
-        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, "
-                   "which takes a third more time.")
+        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True")
         raise e
     _log.warning(f"{title}: memory is too small {says}")
     for o in learn.cbs: # the batch that failed has left autocast on
@@ -311,8 +310,7 @@ def _replay(learn, fit, cbs):
 def refit(self:Learner)->Learner: # with one held-out row, since a learner needs one
     "Make a new classifier, trained on all rows but one as this one was on its training rows"
     if self.model.task is None:
-        raise TypeError("`refit` is for classifiers; train a language model on all texts with a smaller "
-                        "`valid_pct`")
+        raise TypeError("`refit` is for classifiers; train a language model with a smaller `valid_pct`")
     history = self.lineage.history
     if not history: raise ValueError("this learner was not trained; call a fit first")
     new = self.lineage.make(all_rows(self.dls))

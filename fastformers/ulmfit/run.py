@@ -27,7 +27,6 @@ from ..learner.core import classifier_learner
 from ..learner.spread import stage2_outlook
 from ..models.load import load_config
 from ..models.sentence import is_sentence_encoder
-from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
 from ..callback.progress import Meter
@@ -60,8 +59,7 @@ class _Run:
         dls = self.dls(tok)
         names = [Path(o).name for o in self.r.run.archs or ()]
         if len({*names, 'general', 'random'})<len(names)+2:
-            raise ValueError("`archs` have different names, none of them general or random; got "
-                             f"{', '.join(names)}")
+            raise ValueError(f"`archs` have different names, not general or random; got {', '.join(names)}")
         if self.test is not None: labelled_dl(dls, self.tested)
         task_learner(dls, arch, self.r.classifier, pretrained=False)
 
@@ -98,8 +96,7 @@ def outlook(self:_Run, start):
     "Log what stage 2 of a sentence encoder can bring to the labelled rows, before it takes minutes"
     if not self.task.one_class or self.rows.pair or not is_sentence_encoder(start): return
     texts,labels = (o[:2000] for o in self.rows.part(False))
-    x = from_hf(start).vectors(texts).numpy()
-    _log.info(stage2_outlook(x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9), labels)[1])
+    _log.info(stage2_outlook(from_hf(start).vectors(texts).numpy(), labels)[1])
 
 # %% ../../nbs/ulmfit/05_run.ipynb #381ffdac
 @patch
@@ -186,8 +183,6 @@ def ulmfit(
     archs = [arch or r.model.arch, *(r.run.archs or ())]
     test = new_tests(test_frames(test), archs, text_col)
     tested,_ = test_rows(test)
-    for o in (df, *(test.values() if isinstance(test, dict) else [test])):
-        if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
     if unlabelled is not None and r.lm.objective=='none' and not r.general:
         _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none")

@@ -26,6 +26,7 @@ from ..data.block import all_rows
 from ..data.labels import checked
 from ..data.rows import Rows
 from ..files import check_dir
+from ..learner import counts # `start_from_counts`
 from ..learner.choose import Plan
 from ..learner.evaluate import evaluate, reports
 from ..learner.save import kept_texts
@@ -36,7 +37,7 @@ from ..objectives.core import objective_of
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..stats import fmt, fmt_time
 from .read import labelled_dl, prepare_rows, task_dls, task_learner, with_reading
-from .read_lm import general_parts, set_objective, start_embeddings, text_learner
+from .read_lm import general_parts, set_objective, text_learner
 from .record import Stage
 from .unlabelled import kept_of_two, unlabelled_texts, with_unlabelled
 
@@ -85,9 +86,8 @@ def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True
     learn,last = stage.learner,not vars(c).get('refit')
     if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
         name,share = learn.model.task.often
-        stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, "
-                                                       "as often as the labelled rows have it (threshold "
-                                                       f"{t:.3g})")
+        says = f"{name!r} is answered as often as the labelled rows have it, {share:.1%} (threshold {t:.3g})"
+        stage.note(f"{stage.name}, seed {stage.seed}", says)
         stage.metrics,stage.score,stage.weight = evaluate(learn)
     if test_dl is not None and last: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
@@ -129,8 +129,8 @@ def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume,
     learn,why = text_learner(data, arch, tok, c, text_col, valid_col, seed, cbs=[*L(cbs), *L(resume)],
                              **kwargs)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, partial(start_embeddings, c=c),
-                   chosen=set_objective(learn, c, why))
+    begin = Learner.start_from_counts if c.embeddings=='counts' else noop
+    stage = _stage(learn, c, name, seed, meter, begin, chosen=set_objective(learn, c, why))
     return _finish(stage, c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
