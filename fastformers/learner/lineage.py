@@ -51,8 +51,8 @@ class Lineage(Callback):
     def make(self, dls, **kwargs)->Learner:
         "Make a learner for `dls` as this one was made, from the same weights"
         if self.made: return self.made(dls, **kwargs)
-        raise ValueError("this learner is from a pickle, or its network has no name: it cannot be made again; "
-                         "make it by `classifier_learner` or `lm_learner` from a directory or name")
+        raise ValueError("this learner is from a pickle, or its network has no name: it cannot be made anew; "
+                         "make one by `classifier_learner` or `lm_learner` from a directory or name")
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
