@@ -433,6 +433,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fastformers/commands/answer.py'),
                                              'fastformers.commands.answer._part': ( 'commands/answer.html#_part',
                                                                                     'fastformers/commands/answer.py'),
+                                             'fastformers.commands.answer._texts': ( 'commands/answer.html#_texts',
+                                                                                     'fastformers/commands/answer.py'),
                                              'fastformers.commands.answer._to_csv': ( 'commands/answer.html#_to_csv',
                                                                                       'fastformers/commands/answer.py'),
                                              'fastformers.commands.answer._write_table': ( 'commands/answer.html#_write_table',

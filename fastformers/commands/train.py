@@ -134,9 +134,7 @@ def adapt(args):
 # %% ../../nbs/commands/02_train.ipynb #725e5832
 def _classify_by_names(args):
     "Write a classifier made from the names of its classes and the texts of --unlabelled, and score it on --test"
-    d,path = args.data,check_dir(args.output)
-    if (path/'stage.json').exists() and not args.force:
-        raise FileExistsError(f"{args.output} is finished; choose another --output, or add --force")
+    d,(path,_) = args.data,begin(args)
     test = d.test and read_table(d.test, d, text_col=d.text_col, label_col=d.label_col)
     from fastformers.hub import default_arch
     from fastformers.inference.names import from_names
