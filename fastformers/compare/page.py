@@ -125,8 +125,8 @@ def plot(self:Leaderboard, ax=None):
         ax.errorbar(x[name], y[name], ends, fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
     ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
     what = 'error' if measure=='accuracy' else measure if sign<0 else f'1 - {measure}'
-    title = f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: none cheaper is as good)"
-    ax.set(xscale='log', xlabel='time of one training', ylabel=what, title=title)
+    ax.set(xscale='log', xlabel='time of one training', ylabel=what, title=f"Best on {len(self.y):,} rows: "
+           f"{self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
     ax.margins(x=.1, y=.1)
     low,high = ax.get_xlim()
     marks = {k:v for k,v in _marks.items() if low<k<high}
