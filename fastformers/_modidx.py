@@ -156,8 +156,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'fastformers/callback/keep_vectors.py')},
             'fastformers.callback.progress': { 'fastformers.callback.progress.Diverged': ( 'callback/progress.html#diverged',
                                                                                            'fastformers/callback/progress.py'),
-                                               'fastformers.callback.progress.Diverged.__init__': ( 'callback/progress.html#diverged.__init__',
-                                                                                                    'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.Meter': ( 'callback/progress.html#meter',
                                                                                         'fastformers/callback/progress.py'),
                                                'fastformers.callback.progress.Meter.__init__': ( 'callback/progress.html#meter.__init__',
