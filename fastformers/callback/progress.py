@@ -84,5 +84,5 @@ class StopAtNaN(Callback):
         if not self.training or (self.loss.is_cuda and self.iter%20 and self.iter<self.n_iter-1): return
         if not torch.isfinite(self.loss).all():
             rate = max(o['lr'] for o in self.opt.hypers)
-            raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, at a "
-                           f"learning rate of {rate:.2g}: try half of it, then look for faulty rows")
+            raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, at "
+                           f"a learning rate of {rate:.2g}: try half of it, then look for faulty rows")
