@@ -56,8 +56,9 @@ def _name(v): return getattr(v, '__name__', type(v).__name__)
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
     known,own = settings(type(c)),('epochs','minutes','lr','objective')
-    new = {k:v for k,v in vars(c).items() if k not in own and v!=known[k].default}
-    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v) for k,v in new.items()}
+    plain = str,int,float,tuple,dict,type(None)
+    named = {k:v if isinstance(v, plain) else _name(v) for k,v in vars(c).items()}
+    return {k:v for k,v in named.items() if k not in own and v!=known[k].default}
 
 def _sizes(dls):
     parts = {'training':dls.train, 'validation':dls.valid}
