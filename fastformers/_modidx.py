@@ -3746,8 +3746,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.shown_gains': ( 'ulmfit/report.html#report.shown_gains',
                                                                                              'fastformers/ulmfit/report.py'),
-                                           'fastformers.ulmfit.report.Report.summary': ( 'ulmfit/report.html#report.summary',
-                                                                                         'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.table': ( 'ulmfit/report.html#report.table',
                                                                                        'fastformers/ulmfit/report.py'),
                                            'fastformers.ulmfit.report.Report.test_sets': ( 'ulmfit/report.html#report.test_sets',

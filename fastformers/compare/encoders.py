@@ -26,10 +26,7 @@ from ..text.tokenizer import load_tokenizer
 from ..ulmfit.recipe import split_columns
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0008
-def score_encoders(
-    rows, # `Rows` of single texts with one class each
-    archs, # Checkpoints
-    max_len=128 # Longest text in tokens
+def score_encoders(rows, archs, max_len=128 # longest text in tokens
 )->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; CPU seconds of a thousand texts; `stage2_outlook`)
     "Predict the label of each row by logistic regression on the vectors of the rows in the other of five folds"
     if rows.pair or not rows.task.one_class or rows.task.structured:

@@ -135,15 +135,8 @@ def verdict(self:Learner
     return pd.DataFrame(rows, [*arms], [what, 'from', 'to'])
 
 # %% ../../nbs/learner/09_judge.ipynb #3b7d10af
-def write_rival(
-    learn, # The trained learner
-    res, # Its record, with `score`
-    tfidf, # Scores of the linear model of words on the same rows, as from `linear_rival`
-    rows, # The `Rows` of both
-    path, # Directory of the learner
-    title, # Its name in the log
-    every=False # Fit the linear model to all rows, not to the training rows alone?
-):
+def write_rival(learn, res, tfidf, rows, path, title, every=False
+): # `tfidf`: as from `linear_rival`; `every`: fit it to all rows, not to the training rows alone
     "Write a linear model of words beside `path` if it is better than `learn`, and delete that of an earlier training"
     beside = path.with_name(path.name+'_tfidf')
     if is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)

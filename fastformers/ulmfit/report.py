@@ -222,12 +222,8 @@ def sentences(self:Report):
     return [*([_scores_sentence(self)] if n else []), *alone, *self.shown_gains().says, *better, *chosen]
 
 @patch
-def summary(self:Report):
-    "Summarize the table and the gain of each stage as Markdown"
-    return f"{markdown_table(self.table())}\n\n{markdown_list(self.sentences())}"
-
-@patch
-def __repr__(self:Report): return f'{_title}\n\n{self.summary()}'
+def __repr__(self:Report):
+    return f"{_title}\n\n{markdown_table(self.table())}\n\n{markdown_list(self.sentences())}"
 
 # %% ../../nbs/ulmfit/03_report.ipynb #93485ea9
 _use = """The directory `{dir}` holds the classifier.
