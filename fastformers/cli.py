@@ -45,10 +45,12 @@ Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard er
 --resume continues (1: an error with --debug)."""
 
 _with_json = run,demo,pretrain,adapt,classify,compare,check,slices,label_issues,shares,drift,predict
+_change = add_class,remove_class,rename_class,merge_classes
 
 _labelled = 'csv, tsv, jsonl or conll file (.gz or not), folder of .txt files for each label, or intents'
 _names = 'Names of the classes, separated by commas, or a file with a name a line'
 _file = 'csv, tsv or jsonl file with texts, file with a text a line, or folder of .txt files'
+_encoder = 'hub id, directory or shipped name (default: minilm)'
 
 def _command(commands, f, says=''):
     "Add the command `f` to the parsers `commands`"
@@ -60,6 +62,9 @@ def _command(commands, f, says=''):
     if f in _with_json:
         p.add_argument('--json', action='store_true', help='Print the results as one JSON object, all else '
                                                            'on standard error')
+    if says.startswith('DIR'):
+        more = 'which is written anew' if f in _change else 'or its hub id'
+        p.add_argument('model', metavar='DIR', help=f'Directory of a classifier, {more}')
     return p
 
 def _output(p, **kw):
@@ -81,17 +86,14 @@ def _stage_flags(p, section, names):
 # %% ../nbs/10_cli.ipynb #cce3d3d1
 def _add_stages(commands):
     p = _command(commands, run, 'settings.ini')
-    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy settings.ini of the project or '
-                                                          'a run')
+    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy that of the project or a run')
     for p in (p, _command(commands, demo)):
         p.add_argument('--seeds', type=typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
         _output(p, help="Directory of the results, instead of the recipe's")
     for f,section in ((pretrain,'general'), (adapt,'lm')):
         p = _command(commands, f, 'TEXTS ... --output DIR')
-        p.add_argument('texts', metavar='TEXTS', nargs='+',
-                       help='csv, tsv or jsonl file (.gz or not), folder of .txt files, or file with a text '
-                            'a line')
+        p.add_argument('texts', metavar='TEXTS', nargs='+', help=_file)
         if f is adapt:
             p.add_argument('--labelled', metavar='FILE',
                            help='Labelled rows to compare the encoder before and after')
@@ -126,11 +128,9 @@ def _add_choices(commands):
                                                       'says who gave it')
     p.add_argument('--by', default='', metavar='NAME', help='Name of the person, if several people label')
     p.add_argument('--target', type=float, help='Say stop at this score, as .9')
-    p.add_argument('--worth', type=float, default=.5, help='Say stop where 100 more labels would raise '
-                                                           'the score by less than so many points of '
-                                                           '100 (default: 0.5)')
-    p.add_argument('--arch', help='Encoder that chooses the texts: hub id, directory or shipped name '
-                                  '(default: minilm)')
+    p.add_argument('--worth', type=float, default=.5,
+                   help='Say stop where 100 more labels bring fewer points of 100 than this (default: 0.5)')
+    p.add_argument('--arch', help=f'Encoder that chooses the texts: {_encoder}')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
     add_flags(p, 'data', 'text_col label_col sep encoding')
 
@@ -139,16 +139,13 @@ _trained = dict(text_col='as in the training of DIR, or text', label_col='as in 
 
 def _add_questions(commands):
     p = _command(commands, explain, 'DIR TEXT')
-    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='+',
                    help='A text, the two texts of a pair, or a text and its candidates')
     p.add_argument('--label', help='Label to explain (default: the predicted one)')
     p.add_argument('--word', help='For a tagger: the word whose tag is explained')
-    p.add_argument('--method', default='erasure',
-                   help='erasure, or for labels of whole texts integrated_gradients or gradient_x_input '
-                        '(default: erasure)')
+    p.add_argument('--method', default='erasure', help='erasure (default), or for labels of whole texts '
+                                                       'integrated_gradients or gradient_x_input')
     p = _command(commands, check, 'DIR FILE')
-    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
     p.add_argument('--negated', type=typed(tuple[str,...]), default=(), metavar='LABELS',
                    help='Labels whose score a negation lowers, as good,bad (default: negation is not checked)')
@@ -156,30 +153,25 @@ def _add_questions(commands):
     add_flags(p, 'data', 'text_col sep encoding', **_trained)
     for f,says in ((slices,'DIR FILE'), (label_issues,'FILE')):
         p = _command(commands, f, says)
-        if f is slices:
-            p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
         p.add_argument('file', metavar='FILE', help=_labelled)
         if f is slices:
             p.add_argument('--by', type=typed(tuple[str,...]), default=(), metavar='COLUMNS',
                            help='Columns whose values are groups too, separated by commas')
-        else: p.add_argument('--arch', help='Encoder: hub id, directory or shipped name (default: minilm)')
+        else: p.add_argument('--arch', help=f'Encoder: {_encoder}')
         p.add_argument('--rows', type=int, default=20, help='Most rows to show (default: 20)')
-        p.add_argument('--out', metavar='FILE',
-                       help='csv or tsv file to write (default: to the screen alone)')
+        p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: the screen alone)')
         add_flags(p, 'data', 'text_col label_col drop_blank sep encoding', **(_trained if f is slices else {}))
     p = _command(commands, shares, 'DIR FILE --audit FILE')
-    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
     p.add_argument('--audit', metavar='FILE', required=True,
                    help='Labelled rows, ten or more, drawn at random from the texts')
-    p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: to the screen alone)')
+    p.add_argument('--out', metavar='FILE', help='csv or tsv file to write (default: the screen alone)')
     add_flags(p, 'data', 'text_col label_col drop_blank sep encoding', **_trained)
 
 # %% ../nbs/10_cli.ipynb #eb71ff93
 def _add_changes(commands):
     def changes_classes(f, says, **names):
         p = _command(commands, f, f'DIR {says}')
-        p.add_argument('model', metavar='DIR', help='Directory of a classifier, which is written anew')
         for k,v in names.items(): p.add_argument(k, metavar=k.upper(), help=v)
         return p
     p = changes_classes(add_class, 'NAME FILE', name='Name of the new class', file=_file)
@@ -191,20 +183,15 @@ def _add_changes(commands):
 
 def _add_predict(commands):
     p = _command(commands, drift, 'DIR FILE')
-    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('file', metavar='FILE', help=_file)
     add_flags(p, 'data', 'text_col sep encoding', **_trained)
     p = _command(commands, predict, 'DIR (TEXT ... | --csv FILE)')
-    p.add_argument('model', metavar='DIR', help='Directory of a classifier, or its hub id')
     p.add_argument('texts', metavar='TEXT', nargs='*', help='Texts to label')
-    p.add_argument('--csv', metavar='FILE', help='csv, tsv or jsonl file to label, -: standard input, '
-                                                 'file with a text a line, or '
-                                                 'folder of .txt files, whose names are in the column file; '
-                                                 'in two processes: torchrun --nproc_per_node 2 -m '
-                                                 'fastformers predict DIR --csv FILE --out FILE')
-    p.add_argument('--out', metavar='FILE',
-                   help='csv or tsv file to write: columns of --csv, label and score, which are empty for '
-                        'blank texts (default: to the screen)')
+    p.add_argument('--csv', metavar='FILE',
+                   help=f'{_file}, whose names are in the column file; -: standard input; in two processes: '
+                        'torchrun --nproc_per_node 2 -m fastformers predict DIR --csv FILE --out FILE')
+    p.add_argument('--out', metavar='FILE', help='csv or tsv file to write: columns of --csv, label and score, '
+                                                 'empty for blank texts (default: to the screen)')
     p.add_argument('--device', help='cpu or cuda; default: a GPU if there is one')
     p.add_argument('--precision', default='auto', choices=('auto','bf16','fp16','fp32'),
                    help='number format; auto: the fastest on this machine')
@@ -236,9 +223,8 @@ def parse_args(argv=None):
         flags = re.findall('--[a-z-]+', args.parser.format_help())
         if 'texts' in args and not o.startswith('--'): args.texts.append(o)
         elif o in ('--gpu','--cuda','--device'):
-            args.parser.error(f"{o} is not expected here; "
-                              f"{'--device cuda' if '--device' in flags else 'training'} uses a GPU if there "
-                              "is one")
+            says = '--device cuda' if '--device' in flags else 'training'
+            args.parser.error(f"{o} is not expected here; {says} uses a GPU if there is one")
         else: args.parser.error(f"{o} is not expected here{did_you_mean(o, flags, 'argument')}")
     return args
 

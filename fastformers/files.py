@@ -60,8 +60,7 @@ def check_dir(path, mark='stage.json', size=0)->Path: # its absolute path, links
     path = Path(path).expanduser().resolve()
     if path.exists() and not path.is_dir(): raise FileExistsError(f"{path} is a file; choose another name")
     if path.is_dir() and _files(path) and not (path/mark).is_file():
-        raise FileExistsError(f"{path} is not empty and holds no {mark}; "
-                              "choose another directory, or empty this one")
+        raise FileExistsError(f"{path} is not empty and holds no {mark}; choose another one, or empty it")
     _try(path, size)
     return path
 
@@ -178,22 +177,15 @@ def write_json(path, o):
 
 # names in other libraries -> ours
 _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device_train_batch_size='bs',
-                    num_train_epochs='epochs',
-                    max_length='max_len seq_len', max_seq_length='max_len seq_len', model='arch',
-                    model_name='arch',
-                    model_name_or_path='arch', tokenizer='tok', callbacks='cbs', random_state='seed',
-                    random_seed='seed', output_dir='path', output='path', save_dir='path', max_len='seq_len',
-                    test_size='valid_pct', fp16='precision', bf16='precision', mlm_probability='mask_rate')
+                    num_train_epochs='epochs', max_length='max_len seq_len', max_len='seq_len',
+                    max_seq_length='max_len seq_len', model='arch', model_name='arch', tokenizer='tok',
+                    model_name_or_path='arch', callbacks='cbs', random_state='seed', random_seed='seed',
+                    output_dir='path', output='path', save_dir='path', test_size='valid_pct',
+                    fp16='precision', bf16='precision', mlm_probability='mask_rate')
 
 # names of earlier versions and of fastai -> what to write instead
-_instead = {'halvings':'it has gone: a training that diverges stops, try a lower `lr`',
-            'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`, then a training step '
-                           'reads one window of each text',
-            'pool attn':'it has gone: fastformers 0.2.0 opens what was saved with it, choose `concat` or '
-                        '`mean` for a new head',
-            'entries search':'it has gone: the rules for rate and steps are no worse, use `all layers`',
-            'argument start':'it has gone: write `head_init`',
-            '[classifier] start':'it has gone: write `head_init`',
+_instead = {'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`',
+            'pool attn':'it has gone: fastformers 0.2.0 opens what was saved with it; choose `concat` or `mean`',
             'argument label_delim':"leave it out: several labels of a text are read from 'a;b' or a list",
             'argument y_block':"pass task='regression' or task='multi'",
             **{f'argument {o}':f"a learner takes it: `classifier_learner(dls, arch, {o}=...)`, then `fit_plan()`"

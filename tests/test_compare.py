@@ -116,8 +116,8 @@ def test_the_recipe_is_that_of_the_network(tiny, tmp_path):
     assert recipe.classifier.epochs==0 and recipe.model.arch==str(tiny) and board.winner=='frozen probe'
 
 @pytest.mark.parametrize('change,words', [
-    (lambda d: d.assign(label='one'), 'only the class'), (lambda d: d.assign(text='the same'), 'texts are equal'),
-    (lambda d: d.assign(label=[f'row {i}' for i in range(len(d))]), 'occurs in one row, expected labels that occur'), (lambda d: d.drop(columns='label'), 'label')])
+    (lambda d: d.assign(label='one'), 'only the class'), (lambda d: d.assign(text='the same'), 'all rows have the same text'),
+    (lambda d: d.assign(label=[f'row {i}' for i in range(len(d))]), 'occurs in one row, expected two rows or more'), (lambda d: d.drop(columns='label'), 'label')])
 def test_rows_that_cannot_be_compared_are_refused(change, words):
     with pytest.raises(ValueError, match=words): leaderboard(change(df), entries=['TF-IDF'], minutes=1)
 

@@ -186,7 +186,7 @@ def test_a_network_without_a_name_cannot_be_made_once_more():
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=16, device='cpu')
     learn = classifier_learner(dls, AutoModel.from_config(tiny_arch('bert')), precision='fp32')
     for verb in (learn.verdict, learn.fit_plan):
-        with pytest.raises(ValueError, match='its network has no directory or name; make it by'): verb()
+        with pytest.raises(ValueError, match='its network has no name: it cannot be made anew; make one by'): verb()
 
 def test_a_splitter_of_fastai_works_and_one_that_forgets_weights_says_so():
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=8)

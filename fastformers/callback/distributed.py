@@ -19,9 +19,8 @@ from torch import nn, Tensor
 from fastai.basics import AvgLoss, AvgMetric, Callback, find_bs
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
-from fastai.torch_core import (default_device, get_random_states, num_distrib, rank_distrib,
-                               set_random_states,
-                               to_detach)
+from fastai.torch_core import default_device, get_random_states, num_distrib, rank_distrib
+from fastai.torch_core import set_random_states, to_detach
 from fastcore.foundation import noop, patch
 from ..data.loader import TokensDL
 from ..objectives.core import TokenLoss, objective_of
@@ -33,9 +32,8 @@ from .schedule import ScheduleRunner, in_fit
 def _together():
     try: yield
     except RuntimeError as e:
-        raise RuntimeError("another process of this run has ended or does not answer, see its message; "
-                           "start all processes again, with `--resume` or `resume=` from the last "
-                           "checkpoint") from e
+        raise RuntimeError("another process of this run has ended or does not answer, see its message; start "
+                           "all again, with `--resume` or `resume=` from the last checkpoint") from e
 
 def n_processes()->int:
     "Return the number of processes that train together, and join them at the first call"

@@ -25,8 +25,7 @@ class FreezeGrads(Callback):
         known = {id(p) for ps in self.opt.param_lists for p in ps}
         new = [n for n,p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
         if new:
-            raise ValueError(f"the optimizer does not hold {new[0]}, which was added or unfrozen later; "
-                             "set `learn.opt = None` to create a new one")
+            raise ValueError(f"the optimizer does not hold {new[0]}; set `learn.opt = None` for a new one")
 
 # %% ../../nbs/callback/01_freeze.ipynb #05139d27
 def frozen_modules(model):

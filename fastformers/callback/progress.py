@@ -77,8 +77,6 @@ class Meter:
 # %% ../../nbs/callback/06_progress.ipynb #7c1d5a02
 class Diverged(ValueError):
     "Say that the loss is NaN or infinite"
-    def __init__(self, why):
-        super().__init__(f"{why}: try half of it; if that does not help, look for faulty rows")
 
 class StopAtNaN(Callback):
     "Raise `Diverged` at the first training loss that is NaN or infinite, on a GPU at most 20 steps later"
@@ -87,5 +85,5 @@ class StopAtNaN(Callback):
         if not self.training or (self.loss.is_cuda and self.iter%20 and self.iter<self.n_iter-1): return
         if not torch.isfinite(self.loss).all():
             rate = max(o['lr'] for o in self.opt.hypers)
-            raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, "
-                           f"at a learning rate of {rate:.2g}")
+            raise Diverged(f"the loss is {self.loss.item():.3g} in step {self.iter+1} of epoch {self.epoch}, at "
+                           f"a learning rate of {rate:.2g}: try half of it, then look for faulty rows")

@@ -221,8 +221,7 @@ def _catch_interrupt(self:Resume):
 def _interrupt(self:Resume, *args):
     self._stop = True
     self._release_interrupt()
-    _log.warning("interrupted: a checkpoint will be written after this batch (or validation); "
-                 "interrupt again to stop immediately")
+    _log.warning("interrupted: a checkpoint is written after this batch; interrupt again to stop at once")
 
 @patch
 def _release_interrupt(self:Resume):
@@ -246,9 +245,8 @@ def _newest(self:Resume):
             _log.warning(f"{o} is damaged: {e}; trying an older one")
         else:
             if diff := differences(state['settings'], self._settings):
-                raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; use the settings "
-                                 "of that run, choose another `path` (in a command another --output), or "
-                                 "delete that directory to train anew")
+                raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; use its "
+                                 "settings, another `path` (in a command --output), or delete that directory")
             return state,tensors
 
 @patch
@@ -269,8 +267,7 @@ def before_fit(self:Resume):
         self._others = self.learn.cbs
         self.learn.cbs = L(self) # other callbacks do not see the skipped epochs
         return
-    _log.warning(f"fit {self._number} was finished before: loading its result from {self.path}; "
-                 "delete that directory to train anew")
+    _log.warning(f"fit {self._number} was finished before and is loaded; delete {self.path} to train anew")
     set_state(self.learn, state['learn'], tensors)
     set_random(state['learn']['random'])
     self.dls.train.passes = state['passes']

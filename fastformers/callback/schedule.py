@@ -36,8 +36,7 @@ class Schedule:
         self.epochs = np.broadcast_to(np.array(epochs, dtype=float), len(self.factors))
         if not (self.epochs>0).all(): raise ValueError(f"`epochs` must be above 0, got {self.epochs}")
         if not ((self.factors>=0).all() and self.factors.any(1).all()):
-            raise ValueError(f"factors are 0 (frozen) or more, and each step trains a group; "
-                             f"got {self.factors}")
+            raise ValueError(f"factors are 0 (frozen) or more, each step trains a group; got {self.factors}")
 
     @property
     def n_groups(self): "Return the number of layer groups"; return self.factors.shape[1]
@@ -320,8 +319,7 @@ def check_batches(schedule, n_iter):
     "Raise ValueError if a step of `schedule` gets no batch in epochs of `n_iter` batches"
     if (np.diff(schedule.starts(n_iter))<1).any():
         need = math.ceil(100*schedule.total/(schedule.epochs.min()*n_iter))/100
-        raise ValueError(f"a step of this schedule gets no batch; "
-                         f"use epochs={need:g} or more, or fewer steps")
+        raise ValueError(f"a step of this schedule gets no batch; use epochs={need:g} or more or fewer steps")
 
 @patch
 @check_args

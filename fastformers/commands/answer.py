@@ -132,6 +132,12 @@ def _open(path, **how):
     from fastformers.inference.predictor import from_hf
     return from_hf(path, **how)
 
+def _texts(args):
+    "Read the texts in the file of a command, in chunks"
+    cols,chunks = read_chunks(args.file, args.data, trained_columns(args))
+    from fastformers.text.encode import read_column
+    return (o for df in chunks for o in read_column(df, cols))
+
 def _check_texts(args, instead):
     "Raise an error if a text of the command line is the name of a file or folder"
     if not all(map(str.strip, args.texts)): raise ValueError("expected a text, got a blank one") # Path('') exists
@@ -188,10 +194,7 @@ def _write_table(table, out, df): # a csv or tsv file, or None; the table that w
 def shares(args):
     "Estimate the share of each class in the texts of a file, corrected by labelled rows drawn at random"
     audit,*columns = _labelled(args, args.audit)
-    cols,chunks = read_chunks(args.file, args.data, trained_columns(args))
-    predictor = _open(args.model)
-    from fastformers.text.encode import read_column
-    texts = (o for df in chunks for o in read_column(df, cols))
+    texts,predictor = _texts(args),_open(args.model)
     table = predictor.shares(texts, audit, *columns)
     _write_table(table, args.out, audit)
     print(table.round(3).to_string())
@@ -199,10 +202,8 @@ def shares(args):
 
 def drift(args):
     "Count the texts of a file that are unlike those of training, and show the most novel ones and new words"
-    cols,chunks = read_chunks(args.file, args.data, trained_columns(args))
-    predictor = _open(args.model)
-    from fastformers.text.encode import read_column
-    table = predictor.drift([o for df in chunks for o in read_column(df, cols)])
+    texts,predictor = _texts(args),_open(args.model)
+    table = predictor.drift([*texts])
     print(table.drop(columns=['most novel','new words']).round(3).to_string())
     print('Where texts are like those of training, about 0.05 of them are novel.')
     top = table.iloc[0]
@@ -243,8 +244,7 @@ def slices(args):
 def _change(args, change):
     "Open the classifier in a directory, call `change` with it, and write the directory anew"
     if not Path(args.model).is_dir():
-        raise FileNotFoundError(f"{args.model} is not a directory; expected a directory on this disk, whose "
-                                "classes are to be changed")
+        raise FileNotFoundError(f"{args.model} is not a directory; expected a classifier on this disk")
     check_dir(args.model)
     predictor = _open(args.model)
     gone = [o for o in ('report.html','settings.ini','record.json') if (Path(args.model)/o).exists()]
@@ -254,9 +254,7 @@ def _change(args, change):
 
 def add_class(args):
     "Add a class to a trained classifier from a file of its texts, in seconds"
-    cols,chunks = read_chunks(args.file, args.data, trained_columns(args))
-    from fastformers.text.encode import read_column
-    texts = [o for df in chunks for o in read_column(df, cols)]
+    texts = [*_texts(args)]
     _change(args, lambda o: o.add_class(args.name, texts))
 
 def remove_class(args):
@@ -277,8 +275,7 @@ def predict(args):
     if bool(args.texts)==bool(args.csv): raise ValueError("expected either texts or --csv FILE")
     _check_texts(args, 'pass it as --csv')
     if args.out and not args.csv:
-        raise ValueError("--out is written with --csv FILE; answers to texts of the command line go to the "
-                         "screen")
+        raise ValueError("--out is written with --csv FILE; answers to texts go to the screen")
     if args.csv and args.json:
         raise ValueError("--json is for texts of the command line; --csv FILE has --out FILE")
     _check_out(args.out)

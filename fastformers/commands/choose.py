@@ -38,8 +38,7 @@ def label(args):
     from fastformers.label.page import listen, serve
     from fastformers.label.session import LabelSession
     sock = listen(args.port)
-    logging.getLogger('fastformers').info(f"reads {len(df):,} texts with {arch}, then prints the link of the "
-                                          "page")
+    logging.getLogger('fastformers').info(f"reads {len(df):,} texts with {arch}, then prints the page's link")
     session = LabelSession(df, args.labels, args.output, old, args.by, arch, d.text_col, target=args.target,
                            worth=args.worth/100)
     serve(session, sock)
@@ -62,9 +61,9 @@ def compare(args):
         for o in ('fits','work','best'): shutil.rmtree(path/o, ignore_errors=True)
     from fastformers.compare.leaderboard import leaderboard
     log = logging.getLogger('fastformers').info
-    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path,
-                        args.resume, args.entries, log,
-                        d.text_col, d.label_col, group_col=d.group_col, **changes(args).get('classifier', {}))
+    board = leaderboard(df, more, test, args.archs, args.minutes, args.seeds, path, args.resume, args.entries,
+                        log, d.text_col, d.label_col, group_col=d.group_col,
+                        **changes(args).get('classifier', {}))
     if board.recipe:
         recipe = board.recipe.replace(data=vars(d), run=dict(output=f'{args.output}/run')).resolved()
         write_text(path/'settings.ini', recipe.to_ini())

@@ -76,8 +76,7 @@ def demo(args):
     (arch,),d = recipe.run.archs,recipe.data
     print(f"{d.rows} of {d.unlabelled_rows:,} texts are chosen to be labelled, those that teach most")
     rows = _choose(intents(d.unlabelled_rows), d.rows, arch)
-    chosen = fine_tune_classifier(rows[['text','label']], arch, report.path/'classifier_chosen',
-                                  test=test,
+    chosen = fine_tune_classifier(rows[['text','label']], arch, report.path/'classifier_chosen', test=test,
                                   name=f'classifier from {arch} with chosen labels', seed=recipe.run.seeds[0],
                                   **vars(recipe.classifier))
     chosen.score = None # its held-out rows are not those of the others

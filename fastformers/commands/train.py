@@ -134,9 +134,7 @@ def adapt(args):
 # %% ../../nbs/commands/02_train.ipynb #725e5832
 def _classify_by_names(args):
     "Write a classifier made from the names of its classes and the texts of --unlabelled, and score it on --test"
-    d,path = args.data,check_dir(args.output)
-    if (path/'stage.json').exists() and not args.force:
-        raise FileExistsError(f"{args.output} is finished; choose another --output, or add --force")
+    d,(path,_) = args.data,begin(args)
     test = d.test and read_table(d.test, d, text_col=d.text_col, label_col=d.label_col)
     from fastformers.hub import default_arch
     from fastformers.inference.names import from_names
@@ -162,8 +160,7 @@ def classify(args):
     d = args.data
     if d.source is None and args.labels: return _classify_by_names(args)
     if d.source is None:
-        raise ValueError("expected LABELLED, or --labels with the names of classes for a classifier without "
-                         "labelled texts")
+        raise ValueError("expected LABELLED, or --labels NAMES for a classifier without labelled texts")
     df,unlabelled,_,test = read_data(Recipe(data=d))
     text_col,label_col = split_columns(df, d.text_col),split_columns(df, d.label_col)
     stage = train(args, 'fine_tune_classifier', df, 'classifier', test=test, text_col=text_col,
@@ -183,6 +180,5 @@ def classify(args):
     if stage.learner.model.task.one_class and len(L(text_col))==1 and stage.score is not None and stage.score.mean()<.95:
         print(f"Rows whose label may be wrong: fastformers label-issues {read_again(d.source, d)}")
     print(f"\n{predict_next(args.output)}")
-    classes = None if scores is None else records(scores)
     return dict(verdict=stage.verdict or Verdict(reason=stage.interval()), stage=stage.to_dict(),
-                classes=classes)
+                classes=None if scores is None else records(scores))

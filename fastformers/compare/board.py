@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score
 from .entries import deciding, largest_class
 from ..learner.evaluate import row_scores
 from ..stats import Verdict, fmt_range, mean_interval, paired_bootstrap, verdict, verdict_on
-from ..tasks.scores import as_often, row_values
+from ..tasks.scores import as_often
 from ..ulmfit.recipe import Recipe, TaskConfig
 from ..ulmfit.record import resolved
 
@@ -73,32 +73,27 @@ class Leaderboard:
 
     def rows(self, name)->np.ndarray: # `(seeds, rows)`, NaN where a row was not scored
         "Return the score of each row"
-        res = np.full((len(self.seeds), len(self.y)), np.nan)
-        if self.task.score and (got := self._together(name)):
-            key = name,len(got),*self.members(name)
-            if key not in self._rows: self._rows[key] = row_values(*_joined(self, got))
-            for i,v in zip((i for i,_ in got),
-                           np.split(self._rows[key], np.cumsum([len(self.folds[i][1]) for i,_ in got])[:-1])):
-                res[i,self.folds[i][1]] = v
-            return res
-        for i,(seed,(_,at)) in enumerate(zip(self.seeds, self.folds)):
-            key = name,seed,*self.members(name)
-            if key not in self._rows and (fit := self.fit(name, seed)):
-                self._rows[key] = row_scores(deciding(self.task, fit[1]['decides']), fit[0], self.y[at])
-            if key in self._rows: res[i,at] = self._rows[key]
+        res,fits = np.full((len(self.seeds), len(self.y)), np.nan),self._together(name)
+        # a score such as the macro F1 is computed on the rows of all seeds together
+        for part in [fits]*bool(fits) if self.task.score else [[o] for o in fits]:
+            key = name,*(i for i,_ in part),*self.members(name)
+            if key not in self._rows: self._rows[key] = row_scores(*_joined(self, part))
+            rows = [self.folds[i][1] for i,_ in part]
+            values = np.split(self._rows[key], np.cumsum([*map(len, rows)])[:-1])
+            for (i,_),at,v in zip(part, rows, values): res[i,at] = v
         return res
 
-    def _together(self, name): # a score such as the macro F1 is computed on the rows of all seeds together
+    def _together(self, name):
         "List numbers of seeds and fits of the entry `name`"
         return [(i, o) for i,seed in enumerate(self.seeds) if (o := self.fit(name, seed))]
     def score(self, name): return np.nanmean(self.rows(name))
 
 # %% ../../nbs/compare/01_board.ipynb #5d0c7b12
-def _joined(board, got)->tuple: # (task, targets, scores)
+def _joined(board, got)->tuple: # (task, scores, targets)
     "Join the rows of several fits of an entry"
     y = np.concatenate([board.y[board.folds[i][1]] for i,_ in got])
     scores = torch.cat([o for _,(o,_) in got])
-    return as_often(deciding(board.task, got[0][1][1]['decides']), scores), y, scores
+    return as_often(deciding(board.task, got[0][1][1]['decides']), scores), scores, y
 
 # %% ../../nbs/compare/01_board.ipynb #588875e8
 @patch
@@ -157,7 +152,7 @@ def threshold(self:Leaderboard):
 def rare(self:Leaderboard, name)->dict: # empty for other scores and labels
     "Measure average precision, recall and precision of the rarest class for the entry `name`"
     if not (self.task.score and self.task.one_class): return {}
-    task,y,scores = _joined(self, self._together(name))
+    task,scores,y = _joined(self, self._together(name))
     i = min({*y}, key=[*y].count)
     found,true = task.decide(scores).numpy()==i,y==i
     right = (found & true).sum()
@@ -208,8 +203,7 @@ def _line(board, name):
     return dict(entry=name, score=score, low=low, high=high, **board.rare(name),
                 against_tfidf=board.against(name, 'TF-IDF'),
                 against_cheaper=board.against(name, board.cheaper(name)), minutes=board.price(name)/60,
-                **prices,
-                fits=sum(bool(board.fit(name, o)) for o in board.seeds), note=note)
+                **prices, fits=sum(bool(board.fit(name, o)) for o in board.seeds), note=note)
 
 @patch(as_prop=True)
 def table(self:Leaderboard):

@@ -26,20 +26,15 @@ from ..text.tokenizer import load_tokenizer
 from ..ulmfit.recipe import split_columns
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0008
-def score_encoders(
-    rows, # `Rows` of single texts with one class each
-    archs, # Checkpoints
-    folds=5, # Fewer where the second largest class has fewer rows; equal texts are in one, as `deal` does
-    max_len=128 # Longest text in tokens
+def score_encoders(rows, archs, max_len=128 # longest text in tokens
 )->dict: # checkpoint -> (float `(n,)`, 1 where the answer is right; CPU seconds of a thousand texts; `stage2_outlook`)
-    "Predict the label of each row by logistic regression on the vectors of the rows in other folds"
+    "Predict the label of each row by logistic regression on the vectors of the rows in the other of five folds"
     if rows.pair or not rows.task.one_class or rows.task.structured:
         raise ValueError("encoders are compared on single texts with one class each, got "
                          f"{rows.task}{' of pairs'*bool(rows.pair)}; use `leaderboard`")
-    folds = fold_count(rows.labels, folds)
+    folds = fold_count(rows.labels) # equal texts are in one, as `deal` does
     if folds<2:
-        raise ValueError("expected two classes or more with two rows each to compare encoders; label more "
-                         "rows")
+        raise ValueError("expected two classes or more with two rows each, to compare encoders; label more")
     warn_blank(rows.texts)
     res,part = {},deal(rows.groups, rows.names, min(folds, len({*rows.groups})))
     for arch in archs:
@@ -58,13 +53,12 @@ def compare_encoders(
     archs, # Checkpoints: hub ids, directories or shipped names
     text_col='text', # Column of the texts
     label_col='label', # Column of the labels, one class a text
-    folds:int=5, # Parts of the rows; fewer where the second largest class has fewer rows
     max_len:int=128 # Longest text in tokens; longer ones are cut
 )->pd.DataFrame: # for each of `archs`, the best first: accuracy with its 95 % interval, difference to the best, CPU seconds of 1,000 texts
     "Compare encoders by a linear model on their vectors, in folds of the labelled rows"
     df = as_frame(df)
     rows = Rows(df, split_columns(df, text_col), split_columns(df, label_col))
-    found = score_encoders(rows, [*map(str, L(archs))], folds, max_len)
+    found = score_encoders(rows, [*map(str, L(archs))], max_len)
     best = max(found, key=lambda o: found[o][0].mean())
     def line(arch):
         score,price,_ = found[arch]

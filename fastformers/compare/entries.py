@@ -15,7 +15,7 @@ __all__ = ['entries', 'labels_in', 'folds', 'Entry', 'list_entries', 'entry_rows
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from inspect import isclass, isfunction, ismethod
+from inspect import isfunction
 from pathlib import Path
 from types import CodeType
 import numpy as np, pandas as pd, torch
@@ -24,7 +24,7 @@ from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
 from ..callback.contrastive import Contrastive
 from ..callback.schedule import now, ScheduleRunner, in_fit
-from ..data.labels import deal, marked_by, split_rows
+from ..data.labels import deal, marked_by, named, split_rows
 from ..data.rows import Rows
 from ..files import Registry, content_hash, did_you_mean, to_json
 from ..inference.baseline import TextBaseline
@@ -153,8 +153,7 @@ def scores_of(predictor, texts, task)->tuple: # `(n, n_out)`, and a dict for `de
         raise ValueError(f'{n} of {len(texts)} rows have scores that are not numbers')
     if not task.classes or own.labels==task.labels: return scores, decides
     if odd := {*own.labels}-{*task.labels}:
-        raise ValueError(f"its predictor has the labels {', '.join(sorted(map(str, odd))[:9])}, which the "
-                         "rows do not have")
+        raise ValueError(f"its predictor has the labels {named(odd)}, which the rows do not have")
     at = [task.labels.index(o) for o in own.labels]
     res = scores.new_zeros(*scores.shape[:-1], task.n_out) # a class without training rows has no column
     res[...,at] = scores
@@ -181,13 +180,8 @@ def code_hash(e)->str:
         if isinstance(o, tuple): todo += o
         elif isinstance(o, partial): todo += [o.func, o.args, *o.keywords.values()]
         elif isinstance(o, plain): res.append(repr(o))
-        elif ismethod(o): todo += [o.__func__, *vars(o.__self__).values()]
-        elif (isclass(o) or isfunction(o)) and o not in seen:
+        elif isfunction(o) and o not in seen:
             seen.append(o)
-            if isclass(o):
-                todo += [getattr(v, 'fget', getattr(v, '__func__', v))
-                         for k,v in vars(o).items() if k!='__firstlineno__']
-                continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
                 res += [c.co_code.hex(), c.co_names]
@@ -330,10 +324,8 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
     start = rows.plan['arch'] if start is None else start
     if tok is None: _choose_prompt(rows, start) # else it has random weights
-    stage = fine_tune_classifier(_frame(rows), start, tok=tok, text_col=rows.text_col,
-                                 label_col=rows.label_col, unlabelled=unlabelled, seed=rows.plan['seed'],
-                                 cbs=limit,
-                                 **vars(_config(rows)) | dict(task=rows.task))
+    stage = fine_tune_classifier(_frame(rows), start, tok=tok, **rows.columns, unlabelled=unlabelled, cbs=limit,
+                                 seed=rows.plan['seed'], **vars(_config(rows)) | dict(task=rows.task))
     if unlabelled and stage.data['training rows']==len(rows):
         raise ValueError('near texts have different labels, or classes have too few rows')
     rows.plan.settings |= stage.plan.settings | {k:rows.plan.settings[k] for k in ('task','prompt')}

@@ -33,19 +33,13 @@ from ..ulmfit.record import begin
 def _check(rows, minutes):
     "Raise if the rows cannot be compared"
     if not 0<minutes<np.inf: raise ValueError(f"`minutes` must be above 0 and finite, got {minutes}")
-    if len({*map(str, rows.texts)})<2:
-        raise ValueError(f"all {len(rows)} texts are equal; is {rows.text_col!r} the column of the texts?")
     task,names = rows.task,[n for o in rows.names for n in o]
-    if not task.classes: return
-    if len({*names})<2:
-        raise ValueError(f"column {task.target!r} has only the class {names[:1]}, expected two or more")
     if task.one_class and len({*names})==2 and names.count(rare := min({*names}, key=names.count))==1:
         raise ValueError(f"column {task.target!r} has one row of the class {rare!r}, which cannot be trained "
                          "on and tested; label more of it")
     if task.one_class and len({*names})==len(rows):
         raise ValueError(f"each of the {len(rows)} labels in column {task.target!r} occurs in one row, "
-                         "expected labels that occur in two rows or more; if they are numbers to predict, "
-                         "pass task='regression'")
+                         "expected two rows or more; if they are numbers to predict, pass task='regression'")
 
 def _held_out(rows, seeds, test, archs):
     "Choose the scored rows, and for each seed the numbers of its training and scored rows"
@@ -54,8 +48,8 @@ def _held_out(rows, seeds, test, archs):
     parts = [(train, np.setdiff1d(at, old)) for train,at in parts]
     if not all(len(at) for _,at in parts):
         raise ValueError("a checkpoint was trained on all rows to be scored; pass others as `test`")
-    for part in parts if rows.task.classes and test is None else ():
-        check_classes(rows.task, rows.labels, part)
+    for train,at in parts if rows.task.classes else (): # test rows were checked by `add_test`
+        check_classes(rows.task, rows.labels, (train, at if test is None else []))
     return scored,parts
 
 def _untested(rows, y, parts, test)->str:
@@ -104,10 +98,8 @@ def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     return {'labelled rows':f'{len(rows):,}', 'label':f'{rows.task}', 'scored rows':held,
-            'seeds':', '.join(map(str, seeds)),
-            'checkpoints':', '.join(Path(o).name for o in archs),
-            'unlabelled texts':f'{len(texts):,}{without}',
-            'minutes':f'{minutes:g}'}
+            'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(Path(o).name for o in archs),
+            'unlabelled texts':f'{len(texts):,}{without}', 'minutes':f'{minutes:g}'}
 
 def _score_note(why, often)->str: # '' if the score was asked for
     "Say why the score is the macro F1, and how often the rarer of two classes is answered"

@@ -24,8 +24,7 @@ def _time(s): return 'less than a second' if s<1 else fmt_time(s)
 def _cell(v): return '' if v!=v or v is None else f'{v:,.0f}' if v>=10 else f'{v:.2g}'
 
 _units = dict(cpu_seconds='CPU s', answers_cpu_seconds='CPU s, 1,000 texts', memory_mb='memory, MB',
-              size_mb='on disk, MB',
-              texts_a_second='texts a second')
+              size_mb='on disk, MB', texts_a_second='texts a second')
 
 @patch
 def shown(self:Leaderboard)->pd.DataFrame: # of strings
@@ -126,9 +125,8 @@ def plot(self:Leaderboard, ax=None):
         ax.errorbar(x[name], y[name], ends, fmt='o', color=f'C{i}', capsize=3, lw=1, label=name)
     ax.legend(loc='upper left', bbox_to_anchor=(1,1), title='best first')
     what = 'error' if measure=='accuracy' else measure if sign<0 else f'1 - {measure}'
-    ax.set(xscale='log', xlabel='time of one training', ylabel=what,
-           title=f"Best on {len(self.y):,} rows: {self.words(self.winner)}\n(on the line: nothing cheaper is "
-                 "as good)")
+    ax.set(xscale='log', xlabel='time of one training', ylabel=what, title=f"Best on {len(self.y):,} rows: "
+           f"{self.words(self.winner)}\n(on the line: nothing cheaper is as good)")
     ax.margins(x=.1, y=.1)
     low,high = ax.get_xlim()
     marks = {k:v for k,v in _marks.items() if low<k<high}

@@ -20,6 +20,7 @@ from ..callback.progress import Meter, quiet
 from ..callback.schedule import now
 from . import page # `Leaderboard.words`
 from .entries import OutOfTime, code_hash, entry_rows, planned, scores_of
+from ..data.labels import named
 from ..files import atomic_file, content_hash
 from ..learner.choose import Plan
 from ..inference.answers import BasePredictor
@@ -67,8 +68,7 @@ def load_fits(path, board):
             if facts.get('code')==code_hash(board.plan[name]): board.fits[name,seed] = scores,facts
             else: changed.append(name)
     if changed:
-        _log.warning(f"{', '.join(dict.fromkeys(changed))}: other code or settings than before, so it is "
-                     "trained again")
+        _log.warning(f"{named({*changed})}: other code or settings than before, so it is trained again")
 
 # %% ../../nbs/compare/03_runner.ipynb #188a93b1
 class Runner:

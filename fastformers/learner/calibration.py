@@ -57,8 +57,7 @@ def calibrate(self:Learner,
         return old
     t,_ = best_temperature(task.loss_func(), logits, y) # weights of classes would shift the scores
     if not .05<t<20:
-        _log.warning(f"the temperature is {old*t:.3g}, as far as `calibrate` goes: the scores say little "
-                     "about these rows")
+        _log.warning(f"the temperature is {old*t:.3g}, as far as `calibrate` goes: the scores say little")
     task.temperature = old*t
     return task.temperature
 

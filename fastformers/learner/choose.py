@@ -278,7 +278,6 @@ def plan(self:Learner,
     rate,why = choose_lr(model, lr)
     if lr is None and (is_lm or self.lineage.rate is not None): rate,why = self.lr,'the rate of the learner'
     res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16),
-                anneal=given(anneal, 'linear_warmup'),
-                discr=given(discr, 1.11), calibrate=given(calibrate, False), refit=given(refit),
-                seed=given(seed, 42))
+                anneal=given(anneal, 'linear_warmup'), discr=given(discr, 1.11),
+                calibrate=given(calibrate, False), refit=given(refit), seed=given(seed, 42))
     return Plan(res)

@@ -49,9 +49,8 @@ def _check_groups(model, splitter):
     "Raise unless the layer groups of `splitter` hold all weights that train"
     held = {id(p) for group in splitter(model) for p in L(group)}
     if left := [n for n,p in model.named_parameters() if p.requires_grad and id(p) not in held]:
-        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; together its "
-                         "lists hold all weights, as those of `lambda m: [params(m.body), params(m.head)]` "
-                         "do")
+        raise ValueError(f"`splitter` leaves out {len(left)} weights, the first is {left[0]}; its lists hold "
+                         "all weights, as `lambda m: [params(m.body), params(m.head)]` does")
 
 def _check_args(dls, **functions):
     "Raise unless `dls` are `DataLoaders` and none of the `functions` is a name"
@@ -156,22 +155,18 @@ def lm_learner(
                      loss_func=obj.loss_func, metrics=metrics, lr=lr, **kwargs)
     learn.lineage.made_by(lm_learner, arch, pretrained=pretrained, metrics=metrics, lr=lr, **kwargs)
     if learn.model.new_head:
-        _log.warning("this checkpoint has no LM head: a new one starts random, tied to the embeddings, and "
-                     "should first train alone: `fine_tune_lm` does so; in your own loop use "
-                     "`fit_schedule(lp_ft)`")
+        _log.warning("this checkpoint has no LM head: a new one, tied to the embeddings, starts random and "
+                     "first trains alone in `fine_tune_lm`; in your own loop use `fit_schedule(lp_ft)`")
     return learn
 
 # %% ../../nbs/learner/07_core.ipynb #ceb84322
-def _weighted(task, dls): return task.loss_func(class_weights(dls, task.class_weights))
-
 def _own_loss(task, dls): # None: the loss of the task without weights
     "Choose the weights of the classes where they were left open, and make the loss that has them"
     labels = item_labels(dls.train_ds) if task.one_class else ()
     chosen,why = choose_class_weights(task, *choose_score(task, labels, task.score))
     if not task.weigh(chosen).class_weights: return
-    loss_func = _weighted(task, dls)
     if why!='as asked': _log.info(f"classes weigh the same: {why}")
-    return loss_func
+    return task.loss_func(class_weights(dls, task.class_weights))
 
 # %% ../../nbs/learner/07_core.ipynb #2c53e71c
 def _new_rows(dls, seen):
@@ -247,8 +242,7 @@ def classifier_learner(
     train_own_rows(learn)
     learn.dls = _new_rows(dls, learn.lineage.seen)
     learn.lineage.rate = lr
-    learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool,
-                          metrics=metrics,
-                          loss_func=asked, class_weights=class_weights, head_init=head_init, lr=lr,
-                          hidden_states=hidden_states, **kwargs)
+    learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, lr=lr,
+                          metrics=metrics, loss_func=asked, class_weights=class_weights,
+                          head_init=head_init, hidden_states=hidden_states, **kwargs)
     return learn

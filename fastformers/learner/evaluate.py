@@ -139,7 +139,7 @@ def class_scores(
 )->pd.DataFrame|None: # a row a class, and their mean; None without classes
     "Compute precision, recall, F1 and number of rows of each class, or of the spans of each kind of tag"
     if df is not None and isinstance(predictor, Learner):
-        raise TypeError("class_scores of rows needs a predictor, as from_hf(path), or as_predictor(learn) of "
+        raise TypeError("rows need a predictor: from_hf(path), or as_predictor(learn) of "
                         "fastformers.learner.save")
     task = predictor.task if df is not None else predictor.model.task
     if not task.classes: return
@@ -196,8 +196,7 @@ def read_scored(predictor, df, text_col=None, label_col=None)->tuple: # texts, l
     task,text_col = predictor.task,predictor.column(df, 'text_col', text_col)
     label_col = predictor.column(df, 'label_col', label_col)
     check_columns(df, text_col=text_col, label_col=label_col)
-    warn_seen(df, text_col, predictor.trained_on,
-              'so the scores are too good; score rows that it has not seen')
+    warn_seen(df, text_col, predictor.trained_on, 'so the scores are too good; score rows that are new')
     texts,labels = task.texts(df, text_col),read_labels(df, label_col, task)
     if task.classes and (odd := {n for o in labels for n in task.names(o)}-{*task.labels}):
         raise ValueError(f"the classifier has no label {', '.join(sorted(map(repr, odd))[:9])}; "

@@ -102,11 +102,6 @@ def linear_rival(task, train, valid):
         labels,most = [n for o in labels for n in o],30_000 # words are fitted in a quarter of a minute
     if len(labels)<=most and len({*map(str, labels)})>1: return linear_scores(task, train, valid)
 
-def _linear_scores(learn):
-    if not learn.model.task.has_linear: return
-    return linear_rival(learn.model.task,
-                        *((item_texts(o), item_labels(o)) for o in (learn.dls.train_ds, learn.dls.valid_ds)))
-
 def _probe_scores(learn):
     "Score the frozen probe of the network that `learn` began with, None where there can be none"
     task = learn.model.task
@@ -128,7 +123,9 @@ def verdict(self:Learner
     losses = [float(o) for o in getattr(self.recorder, 'losses', [])]
     res = Training(metrics=metrics, score=score, score_name=row_score(self)[0], losses=losses,
                    score_before=_probe_scores(self))
-    rivals = all_rivals(self, res, _linear_scores(self))
+    parts = ((item_texts(o), item_labels(o)) for o in (self.dls.train_ds, self.dls.valid_ds))
+    linear = linear_rival(self.model.task, *parts) if self.model.task.has_linear else None
+    rivals = all_rivals(self, res, linear)
     keys,groups = (item_keys(self.dls.valid_ds, o) for o in ('key','group'))
     if np.array_equal(keys, groups): groups = None # no `group_col`
     judge(self, res, rivals, 'verdict', groups=groups)
@@ -138,15 +135,8 @@ def verdict(self:Learner
     return pd.DataFrame(rows, [*arms], [what, 'from', 'to'])
 
 # %% ../../nbs/learner/09_judge.ipynb #3b7d10af
-def write_rival(
-    learn, # The trained learner
-    res, # Its record, with `score`
-    tfidf, # Scores of the linear model of words on the same rows, as from `linear_rival`
-    rows, # The `Rows` of both
-    path, # Directory of the learner
-    title, # Its name in the log
-    every=False # Fit the linear model to all rows, not to the training rows alone?
-):
+def write_rival(learn, res, tfidf, rows, path, title, every=False
+): # `tfidf`: as from `linear_rival`; `every`: fit it to all rows, not to the training rows alone
     "Write a linear model of words beside `path` if it is better than `learn`, and delete that of an earlier training"
     beside = path.with_name(path.name+'_tfidf')
     if is_main_process() and (read_stage(beside) or {}).get('stage')=='TextBaseline': shutil.rmtree(beside)

@@ -10,8 +10,8 @@ The functions in [`learner.core`](07_core.ipynb) add the callback. A pickle hold
 __all__ = ['Fit', 'Lineage']
 
 # %% ../../nbs/learner/00_lineage.ipynb #4c81d0f6
+from collections import namedtuple
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 import numpy as np
 from fastai.basics import Callback, Learner
@@ -23,13 +23,9 @@ from ..hub import resolve_arch
 from ..inference.stage_json import read_keys, read_stage
 
 # %% ../../nbs/learner/00_lineage.ipynb #95365524
-@dataclass
-class Fit:
-    "Record a call of `fit`"
-    epochs:int
-    frozen:int # As in `freeze_to`
-    hypers:list # Hyper-parameters of each layer group, at the beginning
-    cbs:list # Callbacks of the learner and of this fit
+# a call of `fit`: `frozen` as in `freeze_to`, the hyper-parameters of each layer group at the beginning,
+# the callbacks of the learner and of this fit
+Fit = namedtuple('Fit', 'epochs frozen hypers cbs')
 
 class Lineage(Callback):
     """Record the origin of the weights (`parent`: the name of the arch, `stage`: its `stage.json`, `seen`: hashes of its

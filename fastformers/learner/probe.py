@@ -54,8 +54,7 @@ def fit_probe(self:Learner,
     "Fit the output layer alone, as a linear model of the states of the training rows"
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
-        raise TypeError("a probe is for classes, numbers and tags of words; this is "
-                        f"{task or 'a language model'}")
+        raise TypeError(f"a probe is for classes, numbers and tags; this is {task or 'a language model'}")
     task.temperature,known = None,getattr(self.model, 'known', None)
     x,y = output_inputs(self, dl or self.dls.train)
     if known: x,y = np.concatenate([x, known[0]]),np.concatenate([y, known[1]])

@@ -28,7 +28,7 @@ from ..inference.bundle import model_card, save_checkpoint, write_bundle
 from ..inference.novelty import Kept, cannot_keep, new_texts
 from ..inference.predictor import Predictor
 from ..inference.stage_json import write_keys, write_stage
-from .evaluate import evaluation # and `lr_find`
+from .evaluate import evaluate # and `lr_find`
 from .lineage import Lineage
 from .vocab import check_tokenizer
 from ..models.adapters import load_adapters, plain_state
@@ -105,13 +105,6 @@ def predict(self:Learner, item, rm_type_tfms=None, with_input=False):
     return *inp, task.decoded(y, scores, item) if task else y, raw, scores
 
 # %% ../../nbs/learner/06_save.ipynb #26016744
-def _last_metrics(learn):
-    "Measure the metrics on the validation rows, None if there are no rows"
-    if not len(learn.dls.valid): return
-    with evaluation(learn): values = learn.validate()
-    return {k:float(v) for k,v in zip(['valid_loss', *(m.name for m in learn.metrics)], values)
-            if v is not None}
-
 def apart(texts)->tuple: # (texts that no network trains on, the others)
     "Split texts without labels: a fifth, at most 1,000, to measure the distances of new texts, and the rest"
     n = min(len(texts)//5, 1000)
@@ -152,9 +145,9 @@ def _write(learn, path, keep=5000, **facts):
         else:
             # after a refit the dls have one
             n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds))
-            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base,
-                                  rows=dict(training=len(dls.train_ds), validation=n),
-                                  scores=facts['metrics'] if 'metrics' in facts else _last_metrics(learn))
+            scores = facts['metrics'] if 'metrics' in facts else evaluate(learn)[0] if len(dls.valid) else None
+            bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base, scores=scores,
+                                  rows=dict(training=len(dls.train_ds), validation=n))
         write_keys(tmp, _keys(learn))
         if is_main_process() and (kept := kept_texts(learn, keep) if isinstance(keep, int) else keep):
             kept.save(tmp)

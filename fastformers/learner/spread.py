@@ -74,7 +74,6 @@ def spread_labels(self:Learner,
     near = nearest_rows(x)
     if not len(scores):
         kappa = near_kappa(near, p.argmax(1))
-        _log.info(f"near texts agree on the label with a kappa of {kappa:.2f} (1: always, 0: as by chance), "
-                  "labels spread above 0.6")
+        _log.info(f"near texts agree on the label with a kappa of {kappa:.2f}, labels spread above 0.6")
         if not kappa>.6: return []
     return [task.labels[i] for i in spread(near, p)[len(y):].argmax(1)]

@@ -33,6 +33,7 @@ from .calibration import best_temperature # and `calibrate`
 from .vocab import train_own_rows
 from .choose import Plan, with_names # and `Learner.plan`
 from .evaluate import evaluate, evaluation, reports, row_score
+from .lineage import Fit
 from .probe import ProbeFirst # and `fit_probe`
 from ..models.load import checkpoint_blocks
 from ..objectives.core import objective_of
@@ -147,10 +148,13 @@ def _memory_error(e):
     "Check whether `e` says that memory is too small, on a GPU or a CPU"
     return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
 
+def _from_begin(dls, **how):
+    "Return `dls` with other arguments of its loaders, such as `bs`, from their first pass on"
+    return DataLoaders(*(o.new(passes=0, **how) for o in dls.loaders), path=dls.path, device=dls.device)
+
 def _read_at_once(learn, n, plan):
     "Read `n` rows at once, and make a step after as many as `plan` says"
-    learn.dls = DataLoaders(*(o.new(bs=n, passes=0) for o in learn.dls.loaders), path=learn.dls.path,
-                            device=learn.dls.device)
+    learn.dls = _from_begin(learn.dls, bs=n)
     if not any(isinstance(o, TokenAccumulation) for o in learn.cbs):
         learn.add_cb(TokenAccumulation(n_acc=plan['bs']))
 
@@ -172,8 +176,7 @@ def _spare(learn, plan, weights, e, title)->dict: # What changed, as in `Trainin
         says = ('so gradient checkpointing computes each block a second time in the backward pass, '
                 'which takes a third more time')
     else:
-        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True, "
-                   "which takes a third more time.")
+        e.add_note("Memory is too small; pass a smaller `bs` or `max_len`, or gradient_checkpointing=True")
         raise e
     _log.warning(f"{title}: memory is too small {says}")
     for o in learn.cbs: # the batch that failed has left autocast on
@@ -270,18 +273,13 @@ def train(
     return res
 
 # %% ../../nbs/learner/08_train.ipynb #f033d9c2
-def _loaders(dls, plan):
-    "Return `dls` with the batch size and the seed of `plan`, from their first pass on"
-    if dls.train.max_tokens: return dls
-    each = (o.new(bs=plan['bs'], seed=plan['seed'], passes=0) for o in dls.loaders)
-    return DataLoaders(*each, path=dls.path, device=dls.device)
-
 @patch
 def fit_plan(self:Learner, plan:Plan=None)->Learner:
     "Train by `plan`, default `learn.plan()`, from the weights that the learner was made with, as `fine_tune_classifier` does"
     plan = self.plan() if plan is None else plan
     set_seed(plan['seed'])
-    fresh = self.lineage.make(_loaders(self.dls, plan))
+    dls = self.dls if self.dls.train.max_tokens else _from_begin(self.dls, bs=plan['bs'], seed=plan['seed'])
+    fresh = self.lineage.make(dls)
     self.dls = fresh.dls
     self.model.load_state_dict(fresh.model.state_dict())
     self.opt = None
@@ -289,7 +287,8 @@ def fit_plan(self:Learner, plan:Plan=None)->Learner:
     return self
 
 # %% ../../nbs/learner/08_train.ipynb #19d69db8
-def train_again(learn, plan, first, n_batches, most=noop):
+def train_again(learn, plan, first, n_batches, most=lambda part: None
+): # `most(part)`: the most seconds of that part of the training, None: as many as it takes
     "Repeat the training of the record `first` on the rows of `learn`, in as many steps, with its epochs of `n_batches`"
     if first.before: learn.fit_probe()
     if not first.losses or first.probe_kept: return
@@ -311,8 +310,7 @@ def _replay(learn, fit, cbs):
 def refit(self:Learner)->Learner: # with one held-out row, since a learner needs one
     "Make a new classifier, trained on all rows but one as this one was on its training rows"
     if self.model.task is None:
-        raise TypeError("`refit` is for classifiers; train a language model on all texts with a smaller "
-                        "`valid_pct`")
+        raise TypeError("`refit` is for classifiers; train a language model with a smaller `valid_pct`")
     history = self.lineage.history
     if not history: raise ValueError("this learner was not trained; call a fit first")
     new = self.lineage.make(all_rows(self.dls))
@@ -322,10 +320,10 @@ def refit(self:Learner)->Learner: # with one held-out row, since a learner needs
         return type(o) not in known and not isinstance(o, (Resume,ProgressCallback)) and not reports(o)
     new.add_cbs([copy(o) for o in self.cbs.filter(changes)])
     for o in history:
-        if isinstance(o, tuple):
+        if isinstance(o, Fit): _replay(new, o, [cb for cb in o.cbs if cb not in self.cbs and changes(cb)])
+        else:
             new.remove_cbs(ProbeFirst)
-            train_again(new, *o, len(self.dls.train), lambda part: None)
-        else: _replay(new, o, [cb for cb in o.cbs if cb not in self.cbs and changes(cb)])
+            train_again(new, *o, len(self.dls.train))
     new.lineage.history = [*history]
     old,task = self.model.task,new.model.task # chosen by the held-out rows, of which none are left
     task.temperature,task.threshold,task.costs = old.temperature,old.threshold,old.costs

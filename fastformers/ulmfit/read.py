@@ -132,9 +132,8 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     if c.aux_lm is not None: cbs.append(AuxiliaryLM(c.aux_lm))
     with script_progress():
         head,init = ('linear','probe') if linear else (c.head,'random')
-        learn = classifier_learner(dls, arch, head=head, head_init=init, pool=c.pool,
-                                   hidden_states=c.hidden_states,
-                                   drop_mult=c.drop_mult, cbs=cbs, **kwargs)
+        learn = classifier_learner(dls, arch, head=head, head_init=init, pool=c.pool, cbs=cbs,
+                                   hidden_states=c.hidden_states, drop_mult=c.drop_mult, **kwargs)
     learn.lr,_ = choose_lr(learn.model)
     if adapt: learn.model,learn.lr = adapt(learn.model),2e-3
     return learn

@@ -109,8 +109,8 @@ class ModelConfig:
 _registries = dict(schedule='callback.schedule:schedules', anneal='callback.schedule:anneals',
                    pool='models.heads:pools',
                    objective='objectives.core:objectives', packing='data.packing:packings',
-                   task='tasks.core:tasks',
-                   adapters='models.adapters:adapter_methods', head='models.heads:heads')
+                   task='tasks.core:tasks', adapters='models.adapters:adapter_methods',
+                   head='models.heads:heads')
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -395,10 +395,9 @@ def read_data(recipe:Recipe)->tuple: # DataFrames: labelled, unlabelled, general
     if d.source is None: raise ValueError("[data] source is blank; expected a file, a folder, or intents")
     df = read(d.source, d.rows, **cols, valid_col=d.valid_col, group_col=d.group_col)
     if d.chosen and not d.valid_col and 'audit' not in df:
-        logging.getLogger(__name__).warning("rows that somebody chose to label are easier or harder than "
-                                            "the rest, so held-out ones among them say little about other "
-                                            "texts; label some that are drawn at random too, and mark these "
-                                            "in a column `audit`")
+        logging.getLogger(__name__).warning("rows that somebody chose to label say little about other texts; "
+                                            "label some that are drawn at random too, and mark these in a "
+                                            "column `audit`")
     more,general = read(d.unlabelled, d.unlabelled_rows, **text),read(d.general, **text)
     return df, more, general, read(d.test, split='test', **cols)
 

@@ -36,7 +36,7 @@ def begin(file, facts, stopped, resume, **data)->bool: # does the run continue?
     data = {k:'none' if o is None else f'{len(o)} rows, {content_hash(map(str, o))}' for k,o in data.items()}
     facts,goes_on = to_json(facts | data),resume and file.is_file()
     if goes_on and (diff := differences(json.loads(file.read_text('utf-8')), facts)):
-        raise ValueError(f"{file.parent} holds another run: {diff}; use the same settings, or another "
+        raise ValueError(f"{file.parent} holds another run: {diff}; use its settings, or another "
                          "`path` (in a command --output)")
     if stopped and not goes_on:
         raise FileExistsError(f"{file.parent} holds a begun run; use `resume=True`, or delete {stopped}")

@@ -41,8 +41,7 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
             f"{fmt_range(low, high, -1 if high<0 else 1)}): {words[0]} {fmt(before)}, {words[1]} "
             f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low,
-               high=high,
-               rows=a.shape[1], seeds=len(a), says=says)
+               high=high, rows=a.shape[1], seeds=len(a), says=says)
 
 # %% ../../nbs/ulmfit/03_report.ipynb #8195ee37
 def _plot_losses(stages, ax):
@@ -223,12 +222,8 @@ def sentences(self:Report):
     return [*([_scores_sentence(self)] if n else []), *alone, *self.shown_gains().says, *better, *chosen]
 
 @patch
-def summary(self:Report):
-    "Summarize the table and the gain of each stage as Markdown"
-    return f"{markdown_table(self.table())}\n\n{markdown_list(self.sentences())}"
-
-@patch
-def __repr__(self:Report): return f'{_title}\n\n{self.summary()}'
+def __repr__(self:Report):
+    return f"{_title}\n\n{markdown_table(self.table())}\n\n{markdown_list(self.sentences())}"
 
 # %% ../../nbs/ulmfit/03_report.ipynb #93485ea9
 _use = """The directory `{dir}` holds the classifier.

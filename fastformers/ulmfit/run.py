@@ -27,7 +27,6 @@ from ..learner.core import classifier_learner
 from ..learner.spread import stage2_outlook
 from ..models.load import load_config
 from ..models.sentence import is_sentence_encoder
-from ..text.readers import check_columns
 from ..text.tokenizer import load_tokenizer
 from .recipe import Recipe, as_recipe, split_columns
 from ..callback.progress import Meter
@@ -43,10 +42,9 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/ulmfit/05_run.ipynb #6ce0f780
 class _Run:
     "Hold the data, settings and directory of one call of `ulmfit`"
-    def __init__(self, r, rows, test, arch, root, seeds):
-        self.r,self.rows,self.test,self.arch,self.root,self.seeds = r,rows,test,arch,root,seeds
-        self.df,self.task = rows.frame,rows.task
-        self.cols = dict(text_col=rows.text_col, label_col=rows.label_col)
+    def __init__(self, r, rows, test, arch, root):
+        self.r,self.rows,self.test,self.arch,self.root = r,rows,test,arch,root
+        self.df,self.task,self.seeds = rows.frame,rows.task,r.run.seeds
         self.tested,self.sets = test_rows(test)
         self.stages = []
 
@@ -61,8 +59,7 @@ class _Run:
         dls = self.dls(tok)
         names = [Path(o).name for o in self.r.run.archs or ()]
         if len({*names, 'general', 'random'})<len(names)+2:
-            raise ValueError("`archs` have different names, none of them general or random; got "
-                             f"{', '.join(names)}")
+            raise ValueError(f"`archs` have different names, not general or random; got {', '.join(names)}")
         if self.test is not None: labelled_dl(dls, self.tested)
         task_learner(dls, arch, self.r.classifier, pretrained=False)
 
@@ -99,8 +96,7 @@ def outlook(self:_Run, start):
     "Log what stage 2 of a sentence encoder can bring to the labelled rows, before it takes minutes"
     if not self.task.one_class or self.rows.pair or not is_sentence_encoder(start): return
     texts,labels = (o[:2000] for o in self.rows.part(False))
-    x = from_hf(start).vectors(texts).numpy()
-    _log.info(stage2_outlook(x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9), labels)[1])
+    _log.info(stage2_outlook(from_hf(start).vectors(texts).numpy(), labels)[1])
 
 # %% ../../nbs/ulmfit/05_run.ipynb #381ffdac
 @patch
@@ -120,7 +116,7 @@ def classifiers(self:_Run, start):
             if seed!=self.seeds[0]: at = f'{at}_seed{seed}'
             with checked(): # by `check`
                 self.train(fine_tune_classifier, at, self.df, test=self.test, seed=seed, name=name,
-                           group_col=self.rows.group_col, **kwargs, **self.cols, **vars(self.r.classifier))
+                           group_col=self.rows.group_col, **kwargs, **self.rows.columns, **vars(self.r.classifier))
 
 # %% ../../nbs/ulmfit/05_run.ipynb #7adf3b2a
 @patch
@@ -128,7 +124,7 @@ def tfidf(self:_Run):
     "Score TF-IDF with logistic regression on the same rows"
     meter,train,valid = Meter(),self.rows.part(False),self.rows.part(True)
     if self.test is not None:
-        more = Rows(self.tested, **self.cols, task=self.task)
+        more = Rows(self.tested, **self.rows.columns, task=self.task)
         valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
     n = sum(self.rows.is_valid)
     (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
@@ -136,8 +132,7 @@ def tfidf(self:_Run):
     tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
     data = {'training rows':len(train[0]), 'validation rows':int(n)}
     self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score,
-                             price=price,
-                             score_name=self.task.score_name, seconds=price['seconds'], **tested))
+                             price=price, score_name=self.task.score_name, seconds=price['seconds'], **tested))
 
 @patch
 def report(self:_Run, **kwargs):
@@ -188,8 +183,6 @@ def ulmfit(
     archs = [arch or r.model.arch, *(r.run.archs or ())]
     test = new_tests(test_frames(test), archs, text_col)
     tested,_ = test_rows(test)
-    for o in (df, *(test.values() if isinstance(test, dict) else [test])):
-        if o is not None: check_columns(o, text_col=text_col, label_col=label_col)
     if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
     if unlabelled is not None and r.lm.objective=='none' and not r.general:
         _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none")
@@ -208,7 +201,7 @@ def ulmfit(
     data = dict(labelled=df[cols].values, LM_texts=texts,
                 test=None if test is None else tested[cols[:-1]].values)
     with tempfile.TemporaryDirectory() as tmp:
-        run = _Run(r, rows, test, arch, Path(path or broadcast(tmp)), seeds)
+        run = _Run(r, rows, test, arch, Path(path or broadcast(tmp)))
         run.check()
         if is_main_process(): _begin(run.root, r, resume, data, arch=str(arch), seeds=seeds)
         barrier()

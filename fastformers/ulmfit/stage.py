@@ -26,6 +26,7 @@ from ..data.block import all_rows
 from ..data.labels import checked
 from ..data.rows import Rows
 from ..files import check_dir
+from ..learner import counts # `start_from_counts`
 from ..learner.choose import Plan
 from ..learner.evaluate import evaluate, reports
 from ..learner.save import kept_texts
@@ -36,38 +37,33 @@ from ..objectives.core import objective_of
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..stats import fmt, fmt_time
 from .read import labelled_dl, prepare_rows, task_dls, task_learner, with_reading
-from .read_lm import general_parts, set_objective, start_embeddings, text_learner
+from .read_lm import general_parts, set_objective, text_learner
 from .record import Stage
 from .unlabelled import kept_of_two, unlabelled_texts, with_unlabelled
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #f3c87477
-def _settings(cls, kwargs):
-    "Divide `kwargs` into the settings `cls` of a stage, and those of `ModelConfig` for the learner"
+def _begin(cls, kwargs, path, resume)->tuple: # (settings, those of the learner, `Resume` or None)
+    "Read the settings `cls` of a stage in `kwargs`, and check the directories `path` and `resume`"
     how = {k:kwargs.pop(k) for k in settings(ModelConfig) if k in kwargs}
-    return cls(**kwargs), how
+    if isinstance(resume, bool): raise TypeError(f"`resume` is a directory for checkpoints, got {resume}")
+    if path is not None: check_dir(path)
+    return cls(**kwargs), how, resume if isinstance(resume, (Resume,type(None))) else Resume(resume)
 
 def _name(v): return getattr(v, '__name__', type(v).__name__)
-
-def _plain(c):
-    "Convert the settings `c` to a dict, with names for functions and classes"
-    return {k:v if isinstance(v, (str,int,float,tuple,dict,type(None))) else _name(v)
-            for k,v in vars(c).items()}
 
 def _not_default(c):
     "Return the settings in `c` that differ from their defaults and have no column of their own in a report"
     known,own = settings(type(c)),('epochs','minutes','lr','objective')
-    return {k:v for k,v in _plain(c).items() if k not in own and v!=known[k].default}
+    plain = str,int,float,tuple,dict,type(None)
+    named = {k:v if isinstance(v, plain) else _name(v) for k,v in vars(c).items()}
+    return {k:v for k,v in named.items() if k not in own and v!=known[k].default}
 
 def _sizes(dls):
     parts = {'training':dls.train, 'validation':dls.valid}
     return {f'{k} {unit}':n for k,dl in parts.items()
             for unit,n in (('rows',dl.n), ('tokens',int(dl.lengths.sum())))}
-
-def _checkpoints(o):
-    if isinstance(o, bool): raise TypeError(f"`resume` is a directory for checkpoints, got {o}")
-    return o if o is None or isinstance(o, Resume) else Resume(o)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #b40a546a
 def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **facts
@@ -86,27 +82,23 @@ def _stage(learn, c, name, seed, meter, begin=noop, names=None, chosen=None, **f
     return Stage(name, seed, parent, _sizes(learn.dls), settings=_not_default(c), learner=learn, plan=plan,
                  **vars(done) | facts)
 
-def _verdict(learn, stage, tfidf):
-    "Compare a classifier with the largest class or the mean, its probe and TF-IDF"
-    rivals = all_rivals(learn, stage, tfidf)
-    stage.verdict = judge(learn, stage, rivals, stage.name, stage.interval(), stage.groups.get('score'))
-    stage.majority = stage.verdict.rivals.get('largest class', 0.)
-
 def _finish(stage, c, path, resume, meter, test_dl=None, tfidf=None, scored=True, unlabelled=()):
     "Log the verdict on `stage`, and unless it is trained again on all rows, measure it on `test_dl` and write it to `path`"
     learn,last = stage.learner,not vars(c).get('refit')
     if scored and (t := learn.model.task and answer_as_often(learn)) is not None:
         name,share = learn.model.task.often
-        stage.note(f"{stage.name}, seed {stage.seed}", f"{name!r} is answered in {share:.1%} of the texts, "
-                                                       "as often as the labelled rows have it (threshold "
-                                                       f"{t:.3g})")
+        says = f"{name!r} is answered as often as the labelled rows have it, {share:.1%} (threshold {t:.3g})"
+        stage.note(f"{stage.name}, seed {stage.seed}", says)
         stage.metrics,stage.score,stage.weight = evaluate(learn)
     if test_dl is not None and last: stage.test,stage.test_score,_ = evaluate(learn, test_dl)
     # the checkpoint was trained on all held-out rows, so the one row left in validation is not scored
     if not scored:
         stage.before,stage.metrics,stage.score,stage.weight,stage.score_before = {},{},None,None,None
         stage.curve,stage.chosen = stage.curve.filter(['epoch','train_loss']),[]
-    elif objective_of(learn.dls) is None: _verdict(learn, stage, tfidf)
+    elif objective_of(learn.dls) is None:
+        rivals = all_rivals(learn, stage, tfidf)
+        stage.verdict = judge(learn, stage, rivals, stage.name, stage.interval(), stage.groups.get('score'))
+        stage.majority = stage.verdict.rivals.get('largest class', 0.)
     price,earlier = meter.read(),resume.earlier if resume else 0.
     stage.seconds = price['seconds']+earlier
     if not earlier:
@@ -128,27 +120,18 @@ def _write(stage, path, c, learn, kept):
     stage.save(stage.path/'record.json', beside=facts)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #3daf7d08
-def _check_path(path, refit, name):
-    "Raise if the directory `path` cannot be written, and warn if there is none for the network of all rows"
-    if path is not None: check_dir(path)
-    elif refit:
-        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
-                     "`stage.learner` has the training rows alone")
-
 def _check_room(path, learn):
     "Raise `OSError` if the network of `learn` does not fit on the disk of `path`"
     if path is not None: check_dir(path, size=sum(o.nbytes for o in learn.model.state_dict().values()))
 
 def _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, name, resume, cbs, **kwargs):
-    if path is not None: check_dir(path)
     meter = Meter()
     set_seed(seed)
-    resume = _checkpoints(resume)
     learn,why = text_learner(data, arch, tok, c, text_col, valid_col, seed, cbs=[*L(cbs), *L(resume)],
                              **kwargs)
     _check_room(path, learn)
-    stage = _stage(learn, c, name, seed, meter, partial(start_embeddings, c=c),
-                   chosen=set_objective(learn, c, why))
+    begin = Learner.start_from_counts if c.embeddings=='counts' else noop
+    stage = _stage(learn, c, name, seed, meter, begin, chosen=set_objective(learn, c, why))
     return _finish(stage, c, path, resume, meter)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #cdf38657
@@ -169,8 +152,7 @@ def pretrain_lm(
     **kwargs # Settings of `ModelConfig` and `GeneralConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train a tokenizer, unless given, and a language model (stage 1). Settings: `fastformers pretrain --help`"
-    (c,how),resume = _settings(GeneralConfig, kwargs),_checkpoints(resume)
-    if path is not None: check_dir(path)
+    c,how,resume = _begin(GeneralConfig, kwargs, path, resume)
     c = c.sized()
     data,tok,config = general_parts(data, tok, config, c, text_col, valid_col, resume)
     return _lm_stage(c, data, config, tok, text_col, valid_col, path, seed, 'general LM', resume, cbs, **how)
@@ -193,7 +175,8 @@ def fine_tune_lm(
     **kwargs # Settings of `ModelConfig` and `LMConfig`; `objective` and `schedule` may also be objects
 ) -> Stage:
     "Train the language model of `arch` on your own texts (stage 2). Settings: `fastformers adapt --help`"
-    (c,how),tok = _settings(LMConfig, kwargs),arch if tok is None else tok
+    c,how,resume = _begin(LMConfig, kwargs, path, resume)
+    tok = arch if tok is None else tok
     return _lm_stage(c, data, arch, tok, text_col, valid_col, path, seed, 'target LM', resume, cbs, **how)
 
 # %% ../../nbs/ulmfit/04_stage.ipynb #dbbbaac4
@@ -255,8 +238,10 @@ def fine_tune_classifier(
     **kwargs # Settings of `ModelConfig` and `TaskConfig`; `schedule`, `head` and `adapters` may be objects
 ) -> Stage:
     "Train a head and the body of `arch` on your labels (stage 3). Settings: `fastformers classify --help`"
-    (c,how),resume = _settings(TaskConfig, kwargs),_checkpoints(resume)
-    _check_path(path, c.refit, name)
+    c,how,resume = _begin(TaskConfig, kwargs, path, resume)
+    if c.refit and path is None:
+        _log.warning(f"{name}: refit=True writes the network of all rows to `path`, which is missing; "
+                     "`stage.learner` has the training rows alone")
     meter = Meter()
     set_seed(seed)
     tok = arch if tok is None else tok
