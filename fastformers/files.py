@@ -184,8 +184,11 @@ _other_words = dict(learning_rate='lr', lr_max='lr', batch_size='bs', per_device
                     fp16='precision', bf16='precision', mlm_probability='mask_rate')
 
 # names of earlier versions and of fastai -> what to write instead
-_instead = {'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`',
+_instead = {'halvings':'it has gone: a training that diverges stops, try a lower `lr`',
+            'grad_windows':'it has gone: leave `windows` blank or add `SampleWindow`',
             'pool attn':'it has gone: fastformers 0.2.0 opens what was saved with it; choose `concat` or `mean`',
+            'entries search':'it has gone: the rules for rate and steps are no worse, use `all layers`',
+            **dict.fromkeys(['argument start','[classifier] start'], 'it has gone: write `head_init`'),
             'argument label_delim':"leave it out: several labels of a text are read from 'a;b' or a list",
             'argument y_block':"pass task='regression' or task='multi'",
             **{f'argument {o}':f"a learner takes it: `classifier_learner(dls, arch, {o}=...)`, then `fit_plan()`"

@@ -9,7 +9,7 @@ from fastformers.ulmfit.recipe import as_recipe, read_recipe
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.stage import fine_tune_classifier
 
-settings = dict(grad_windows=(2, '`SampleWindow`'))
+settings = dict(halvings=(2, 'lower `lr`'), grad_windows=(2, '`SampleWindow`'))
 
 @pytest.mark.parametrize('key', settings)
 def test_a_setting_that_has_gone(key, tmp_path):
@@ -28,6 +28,9 @@ def test_a_pooling_that_has_gone(tmp_path):
               lambda: read_recipe(tmp_path/'settings.ini'), lambda: classifier_learner(learn.dls, tiny_arch('bert'), pool='attn'),
               lambda: from_hf(saved)):
         with pytest.raises(ValueError, match="'attn' is unknown; it has gone: fastformers 0.2.0 opens .*available: cls"): f()
+
+def test_an_entry_that_has_gone():
+    with pytest.raises(ValueError, match="'search' is unknown; it has gone: .*`all layers`"): leaderboard(tiny_df(), entries=['search'])
 
 def test_what_earlier_versions_wrote_opens(tmp_path):
     price = dict(seconds=9., cpu_seconds=8., joules=None, by='CPU seconds')

@@ -142,16 +142,21 @@ def words(n):
     def fit(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=n)
     return fit
 
-def by_words(rows): return words(bound)(rows)
+class Words:
+    def __init__(self, most): self.most = most
+    def fit(self, rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=self.most)
+
+def by_words(rows): return Words(bound).fit(rows)
 bound = 0
 
-@pytest.mark.parametrize('change', ['body','constant around it','function it calls','recipe','none'])
+@pytest.mark.parametrize('change', ['body','constant around it','function it calls','setting of its object','recipe','none'])
 def test_a_comparison_that_goes_on_trains_changed_code_again(change, tmp_path, monkeypatch, caplog):
     def old(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=0)
     def new(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task)
     before,after = dict(fit=old),dict(fit=new)
     if change=='constant around it': before,after = dict(fit=words(0)),dict(fit=words(None))
     if change=='function it calls': before,after = dict(fit=by_words),dict(fit=by_words)
+    if change=='setting of its object': before,after = dict(fit=Words(0).fit),dict(fit=Words(None).fit)
     if change=='recipe': before,after = dict(fit=new, recipe=dict(lm={})),dict(fit=new, recipe=dict(lm=dict(epochs=2.)))
     if change=='none': after = before
     run = dict(quick, path=tmp_path/'run')

@@ -15,7 +15,7 @@ __all__ = ['entries', 'labels_in', 'folds', 'Entry', 'list_entries', 'entry_rows
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from inspect import isfunction
+from inspect import isclass, isfunction, ismethod
 from pathlib import Path
 from types import CodeType
 import numpy as np, pandas as pd, torch
@@ -180,8 +180,13 @@ def code_hash(e)->str:
         if isinstance(o, tuple): todo += o
         elif isinstance(o, partial): todo += [o.func, o.args, *o.keywords.values()]
         elif isinstance(o, plain): res.append(repr(o))
-        elif isfunction(o) and o not in seen:
+        elif ismethod(o): todo += [o.__func__, *vars(o.__self__).values()]
+        elif (isclass(o) or isfunction(o)) and o not in seen:
             seen.append(o)
+            if isclass(o):
+                todo += [getattr(v, 'fget', getattr(v, '__func__', v))
+                         for k,v in vars(o).items() if k!='__firstlineno__']
+                continue
             near = [o.__defaults__, *(c.cell_contents for c in o.__closure__ or ())]
             for c in _codes(o.__code__):
                 res += [c.co_code.hex(), c.co_names]

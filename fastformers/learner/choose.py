@@ -71,7 +71,7 @@ def choose_schedule(is_lm, new_head, head_init, asked=None)->tuple: # (name in `
     if head_init!='random': return 'probe_first', 'after a probe'
     return ('head_first','the LM head is new') if is_lm and new_head else ('full_tune','all layers from the start')
 
-def choose_epochs(dl, objective=None, windows_of=None, asked=None)->tuple: # (epochs, why)
+def choose_epochs(dl, objective=None, windows_of=None, asked=None, n_classes=1)->tuple: # (epochs, why)
     "Choose how many epochs to train on `dl`, for an `objective` of language, or where a step reads one window of `windows_of` tokens of each text"
     if asked is not None: return asked, 'as asked'
     if objective and objective.n_rows:
@@ -79,8 +79,9 @@ def choose_epochs(dl, objective=None, windows_of=None, asked=None)->tuple: # (ep
     n = int(dl.lengths.sum()) if objective else dl.n
     if objective: return min(max(1, 1.5e6/n), 10), f'{n:,} tokens: 1.5 million, in 1 to 10 passes'
     long = windows_of and np.mean(dl.lengths>windows_of)>.1
-    steps = 300 if long else 150
-    return max(3, steps/len(dl)), f"{n:,} rows{' of long texts'*bool(long)}: {steps} steps, at least 3 epochs"
+    more = ' of long texts' if long else f' of {n_classes} classes' if n_classes>100 else ''
+    steps = 300 if more else 150
+    return max(3, steps/len(dl)), f"{n:,} rows{more}: {steps} steps, at least 3 epochs"
 
 # %% ../../nbs/learner/06_choose.ipynb #c7bd3c51
 def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
@@ -274,7 +275,8 @@ def plan(self:Learner,
     res['contrastive'] = (init[0]=='contrastive', init[1]) if asked else choose_contrastive(self, init[0], schedule)
     res['schedule'] = choose_schedule(is_lm, model.new_head, init[0], schedule)
     windows_of = tok.max_len if any(isinstance(o, SampleWindow) for o in self.cbs) else None
-    res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(train, objective, windows_of, epochs)
+    res['epochs'] = (None,'by `minutes`') if minutes else choose_epochs(
+        train, objective, windows_of, epochs, model.task.n_out if not is_lm and model.task.one_class else 1)
     rate,why = choose_lr(model, lr)
     if lr is None and (is_lm or self.lineage.rate is not None): rate,why = self.lr,'the rate of the learner'
     res |= dict(minutes=given(minutes), lr=(rate, why), bs=given(bs, 16),

@@ -197,8 +197,8 @@ class GeneralConfig(LMConfig):
 class TaskConfig(TrainConfig):
     "Section [classifier]: stage 3, the labels"
     section = 'classifier'
-    # Epochs, fractions allowed; blank: at least 3, and as many as make 150 steps, or 300 for long texts or with unlabelled
-    # texts; 0: the probe alone
+    # Epochs, fractions allowed; blank: at least 3, and as many as make 150 steps, or 300 for long texts, above 100 classes
+    # or with unlabelled texts; 0: the probe alone
     epochs:float|None = None
     # Highest learning rate of the body, ten times as much for the head after a probe;
     # blank: 5e-4 for a width of 256, 1e-4 for 384 to 768, 5e-5 for 1024; 1e-3 for random weights; 2e-3 with adapters
