@@ -288,13 +288,12 @@ def test_a_tokenizer_of_which_a_part_differs_is_told(tmp_path, log, monkeypatch)
         classifier_learner(build(classifier_dls, tiny_df(), tok()), tmp_path)
         assert ('30% of its tokens differ' in log.text)==told
 
-@pytest.mark.parametrize('key,bad', [('temperature',0.), ('temperature',float('nan')), ('temperature',-1.), ('labels','abc')])
-def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
+def test_a_classifier_with_impossible_labels_is_refused(tmp_path):
     f = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert')).to_hf(tmp_path/'o')/'classifier.json'
     d = json.loads(f.read_text())
-    d['task'][key] = bad
+    d['task']['labels'] = 'abc'
     f.write_text(json.dumps(d))
-    with pytest.raises(ValueError, match=f'classifier.json is damaged or of another version: .*{key}.* {bad!r}'): from_hf(f.parent)
+    with pytest.raises(ValueError, match="classifier.json is damaged or of another version: .*labels.* 'abc'"): from_hf(f.parent)
 
 # ---- what a cold reading found
 
@@ -359,7 +358,7 @@ def test_rows_without_a_group_are_refused():
     refused(classifier_dls, df, ValueError, "no 'who'", group_col='who')
 
 def test_the_number_of_a_candidate_that_is_the_text_of_another_is_refused():
-    with pytest.raises(ValueError, match='text of another'): Choice()._number(2, ['2','4','6'])
+    with pytest.raises(ValueError, match='fits none or two of the candidates .*expected the text of .* or its number from 0 to 2'): Choice()._number(2, ['2','4','6'])
     assert Choice()._number('2', ['2','4','6'])==0 and Choice()._number(1, ['0','1','2'])==1 and Choice()._number(2, ['a','b','c'])==2
 
 def test_names_joined_by_semicolons_are_several_labels():
