@@ -57,7 +57,6 @@ sets = { # numbers of labelled rows, reader of training, development and test ro
     'goemotions':((500,2000), lambda: [read(o).rename(columns={'labels':'label'})[:n] for o,n in zip(data_files('goemotions/train.csv.gz', 'goemotions/dev.csv', 'goemotions/test.csv'), (None,1000,2000))]),
     'stsb':((300,1000), lambda: pairs('stsb', 'score')), 'sick':((300,1000), lambda: pairs('sick', 'score')),
     'sick3':((500,), lambda: pairs('sick')), 'mrpc':((500,), lambda: pairs('mrpc')), 'rte':((500,), lambda: pairs('rte'))}
-rates = 5e-5,1e-4,2e-4,4e-4 # of the Trainer
 
 def draw(train, n, seed):
     "Draw `n` rows, or five of each class where `n` is 5"
@@ -237,7 +236,7 @@ def run(args, table):
 def rate(args, table):
     "Train the Trainer at each rate on draw 0 of the first size"
     for name in args.sets:
-        for lr in rates:
+        for lr in args.rates:
             def make():
                 rows,at = labelled(name, sets[name][0][-1], 0, args)
                 return measured(lambda o: trainer(o, lr), planned_for('Trainer', rows, 0, args), at[:400])
@@ -343,6 +342,7 @@ if __name__=='__main__':
     p.add_argument('--sizes', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--seeds', default='1,2,3', type=lambda o: [*map(int, o.split(','))])
     p.add_argument('--epochs', type=float, help='of stage 2')
+    p.add_argument('--rates', default='5e-5,1e-4,2e-4,4e-4', type=lambda o: [*map(float, o.split(','))], help='of the Trainer')
     p.add_argument('--minutes', type=float, default=5., help='of `leaderboard`')
     p.add_argument('--work', default='runs/compare')
     p.add_argument('--final', action='store_true', help='read the test rows, once')

@@ -288,12 +288,13 @@ def test_a_tokenizer_of_which_a_part_differs_is_told(tmp_path, log, monkeypatch)
         classifier_learner(build(classifier_dls, tiny_df(), tok()), tmp_path)
         assert ('30% of its tokens differ' in log.text)==told
 
-def test_a_classifier_with_impossible_labels_is_refused(tmp_path):
+@pytest.mark.parametrize('key,bad', [('temperature',0.), ('temperature',float('nan')), ('temperature',-1.), ('labels','abc')])
+def test_a_classifier_with_impossible_settings_is_refused(key, bad, tmp_path):
     f = classifier_learner(build(classifier_dls, tiny_df()), tiny_arch('bert')).to_hf(tmp_path/'o')/'classifier.json'
     d = json.loads(f.read_text())
-    d['task']['labels'] = 'abc'
+    d['task'][key] = bad
     f.write_text(json.dumps(d))
-    with pytest.raises(ValueError, match="classifier.json is damaged or of another version: .*labels.* 'abc'"): from_hf(f.parent)
+    with pytest.raises(ValueError, match=f'classifier.json is damaged or of another version: .*{key}.* {bad!r}'): from_hf(f.parent)
 
 # ---- what a cold reading found
 
