@@ -215,7 +215,7 @@ def planned_for(name, rows, seed, args):
 def run(args, table):
     best = {}
     for o in table.all:
-        if o.get('part')=='rates': best.setdefault(o['set'], {}).setdefault(o['lr'], o['accuracy'])
+        if o.get('part')=='rates' and o['arch']==Path(args.arch).name: best.setdefault(o['set'], {}).setdefault(o['lr'], o['accuracy'])
     for key in cases(args):
         grid = best.get(key['set'])
         for arm in args.arms:

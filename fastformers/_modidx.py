@@ -413,6 +413,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fastformers.cli._print_error': ('cli.html#_print_error', 'fastformers/cli.py'),
                                  'fastformers.cli._quiet': ('cli.html#_quiet', 'fastformers/cli.py'),
                                  'fastformers.cli._stage_flags': ('cli.html#_stage_flags', 'fastformers/cli.py'),
+                                 'fastformers.cli._terminate': ('cli.html#_terminate', 'fastformers/cli.py'),
                                  'fastformers.cli.main': ('cli.html#main', 'fastformers/cli.py'),
                                  'fastformers.cli.make_parser': ('cli.html#make_parser', 'fastformers/cli.py'),
                                  'fastformers.cli.parse_args': ('cli.html#parse_args', 'fastformers/cli.py'),

@@ -11,11 +11,11 @@ To add a command, write its function in `commands` and add its flags here."""
 __all__ = ['skill', 'make_parser', 'parse_args', 'main']
 
 # %% ../nbs/10_cli.ipynb #c345945d
-import argparse, json, logging, os, re, sys, warnings
+import argparse, json, logging, os, re, signal, sys, warnings
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from . import __version__
-from .files import did_you_mean, is_main_process, to_json
+from .files import did_you_mean, is_main_process, processes, to_json
 from .ulmfit.recipe import DataConfig, section_types, settings
 from .commands.flags import Parser, add_flags, changes, class_names, typed
 from .commands.answer import add_class, check, drift, explain, label_issues, merge_classes, predict, remove_class, rename_class, shares, slices
@@ -41,7 +41,7 @@ A command that trains or compares ends with one line on standard error, in which
   VERDICT: NONE | 12 held-out rows are too few, expected 20 or more
 --json prints its results as one JSON object on standard output, and all else on standard error.
 
-Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard error; 130 interrupted,
+Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard error; 130 interrupted (Ctrl-C or SIGTERM),
 --resume continues (1: an error with --debug)."""
 
 _with_json = run,demo,pretrain,adapt,classify,compare,check,slices,label_issues,shares,drift,predict
@@ -284,6 +284,10 @@ def _conclude(args, verdict=None, **facts):
     finally: # also if standard output is closed
         if verdict and is_main_process(): print(verdict, file=sys.stderr, flush=True)
 
+def _terminate(*args): # `docker stop` and job queues send SIGTERM: it acts as Ctrl-C, also where a shell turned that off
+    stop = signal.getsignal(signal.SIGINT)
+    (stop if callable(stop) else signal.default_int_handler)(*args)
+
 def main(
     argv=None # Default: the arguments of the process
 )->int: # exit code
@@ -292,6 +296,7 @@ def main(
     _quiet()
     logging.getLogger('fastformers').addHandler(kept := _Warnings())
     args.warnings,args.typed = kept.says,sys.argv[1:] if argv is None else argv
+    if argv is None and processes()[1]==1: signal.signal(signal.SIGTERM, _terminate)
     try:
         given = {k:section_types[k](**v) for k,v in changes(args).items()} # checks ranges
         args.data = given.get('data', DataConfig())

@@ -99,7 +99,8 @@ def result(name):
 def test_losses_and_scores_are_those_of_the_file(name):
     kept,(_,now) = json.loads(file.read_text())[name],result(name)
     assert now['metrics'].keys()==kept['metrics'].keys() and len(now['losses'])==len(kept['losses'])
-    rel = 5e-3 if name=='unlabelled' else 1e-4 # where the probe of its separable rows stops depends on torch and on the processor
+    # where the probe of separable rows stops depends on torch (its weights differ by 1e-3 between 2.10 and 2.14) and on the processor
+    rel = 5e-3 if name in ('unlabelled','ulmfit') else 1e-4
     assert now['losses']==pytest.approx(kept['losses'], rel=rel)
     assert now['metrics']==pytest.approx(kept['metrics'], rel=max(rel, 1e-3), abs=1e-4)
 

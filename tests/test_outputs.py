@@ -1,5 +1,5 @@
 "What is written: checked at the door, before any training, and written into what is there"
-import errno, io, os, re, stat, subprocess, sys, threading
+import errno, io, os, re, stat, subprocess, sys, threading, time
 from pathlib import Path
 import pandas as pd, pytest
 from fastai.learner import Learner
@@ -168,6 +168,17 @@ def test_predict_writes_into_streams(here, tmp_path):
     assert (tmp_path/'all').read_text().splitlines()[:2]==['before','text,label,is_valid,predicted_label,predicted_score']
     command('predict', d/'model', '--csv', d/'reviews.csv', '--out', '/dev/null')
     assert stat.S_ISCHR(os.stat('/dev/null').st_mode)
+
+@pytest.mark.parametrize('ignored', [False,True])
+def test_a_command_that_is_terminated_leaves_nothing(ignored, here, tmp_path):
+    pd.DataFrame(dict(text=texts*2000)).to_csv(tmp_path/'many.csv', index=False)
+    code = "import sys; from fastformers.cli import main; sys.exit(main())"
+    if ignored: code = 'import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); '+code # as `nohup ... &` does
+    p = subprocess.Popen([sys.executable, '-c', code, 'predict', here[0]/'model', '--csv', tmp_path/'many.csv', '--out', tmp_path/'answers.csv'], stderr=subprocess.PIPE, text=True)
+    while len(tree(tmp_path))<2 and p.poll() is None: time.sleep(.05)
+    p.terminate()
+    said = p.communicate(timeout=280)[1]
+    assert p.returncode==130 and said.splitlines()[-1].endswith('interrupted') and tree(tmp_path)==['many.csv']
 
 def test_a_directory_is_no_file_to_write(here, tmp_path):
     with pytest.raises(IsADirectoryError, match='expected the name of a file'):

@@ -1,5 +1,6 @@
 "The notebooks are the source of the modules, and the order of the rooms is the order of imports"
 import ast, importlib.util, json, os, re, shutil, subprocess, symtable, sys, sysconfig
+from functools import cache
 from pathlib import Path
 import mutations, parts, pytest
 
@@ -143,6 +144,64 @@ def test_outputs_show_no_path_and_no_warning(root):
 def test_outputs_hold_no_error(root):
     bad = [nb.name for nb in notebooks(root) for c in read(nb)['cells'] for o in c.get('outputs', []) if o['output_type']=='error']
     assert not bad, f'saved with an error: {bad}'
+
+# Where the figures in prose are from
+
+figure = re.compile(r'(?<![\w.,])(?:\d*\.\d+(?![\w.]*\d)|\d[\d,]*(?= ?%| (?:points?|times|seconds?|minutes?|hours?|MB|GB)\b))')
+paper = re.compile(r'\]\(https?://|[A-Z][\w-]+(?: et al\.| and [A-Z][\w-]+)?,? \(?(?:19|20)\d\d')
+aside = re.compile(r'```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|[Ss]ections? [\d.]+(?: and [\d.]+)?|(?:table|Apache) [\d.]+|95 % intervals?', re.S)
+
+def figures(text): return figure.findall(aside.sub('`', text))
+def numbers(text):
+    found = re.findall(r'(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?|(?<!\w)\.\d+', text)
+    return {float(o.replace(',', '')) for o in found}
+def shown(cell):
+    outs = [v for o in cell.get('outputs', []) for v in (o.get('text', ''), *(v for k,v in o.get('data', {}).items() if k.startswith('text')))]
+    return '\n'.join([''.join(cell['source']), *map(''.join, outs)])
+@cache
+def stored(path):
+    "The numbers that the file at `path` holds"
+    text = path.read_text('utf-8')
+    if path.suffix=='.ipynb': return numbers('\n'.join(map(shown, json.loads(text)['cells'])))
+    if path.suffix in ('.json','.jsonl'): text = re.sub(r'"[^"]*"', '', text)       # the values alone
+    return numbers(text)
+def holds(known, fig):
+    "Whether some number rounds to `fig`, as it is, as a percentage or as a share"
+    half,fig = .500001*10**-len(fig.partition('.')[2]),float(fig.replace(',', ''))
+    return any(abs(k*o-fig)<=half for o in known for k in (1,100,.01))
+
+def unsourced(page):
+    "(figure, sentence) of figures that neither code nor outputs of `page` have, nor a paper that the sentence cites, nor a file that the paragraph links"
+    cells = read(page)['cells']
+    own = numbers('\n'.join(shown(c) for c in cells if c['cell_type']=='code'))
+    for text in (''.join(c['source']) for c in cells if c['cell_type']=='markdown'):
+        for paragraph in re.split(r'\n\s*\n(?!\s*\|)', text):                # a table belongs to the paragraph above it
+            links = [(page.parent/o).resolve() for o in re.findall(r'\]\(([^)\s#]+)', paragraph) if ':' not in o]
+            known = own.union(*(stored(o) for o in links if o.suffix in ('.ipynb','.md','.json','.jsonl')))
+            for o in re.split(r'(?<=[.?!]) (?=[A-Z`*])|\n(?=\||- )', paragraph):
+                if not paper.search(o): yield from ((x, o) for x in figures(o) if not holds(known, x))
+
+def test_figures_say_where_they_are_from(root):
+    pages = [o for o in notebooks(root) if o.stem not in ('log','index')]        # README, which is made of index, has tests of its own
+    bad = [f'{page.relative_to(root)}: {x} in "{o[:90]}"' for page in pages for x,o in unsourced(page)]
+    assert not bad, '\n'.join(['link the file that holds the figure, show it by code, cite its paper, put a setting in backticks, or leave it out:', *bad])
+
+def test_figures_of_the_changelog_are_stored(root):
+    known = set().union(*map(stored, [root/'benchmarks/README.md', root/'nbs/log.ipynb', *(root/'benchmarks/results').glob('*.json')]))
+    bad = [o for o in figures((root/'CHANGELOG.md').read_text('utf-8')) if not holds(known, o)]
+    assert not bad, f"neither the benchmarks' page nor the log nor a result has these figures: {bad}"
+
+def test_a_figure_without_a_source_is_found(tmp_path):
+    (tmp_path/'rows.jsonl').write_text('{"accuracy": 0.8672, "n": 500}\n')
+    def found(text, *code):
+        cells = [dict(cell_type='markdown', source=[text]), *(dict(cell_type='code', source=[o]) for o in code)]
+        (tmp_path/'page.ipynb').write_text(json.dumps(dict(cells=cells)))
+        return [x for x,_ in unsourced(tmp_path/'page.ipynb')]
+    assert found('It is right in 86.7 % after 3 minutes, the other is 1.5 points behind.')==['86.7','3','1.5']
+    linked = 'It has .87 ([rows](rows.jsonl)), 87 % or 0.867'
+    assert found(linked+'.')==[] and found(linked+', and .88')==['.88'] and found('It has .87.\n\n[rows](rows.jsonl)')==['.87']
+    assert found('Set `p=.25`, as in section 3.2 of Clark et al. (2020). It is at .91.')==['.91'] and found('It is at .91.', '.91')==[]
+    assert found('Clark et al. (2020) have 82.2.\n\n| a | b |\n|---|---|\n| x | .91 |')==['.91']
 
 def test_no_name_of_fastai_is_shadowed():
     import fastai.text.all as f, fastformers.all as o

@@ -1,6 +1,6 @@
 "Behaviour of fastai, transformers, torch and nbdev that this package leans on: when one of these fails, look for what the sentence says"
 import inspect, subprocess, sys
-import torch
+import pytest, torch
 from torch import nn
 from fastai.basics import AvgLoss, Learner, SGD
 from fastai.callback.fp16 import MixedPrecision
@@ -17,7 +17,9 @@ def test_fastais_optimizer_zeroes_gradients_so_that_frozen_weights_would_go_on_d
 
 def test_fastai_warns_when_it_is_imported_and_our_list_of_all_names_does_not():
     def says(name): return subprocess.run([sys.executable, '-c', f'import {name}'], capture_output=True, text=True).stderr
-    assert 'torch.jit.script' in says('fastai.layers') and 'torch.jit' not in says('fastformers.all')   # `catch_warnings` in all.py
+    assert 'torch.jit' not in says('fastformers.all')                   # `catch_warnings` in all.py
+    if torch.__version__.startswith('2.10.'): pytest.skip('later versions of torch warn')
+    assert 'torch.jit.script' in says('fastai.layers')
 
 def test_a_loader_keeps_its_order_in_a_private_attribute():
     dl = DataLoader([1,2,3], bs=2, num_workers=0); list(dl)

@@ -1,6 +1,6 @@
 """Estimate the share of each class in many texts, corrected by labelled rows drawn at random: `shares`
 
-A classifier that is right nine times in ten answers "refund" for 30 % of the texts. The true share may be 25 % or 35 %: errors of a classifier do not cancel, and more texts do not help. A person who labels 200 texts can estimate the share, but with a wide interval.
+A classifier that is right nine times in ten answers "refund" for 30 % of the texts. The true share may be a quarter or a third: errors of a classifier do not cancel, and more texts do not help. A person who labels 200 texts can estimate the share, but with a wide interval.
 `predictor.shares(texts, audit=df)` joins the two by prediction-powered inference (Angelopoulos et al. 2023): the mean score of all texts, minus the mean error of the scores (score minus label) on the labelled rows. The interval is valid however wrong the classifier is. The better the classifier, the narrower the interval.
 
 **The audit rows must be drawn at random from the texts**, each with the same chance: `df.sample(200)`. Rows that somebody chose, such as hard or typical ones, or rows of another month, do not represent the rest, and no formula corrects that."""

@@ -1,6 +1,6 @@
 """Read the weights of classes, and compute balanced ones: `read_weights`, `balanced_weights`, `named_weights`
 
-If ten of a thousand texts are spam, a network that never answers spam is right in 99 % of the rows. Weights of the classes in the loss change that, for networks and linear models alike.
+If ten of a thousand texts are spam, a network that never answers spam is right in nearly all rows. Weights of the classes in the loss change that, for networks and linear models alike.
 With 'balanced' each class weighs the same in total (King and Zeng 2001). If a text may have several labels, the texts with each label weigh as much as those without it. Weights may also be given by name. Classes that are not named have the weight 1.
 `Task.weigh` stores what `read_weights` returns, and `Task.weights` computes one weight for each class from the training rows. Both are in `tasks.core`. Which weights are the default is decided in `learner.choose`."""
 

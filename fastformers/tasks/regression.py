@@ -1,6 +1,6 @@
 """Predict one or several numbers for each text: the task `regression`, and its loss `ScaledMSE`
 
-Targets of a regression may be prices or fractions: the squared error of a target of 5,515 is about a million times that of a target of 5.5. So the mean and standard deviation of the training targets are stored as `target_scale`. The network scales its outputs by them, and the loss measures errors in standard deviations. Targets, predictions and metrics stay in the numbers of the table, but for one: the relative squared error, by which classifiers are compared, is 1 for somebody who always says the mean of the training targets.
+Targets of a regression may be prices or fractions: in another currency or unit the squared error may be a million times as large. So the mean and standard deviation of the training targets are stored as `target_scale`. The network scales its outputs by them, and the loss measures errors in standard deviations. Targets, predictions and metrics stay in the numbers of the table, but for one: the relative squared error, by which classifiers are compared, is 1 for somebody who always says the mean of the training targets.
 `Regression` is the task. It is chosen for columns of decimal numbers; for whole numbers name it, `task='regression'`. Several columns are several numbers, and the names of the columns are the names of the outputs.
 What a task is, and how to add one, is in `tasks.core`. fastai is imported only inside the methods that need it."""
 
