@@ -17,6 +17,7 @@ from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import chain_thaw, gradual_unfreeze
 from fastformers.testing import tiny_arch, tiny_df, tiny_families, tiny_tok
 from fastformers.callback.compute import cpu_bf16
+from fastformers.text.tokenizer import extend_vocab
 
 # one for each kind of module tree: Conv1D, a shared block, no biases, an encoder of two, rows in `family_meta`
 families = 'bert gpt2 albert modernbert t5 xlnet fnet funnel xlm'.split()
@@ -178,6 +179,18 @@ def test_weights_that_were_not_loaded_train(tmp_path, deeper):
     assert model.loaded.loaded+len(model.loaded.new)==len(model.body.state_dict())
     hf = learner(arch=tmp_path/'cl', head='hf').model                # a checkpoint without a pooler
     assert {n for n,p in train_only(hf, lambda n,p: False).named_parameters() if p.requires_grad}=={n for n,_ in hf.named_parameters() if 'pooler' in n or 'classifier' in n}
+
+@pytest.mark.parametrize('method', methods)
+def test_new_tokens_that_stay_frozen_are_named(method, tmp_path, caplog):
+    learner(arch=tiny_arch('bert', vocab_size=len(tiny_tok()))).save_encoder(tmp_path/'cl')
+    tok = extend_vocab(tiny_tok(), ['drug1x','drug2x'])
+    dls = classifier_dls(tiny_df(), tok, bs=8, device='cpu')
+    method(classifier_learner(dls, tmp_path/'cl').model)
+    assert 'the embeddings of 2 new tokens stay frozen' in caplog.text
+    classifier_learner(dls, tmp_path/'cl').save_encoder(tmp_path/'more')  # a stage that trained them
+    caplog.clear()
+    method(classifier_learner(dls, tmp_path/'more').model)
+    assert 'new tokens' not in caplog.text
 
 # ---- other models
 

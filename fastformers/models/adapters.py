@@ -43,6 +43,10 @@ def train_only(
     trained = [n for n,p in model.body.named_parameters() if wanted(n, p) or id(p) in random]
     model.adapters = {**(model.adapters or {'method':None, 'settings':{}}), 'trained':trained}
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
+    if model.new_tokens:
+        _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their "
+                     "pieces; to train them, train the language model on your texts first, without adapters "
+                     "(`fine_tune_lm`)")
     few = sum(p.numel() for g in layer_groups(model) for p in g)
     every = sum(p.numel() for p in model.parameters())
     _log.info(f"{few:,} of {every:,} weights train ({few/every:.2%})")

@@ -141,6 +141,7 @@ class HFModel(nn.Module):
     "Wrap a Hugging Face model as a module: `TensorTokens` `(bs, sl)` -> hidden states `(bs, sl, nf)`"
     is_lm = False # Does it predict tokens?
     new_head = False # Is the head random and the body loaded?
+    new_tokens = 0 # Number of embeddings that `fit_vocab` added
     autocast = None # Number format of `torch.autocast` in forward passes, set by `cpu_bf16` for a batch
     task = None # The `Task` of the outputs, with labels and temperature; None: a body or language model
     def __init__(self,
@@ -179,7 +180,7 @@ class HFModel(nn.Module):
 
     def fit_vocab(self, n_tokens):
         "Extend the embeddings to at least `n_tokens` rows"
-        if fit_vocab(self.hf, n_tokens): self.model_inputs = ModelInputs(self.body)
+        if n := fit_vocab(self.hf, n_tokens): self.new_tokens,self.model_inputs = n,ModelInputs(self.body)
 
 # %% ../../nbs/models/07_core.ipynb #c3e00002
 @patch
