@@ -14,10 +14,9 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 import numpy as np, pandas as pd, torch
-from fastai.basics import DataLoaders, Learner, patch, set_seed
+from fastai.basics import DataLoaders, Learner, noop, patch, set_seed
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback
-from fastcore.basics import noop
 from scipy.stats import binomtest
 from ..callback.compute import TokenAccumulation, free_memory
 from ..callback.contrastive import Contrastive
