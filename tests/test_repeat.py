@@ -40,7 +40,7 @@ def test_the_written_settings_train_the_same_classifier(rows, how, arch, tmp_pat
 
 def test_what_two_trainings_chose_stays_blank(arch, tmp_path, monkeypatch):
     "With unlabelled texts a stage trains twice, and each training has steps of its own"
-    monkeypatch.setattr('fastformers.learner.choose.choose_epochs', lambda dl, is_lm, windows_of, asked: (asked or 1., 'one'))
+    monkeypatch.setattr('fastformers.learner.choose.choose_epochs', lambda dl, is_lm, windows_of, asked, n_classes: (asked or 1., 'one'))
     c = written(fine_tune_classifier(df, arch, bs=8, unlabelled=more, precision='fp32'), tmp_path/'settings.ini').classifier
     assert {k for k in chosen if getattr(c, k) is None}=={'epochs','head_init'}
 

@@ -198,7 +198,7 @@ def test_a_saved_classifier_has_scores_by_class(tickets):
     df,stage,path = tickets
     by = class_scores(from_hf(path), df)
     assert by.loc['good','support']==55 and by.loc['bad','support']==5 and len(by)==3
-    with pytest.raises(TypeError, match='needs a predictor'): class_scores(stage.learner, df)
+    with pytest.raises(TypeError, match='need a predictor'): class_scores(stage.learner, df)
     with pytest.raises(ValueError, match='no label'): class_scores(from_hf(path), df.assign(label='odd'))
 
 def test_answers_to_blank_texts_are_said_to_mean_nothing(tickets, caplog):
