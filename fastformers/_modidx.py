@@ -1598,6 +1598,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'fastformers/label/vectors.py'),
                                            'fastformers.label.vectors.TextVectors.words': ( 'label/vectors.html#textvectors.words',
                                                                                             'fastformers/label/vectors.py'),
+                                           'fastformers.label.vectors._rows_of': ( 'label/vectors.html#_rows_of',
+                                                                                   'fastformers/label/vectors.py'),
                                            'fastformers.label.vectors._words_of': ( 'label/vectors.html#_words_of',
                                                                                     'fastformers/label/vectors.py')},
             'fastformers.label.widget': { 'fastformers.label.widget.LabelSession.show': ( 'label/widget.html#labelsession.show',

@@ -15,7 +15,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 import numpy as np
 from fastcore.basics import chunked
-from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 from ..files import atomic_file, content_hash
 from ..hub import model_dir
@@ -30,6 +29,12 @@ _least,_share = 300,.5 # fewest texts for vectors of words; length of these vect
 def _words_of(pool):
     order = np.random.default_rng(0).permutation(len(pool))
     return WordVectors(first_texts([pool[i] for i in order], 3_000_000))
+
+def _rows_of(file):
+    "Return {hash of a text: (float16 `(n, nf)`, row)} of a file, whose vectors stay on the disk"
+    rows = np.load(file, mmap_mode='r')
+    vectors = np.asarray(rows['vector'])
+    return {k:(vectors, i) for i,k in enumerate(rows['key'].tolist())}
 
 class TextVectors:
     "Compute unit vectors of texts, and keep those of the encoder on disk"
@@ -52,10 +57,9 @@ class TextVectors:
         return _words_of(tuple(self.pool)) if len(self.pool)>=_least else None
 
     @cached_property
-    def kept(self): # {hash of a text: float16 `(nf,)`}
-        "Read the vectors that are on the disk"
-        parts = map(load_file, self.path.glob('[!.]*.safetensors'))
-        return {k:v for o in parts for k,v in zip(o['keys'].tolist(), o['vectors'])}
+    def kept(self):
+        "Find the vectors that are on the disk, as `_rows_of` a file"
+        return {k:at for o in self.path.glob('[!.]*.npy') for k,at in _rows_of(o).items()}
 
     def __call__(self, texts)->np.ndarray: # float16 `(n, nf)`, with a pool `(n, nf+100)`
         "Return the vectors of a list of texts, with those of the encoder from the disk if they are stored"
@@ -70,8 +74,9 @@ class TextVectors:
         new = {k:o for k,o in zip(keys, texts) if k not in self.kept}
         parts = [*chunked(new, 1024)] # what was computed when a run is killed stays
         for part in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'):
-            v = self.predictor.vectors([new[k] for k in part]).numpy().astype(np.float16)
-            with atomic_file(self.path/f'{part[0]:016x}.safetensors') as f:
-                save_file({'keys':np.array(part, np.uint64), 'vectors':v}, f)
-            self.kept.update(zip(part, v))
-        return np.stack([self.kept[k] for k in keys]) if keys else np.zeros((0,1), np.float16)
+            v = self.predictor.vectors([new[k] for k in part]).numpy()
+            rows = np.empty(len(part), [('key','<u8'), ('vector','<f2',v.shape[1])])
+            rows['key'],rows['vector'] = part,v
+            with atomic_file(file := self.path/f'{part[0]:016x}.npy') as tmp, open(tmp, 'wb') as f: np.save(f, rows)
+            self.kept.update(_rows_of(file))
+        return np.stack([o[i] for o,i in map(self.kept.get, keys)]) if keys else np.zeros((0,1), np.float16)
