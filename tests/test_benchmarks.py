@@ -238,14 +238,14 @@ def chosen_labels():
     assert [i for i,(_,_,p) in enumerate(linear) if ahead(p.chosen-p.drawn)]==[0,6] and all(level(p.chosen-p['small-text, margins']) for _,_,p in linear)
     assert [i for i,(_,_,p) in enumerate(typed) if ahead(p.chosen-p.drawn)]==[0,3,4]
     skewed = linear[3][2]
-    r = page.rows('label').query("what=='run' and set=='intents' and way=='vectors and words' and labels==1200")
-    many = {k:o.set_index('draw').accuracy*100 for k,o in r.groupby('arm')}
-    more = many['drawn']-linear[2][2].chosen
+    r = page.rows('label').query("what=='run' and set=='intents' and labels==1200 and arm=='drawn'")
+    twice = {k:o.set_index('draw').accuracy*100 for k,o in r.groupby('way')}
+    more = [twice[k]-o[2][2].chosen for k,o in (('vectors and words',linear), ('as typed',typed))]
     margins = np.concatenate([p.chosen-p['small-text, margins'] for _,_,p in linear])
     pool = next(p for label,_,p in page.sessions('with the pool') if label=='ten domains')
     pool = pool['chosen, names']-pool.drawn
-    assert level(pool) and level(more)
-    return [f"by {page.interval(skewed['chosen, names']-skewed['small-text, margins'])[1:]}", f'behind by {page.interval(-margins)[1:]} over all {len(margins)} pairs', f'drawn ones: {page.interval(pool)}', f'600 chosen ones: {page.interval(more)}']
+    assert level(pool) and all(map(level, more))
+    return [f"by {page.interval(skewed['chosen, names']-skewed['small-text, margins'])[1:]}", f'behind by {page.interval(-margins)[1:]} over all {len(margins)} pairs', f'drawn ones: {page.interval(pool)}', f'600 chosen ones: {page.interval(more[0])} (linear model), {page.interval(more[1])} (network)']
 
 @claim
 def foreign_texts():
