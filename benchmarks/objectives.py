@@ -18,7 +18,7 @@ import glue, stage2
 
 arms = { # objective, its arguments, family, settings of stage 1
     'random weights':('mlm', {}, 'modernbert', dict(epochs=1e-4, minutes=None, embeddings='random')), 'counts':('mlm', {}, 'modernbert', dict(epochs=1e-4, minutes=None)), # one batch
-    'mlm':('mlm', {}, 'modernbert', {}), 'p40':('mlm', dict(p=.4), 'modernbert', {}), 'falling':('mlm', dict(p=(.3,.15)), 'modernbert', {}),
+    'mlm':('mlm', {}, 'modernbert', {}), 'p40':('mlm', dict(p=.4), 'modernbert', {}),
     'four passes':('mlm', {}, 'modernbert', dict(passes=4)), 'static':('static_mlm', {}, 'modernbert', dict(passes=4)), # a quarter of the texts, new masks or the same in each pass
     'words':('whole_word_mlm', {}, 'modernbert', {}), 'spans':('span_mlm', {}, 'modernbert', {}),
     'clm':('clm', {}, 'llama', {}), 'hybrid':('hybrid', {}, 'llama', {}), 'plm':('plm', {}, 'xlnet', {}),

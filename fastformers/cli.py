@@ -41,7 +41,7 @@ A command that trains or compares ends with one line on standard error, in which
   VERDICT: NONE | 12 held-out rows are too few, expected 20 or more
 --json prints its results as one JSON object on standard output, and all else on standard error.
 
-Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard error; 130 interrupted (Ctrl-C or SIGTERM),
+Exit codes: 0 done, whatever the verdict; 2 an error, in one line on standard error; 130 Ctrl-C or SIGTERM,
 --resume continues (1: an error with --debug)."""
 
 _with_json = run,demo,pretrain,adapt,classify,compare,check,slices,label_issues,shares,drift,predict
@@ -86,7 +86,7 @@ def _stage_flags(p, section, names):
 # %% ../nbs/10_cli.ipynb #cce3d3d1
 def _add_stages(commands):
     p = _command(commands, run, 'settings.ini')
-    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy that of the project or a run')
+    p.add_argument('recipe', metavar='settings.ini', help='The recipe; copy the one of the project or of a run')
     for p in (p, _command(commands, demo)):
         p.add_argument('--seeds', type=typed(tuple[int,...]), metavar='SEEDS',
                        help="One seed or several, as 42,43, instead of the recipe's")
@@ -129,7 +129,7 @@ def _add_choices(commands):
     p.add_argument('--by', default='', metavar='NAME', help='Name of the person, if several people label')
     p.add_argument('--target', type=float, help='Say stop at this score, as .9')
     p.add_argument('--worth', type=float, default=.5,
-                   help='Say stop where 100 more labels bring fewer points of 100 than this (default: 0.5)')
+                   help='Say stop where 100 more labels would add less than so many points (default: 0.5)')
     p.add_argument('--arch', help=f'Encoder that chooses the texts: {_encoder}')
     p.add_argument('--port', type=int, default=8010, help='Port of the page on this machine (default: 8010)')
     add_flags(p, 'data', 'text_col label_col sep encoding')

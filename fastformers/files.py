@@ -112,6 +112,8 @@ def check_file(path):
     "Raise `OSError` if `atomic_file` could not write `path`"
     path = Path(path).expanduser()
     if path.is_dir(): raise IsADirectoryError(f"{path} is a directory, expected the name of a file")
+    if path.exists() and not os.access(path, os.W_OK): # a new file would take its place
+        raise PermissionError(f"{path} is read-only; choose another file")
     if not is_stream(path): _try(path.resolve().parent)
 
 @contextmanager

@@ -211,6 +211,11 @@ def test_what_others_change_meanwhile_is_kept(start):
     start.path.write_bytes('text,label\nWo ist das Café?,cold\n'.encode('cp1252'))
     with pytest.raises(ValueError, match='UTF-8'): s.label(index, 'cold')
 
+def test_a_read_only_file_is_not_replaced(start, monkeypatch):
+    work(start(), 1)
+    monkeypatch.setattr(os, 'access', lambda *args: False)   # root may write anything
+    with pytest.raises(PermissionError, match='labels.csv is read-only; choose another file'): start()
+
 def test_a_file_of_something_else_is_refused(start, tmp_path):
     for content in ('text,intent\na,b\n', 'just a line', '{"text": 1}\n'):
         start.path.write_text(content)

@@ -180,6 +180,11 @@ def test_a_command_that_is_terminated_leaves_nothing(ignored, here, tmp_path):
     said = p.communicate(timeout=280)[1]
     assert p.returncode==130 and said.splitlines()[-1].endswith('interrupted') and tree(tmp_path)==['many.csv']
 
+def test_a_read_only_file_is_not_replaced(here, tmp_path, monkeypatch):
+    (out := tmp_path/'out.csv').write_text('kept')
+    monkeypatch.setattr(os, 'access', lambda *args: False)   # root may write anything
+    with pytest.raises(PermissionError, match='out.csv is read-only; choose another file'): command('predict', here[0]/'model', '--csv', here[0]/'reviews.csv', '--out', out)
+
 def test_a_directory_is_no_file_to_write(here, tmp_path):
     with pytest.raises(IsADirectoryError, match='expected the name of a file'):
         command('predict', here[0]/'model', '--csv', here[0]/'reviews.csv', '--out', tmp_path)
