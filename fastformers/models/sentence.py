@@ -49,7 +49,7 @@ class SentencePool:
     ):
         self.where,self.revision,self.files,self.weights = where,revision,{},{}
         self.spec,self.include_prompt = dict(pool=['mean'], layers=[]),True # the arguments of `JoinedPool`
-        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._dense, LayerNorm=self._norm,
+        read = dict(Transformer=None, Pooling=self._pooling, Dense=self._layer, LayerNorm=self._layer,
                     Dropout=None, Normalize=None)
         for o in self._json('modules.json') or []:
             kind = o['type'].split('.')[-1]
@@ -71,8 +71,7 @@ class SentencePool:
     def mask(self, x)->Tensor: # `TensorTokens` `(bs, sl)` -> bool `(bs, sl)`
         "Return True for the tokens of `x` that are pooled: the real ones, without the prompt where the encoder leaves it out"
         return x.real if self.include_prompt else x.real & ~x.prompt
-    def pool(self, h:Tensor, mask:Tensor
-    )->Tensor: # hidden states `(bs, sl, nf)`, mask `(bs, sl)` -> float32 `(bs, n)`
+    def pool(self, h:Tensor, mask:Tensor)->Tensor: # states `(bs, sl, nf)`, `(bs, sl)` -> float32 `(bs, n)`
         "Pool `h` without the dense layers"
         return self.net.pool(h, mask)
     def __call__(self, h:Tensor, mask:Tensor)->Tensor: # as `pool`, of the width of the last dense layer
@@ -104,8 +103,10 @@ def _pooling(self:SentencePool, at, said, width):
     return width and width*len(names)
 
 @patch
-def _layer(self:SentencePool, at, width, kind):
-    "Add the layer of the class `kind` in the folder `at`"
+def _layer(self:SentencePool, at, said, width):
+    "Add the dense layer or the norm in the folder `at`"
+    if said.get('use_residual'):
+        raise ValueError(f"{self.where}/{at} has a residual connection, expected a dense layer without one")
     if not (data := self._bytes(f'{at}/model.safetensors')):
         raise ValueError(f"{self.where}/{at} has no model.safetensors, and pickled weights are not read; "
                          "write it anew with `SentenceTransformer(path).save(directory)`")
@@ -115,19 +116,9 @@ def _layer(self:SentencePool, at, width, kind):
         raise ValueError(f"{self.where}/{at} takes vectors of width {n}, what is before it gives {width}")
     layers = self.spec['layers']
     self.weights |= {f'layers.{len(layers)}.{k}':v for k,v in w.items()}
-    layers.append([kind, n, m, 'bias' in w] if kind=='Linear' else [kind, n])
+    if w['weight'].ndim==1: layers.append(['LayerNorm', n]) # without an activation behind it
+    else: layers += [['Linear', n, m, 'bias' in w], [said.get('activation_function', 'Tanh').split('.')[-1]]]
     return m
-
-@patch
-def _dense(self:SentencePool, at, said, width):
-    if said.get('use_residual'):
-        raise ValueError(f"{self.where}/{at} has a residual connection, expected a dense layer without one")
-    width = self._layer(at, width, 'Linear')
-    self.spec['layers'].append([said.get('activation_function', 'Tanh').split('.')[-1]])
-    return width
-
-@patch
-def _norm(self:SentencePool, at, said, width): return self._layer(at, width, 'LayerNorm')
 
 # %% ../../nbs/models/06_sentence.ipynb #7c1e20b5
 @heads.add
@@ -144,5 +135,5 @@ def is_sentence_encoder(arch)->bool: # a hub id, directory, shipped name or netw
     config = load_config(arch)
     # for a network, the place that it was read from
     where = resolve_arch(arch) if isinstance(arch, (str,Path)) else config.name_or_path
-    return find_file(where or None,
-                     'modules.json') is not None and not any('LM' in o for o in config.architectures or ())
+    pools = find_file(where or None, 'modules.json') is not None
+    return pools and not any('LM' in o for o in config.architectures or ())
