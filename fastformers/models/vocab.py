@@ -93,10 +93,6 @@ class EmbeddingRows(nn.Embedding):
             errors.append(f'{prefix}weight is {tuple(w.shape)}, here {tuple(self.whole.shape)}')
         else: self.rows.copy_(self.whole.copy_(w)[self.used])
 
-def _swap(model, old, new):
-    for m in [*model.modules()]:
-        for k in [k for k,o in m.named_children() if o is old]: setattr(m, k, new)
-
 def train_rows(
     model, # An `HFModel`, changed in place
     ids, # Tokens of the training texts, and special ones
@@ -111,14 +107,12 @@ def train_rows(
     if isinstance(old, EmbeddingRows) and (old.at[used]>=0).all(): return
     shared = sum(p is own for m in model.modules() for p in m.parameters(recurse=False))>1
     if shared or len(used)>n/2 or (n-len(used))*old.embedding_dim<least: return
-    _swap(model, old, EmbeddingRows(old, used))
+    model.body.set_input_embeddings(EmbeddingRows(old, used))
 
 def whole_rows(body): # A copy with a plain embedding, if `body` has `EmbeddingRows`
     "Make all rows of the embeddings of `body` parameters"
     if not isinstance(body.get_input_embeddings(), EmbeddingRows): return body
     body = deepcopy(body)
     old = body.get_input_embeddings()
-    new = nn.Embedding(*old.weight.shape, old.padding_idx, device='meta')
-    new.weight = nn.Parameter(old.weight)
-    _swap(body, old, new)
+    body.set_input_embeddings(nn.Embedding.from_pretrained(old.weight, False, old.padding_idx))
     return body

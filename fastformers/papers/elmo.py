@@ -41,6 +41,7 @@ class BiLMModel(PreTrainedModel):
         self.forwards,self.backwards = AWDLSTMModel(half),AWDLSTMModel(half)
         self.post_init()
     def get_input_embeddings(self): return self.forwards.embeddings
+    def set_input_embeddings(self, value): self.forwards.embeddings = value
 
     def forward(self, input_ids, attention_mask=None, output_hidden_states=False, **kwargs):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
