@@ -2229,8 +2229,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastformers/models/load.py'),
                                          'fastformers.models.load.LoadReport.adapters': ( 'models/load.html#loadreport.adapters',
                                                                                           'fastformers/models/load.py'),
-                                         'fastformers.models.load._from_pretrained': ( 'models/load.html#_from_pretrained',
-                                                                                       'fastformers/models/load.py'),
                                          'fastformers.models.load._report': ('models/load.html#_report', 'fastformers/models/load.py'),
                                          'fastformers.models.load.checkpoint_blocks': ( 'models/load.html#checkpoint_blocks',
                                                                                         'fastformers/models/load.py'),

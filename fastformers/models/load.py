@@ -77,10 +77,6 @@ def load_config(
 # while transformers loads, no thread of the process ties weights; two loads at once would leave it so
 _loading = RLock()
 
-def _from_pretrained(cls, arch, path, **kwargs):
-    try: return cls.from_pretrained(path, output_loading_info=True, **load_kwargs, **kwargs)
-    except OSError as e: raise OSError(not_found(arch, 'weights', e)) from e
-
 class EncoderLM(PreTrainedModel):
     "Predict tokens with the encoder of an encoder-decoder: a linear layer, then the transposed embeddings"
     base_model_prefix = 'transformer' # T5 looks for its encoder under this name
@@ -134,8 +130,9 @@ def load_hf(
         make = getattr(auto_cls, 'from_config', None) or auto_cls._from_config # Auto classes have the first
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
-            hf,info = _from_pretrained(auto_cls, name, arch, config=cfg, dtype=dtype, revision=revision,
-                                       **kwargs)
+            kwargs |= dict(config=cfg, dtype=dtype, revision=revision, output_loading_info=True)
+            try: hf,info = auto_cls.from_pretrained(arch, **load_kwargs, **kwargs)
+            except OSError as e: raise OSError(not_found(name, 'weights', e)) from e
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
     for k,v in old.items(): setattr(hf.config, k, v)
     if gradient_checkpointing: checkpoint_blocks(hf.base_model)
