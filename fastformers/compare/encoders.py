@@ -9,20 +9,20 @@ It says how well an encoder tells the classes apart without training. Training a
 __all__ = ['score_encoders', 'compare_encoders']
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0005
-import numpy as np, pandas as pd
+import pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.progress import Meter
 from ..data.labels import as_frame, deal, warn_blank
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
-from ..learner.choose import fold_count, right_in_folds
+from ..learner.choose import fold_count
+from ..learner.probe import right_in_folds
 from ..learner.spread import stage2_outlook
 from ..models.core import HFModel
 from ..models.load import load_body
 from ..stats import fmt_range, mean_interval, paired_bootstrap, verdict
 from ..text.encode import HFTokenizer
-from ..text.tokenizer import load_tokenizer
 from ..ulmfit.recipe import split_columns
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0008
@@ -36,13 +36,11 @@ def score_encoders(rows, archs, max_len=128 # longest text in tokens
     if folds<2:
         raise ValueError("expected two classes or more with two rows each, to compare encoders; label more")
     warn_blank(rows.texts)
-    res,part = {},deal(rows.groups, rows.names, min(folds, len({*rows.groups})))
+    res,part,y = {},deal(rows.groups, rows.names, min(folds, len({*rows.groups}))),[*map(str, rows.labels)]
     for arch in archs:
-        predictor,meter = Predictor(HFModel(*load_body(arch)),
-                                    HFTokenizer(load_tokenizer(arch), max_len=max_len)),Meter()
+        predictor,meter = Predictor(HFModel(*load_body(arch)), HFTokenizer(arch, max_len=max_len)),Meter()
         x = predictor.vectors(rows.texts).numpy()
         price = meter.read(1000/len(x))['cpu_seconds']
-        x,y = x/np.linalg.norm(x, axis=1, keepdims=True).clip(1e-9),[*map(str, rows.labels)]
         res[arch] = right_in_folds(x, y, part),price,stage2_outlook(x, y)
     return res
 

@@ -7,13 +7,13 @@ The functions that train choose no setting. To add a rule, write a function here
 
 # %% auto #0
 __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule', 'choose_epochs', 'choose_contrastive',
-           'fold_count', 'right_in_folds', 'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names',
-           'with_names', 'named_dls', 'Plan']
+           'fold_count', 'choose_prompt', 'choose_score', 'choose_class_weights', 'choose_names', 'with_names',
+           'named_dls', 'Plan']
 
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
 from dataclasses import dataclass
-import logging, warnings
+import logging
 import numpy as np, pandas as pd
 from fastai.basics import DataLoaders, Learner, first, no_random, patch
 from ..callback.schedule import Schedule, now
@@ -23,7 +23,7 @@ from ..data.block import TokenizedRow, item_labels, item_texts, reads_pairs, tok
 from ..data.labels import lookalikes
 from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
-from . import probe # `cross_validate_probe`
+from .probe import right_in_folds # and `cross_validate_probe`
 from ..models.core import HFModel
 from ..models.heads import LinearHead, heads
 from ..models.load import load_body
@@ -31,8 +31,6 @@ from ..objectives.core import objective_of
 from ..tasks.core import task_of
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer, prompt_name
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 
 _log = logging.getLogger(__name__)
 
@@ -101,17 +99,6 @@ def choose_contrastive(learn, head_init, schedule=None)->tuple: # (bool, why)
 def fold_count(y, most=5)->int: # 0 or 1: no folds can be made
     "Return the number of folds for labels `y`: how many rows the second largest class has, at most `most`"
     return min(most, sorted([0, *Counter(y).values()])[-2])
-
-def right_in_folds(x, y, folds=5 # a number, or the fold of each row
-)->np.ndarray: # float `(n,)`: 1 where the answer is right
-    "Predict each row of the vectors `x` `(n, nf)` by a linear model of the rows in other folds, and return which are right"
-    cv = StratifiedKFold(folds) if np.ndim(folds)==0 else PredefinedSplit(folds)
-    x,y,right = np.asarray(x),np.asarray(y),np.zeros(len(x))
-    with warnings.catch_warnings(action='ignore'): # of classes with fewer rows than folds
-        for train,out in cv.split(x, y):
-            if len({*y[train].tolist()})<2: continue # nothing to learn, so these rows are errors
-            right[out] = LogisticRegression(C=30, max_iter=1000).fit(x[train], y[train]).predict(x[out])==y[out]
-    return right
 
 def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training; prompts get a tenth
 )->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)

@@ -11,7 +11,6 @@ __all__ = ['set_task', 'hold_out_rows', 'with_reading', 'task_dls', 'task_learne
 
 # %% ../../nbs/ulmfit/01_read.ipynb #a2b19289
 import logging
-from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoader, DataLoaders, L, Learner, default_device
@@ -27,8 +26,9 @@ from ..data.rows import Rows
 from ..inference.baseline import as_targets
 from ..interpret.probes import row_means
 from ..learner.calibration import check_rows
-from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, right_in_folds
+from ..learner.choose import choose_class_weights, choose_head_init, choose_lr, choose_prompt, choose_score, fold_count
 from ..learner.core import classifier_learner
+from ..learner.probe import right_in_folds
 from ..models.adapters import adapter_methods
 from ..models.core import HFModel
 from ..models.heads import joins
@@ -101,8 +101,7 @@ def _reads_apart(c, rows, arch, tok):
     if asked or not rows.pair or not (few or numbers): return False
     train = pd.Series(train).sample(min(len(train), 300), random_state=0)
     y = np.ravel([rows.labels[i] for i in train])
-    if len(train)<10 or few and sum(n>=5 for n in Counter(y).values())<2:
-        return False # too few rows for folds
+    if len(train)<10 or few and fold_count(y)<5: return False # too few rows for folds
     model = HFModel(*load_body(arch))
     if not model.loaded.loaded: return False
     model,tok,pairs = model.to(default_device()),HFTokenizer(tok, max_len=128),[rows.texts[i] for i in train]
