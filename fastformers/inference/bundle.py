@@ -11,6 +11,7 @@ __all__ = ['name_labels', 'hf_classifier', 'Bundle', 'read_bundle', 'save_checkp
 # %% ../../nbs/inference/03_bundle.ipynb #9fae0eb3
 import copy, json, logging
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 import transformers
 from ..files import content_hash, write_json
@@ -29,21 +30,12 @@ def name_labels(config, task):
     names = [str(o) for o in task.labels]
     config.id2label,config.label2id = dict(enumerate(names)),{o:i for i,o in enumerate(names)}
     config.problem_type = task.problem_type
-    return config
-
-class _Labelled:
-    "Load the Auto class of `task` with its labels in the config"
-    def __init__(self, task): self.task,self.auto = task,getattr(transformers, task.hf_class)
-    def from_config(self, config, **kwargs):
-        return self.auto.from_config(name_labels(config, self.task), **kwargs)
-    def from_pretrained(self, arch, config, **kwargs):
-        config = name_labels(config, self.task)
-        return self.auto.from_pretrained(arch, config=config, ignore_mismatched_sizes=True, **kwargs)
 
 def hf_classifier(arch, task, pretrained=True, drop_mult=1., **kwargs)->HFClassifier: # `kwargs` of `load_hf`
     "Load Hugging Face's own classifier of `arch`, with a new head if the labels of `task` differ"
     had = load_config(arch, kwargs.get('revision','main')).id2label
-    hf,report = load_hf(_Labelled(task), arch, pretrained, drop_mult, **kwargs)
+    auto = getattr(transformers, task.hf_class)
+    hf,report = load_hf(auto, arch, pretrained, drop_mult, change=partial(name_labels, task=task), **kwargs)
     if sorted(had.items())!=[*enumerate(map(str, task.labels))]: _new_head(hf, report)
     model = HFClassifier(hf, report)
     model.task = task

@@ -110,11 +110,13 @@ def load_hf(
     dtype=torch.float32, # Of the weights; use float32 for training and autocast for speed
     gradient_checkpointing=False, # Keep the input of each block and recompute the rest: less memory, slower
     compile_blocks=False, # Compile each block with `torch.compile`; True, or the name of a backend
+    change=None, # Changes the config in place, as for other labels; weights of other shapes are then new
     **kwargs # For `from_pretrained`, such as `attn_implementation`
 )->tuple: # (model, `LoadReport`)
     "Load an `auto_cls` model of `arch`, with a report of its weights"
     name,cfg = arch,copy.deepcopy(load_config(arch, revision))
     arch = resolve_arch(arch, revision)
+    if change: change(cfg)
     random = isinstance(arch, PretrainedConfig) or not pretrained
     encoder = get_meta(cfg).encoder
     if encoder and auto_cls is AutoModelForMaskedLM: auto_cls = EncoderLM
@@ -131,6 +133,7 @@ def load_hf(
         if random: hf,info = make(cfg, dtype=dtype, **kwargs),None
         else:
             kwargs |= dict(config=cfg, dtype=dtype, revision=revision, output_loading_info=True)
+            if change: kwargs['ignore_mismatched_sizes'] = True
             try: hf,info = auto_cls.from_pretrained(arch, **load_kwargs, **kwargs)
             except OSError as e: raise OSError(not_found(name, 'weights', e)) from e
         use_fast_cpu(hf, attention=kwargs.get('attn_implementation') is None)
