@@ -11,6 +11,7 @@ __all__ = ['to_onnx', 'OnnxBody']
 # %% ../../nbs/inference/06_onnx.ipynb #e5b9875e
 import logging, warnings
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 import torch
 from torch import nn
@@ -56,10 +57,9 @@ def _quiet():
     "Silence warnings, and what the packages for graphs log of each of their steps"
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        try: yield
-        finally: logging.disable(before)
+    try:
+        with warnings.catch_warnings(action='ignore'): yield
+    finally: logging.disable(before)
 
 def _export(model, path):
     "Write the graph of `model` to the file `path`"
@@ -69,9 +69,8 @@ def _export(model, path):
     graph,axes = _Graph(model, [*x]),{0:torch.export.Dim.DYNAMIC, 1:torch.export.Dim.DYNAMIC}
     with evaluating(model), _quiet():
         names = [*graph(*x.values())]
-        try: torch.onnx.export(graph, tuple(x.values()), path, dynamo=True, input_names=[*x],
-                               output_names=names,
-                               dynamic_shapes=((axes,)*len(x),), external_data=False, verbose=False)
+        how = dict(input_names=[*x], output_names=names, dynamic_shapes=((axes,)*len(x),))
+        try: torch.onnx.export(graph, tuple(x.values()), path, external_data=False, verbose=False, **how)
         except Exception as e:
             raise ValueError(f"torch cannot write {type(model.hf).__name__} as a graph; choose another family, or "
                              "one without Hugging Face's own head") from e
@@ -119,16 +118,14 @@ class OnnxBody(nn.Module):
         outs = {k:torch.from_numpy(o).to(input_ids.device) for k,o in zip(self.outputs, outs)}
         return BaseModelOutputWithPoolingAndCrossAttentions(**outs)
 
-def _backend(name):
-    def swap(model, path):
-        "Put the graph in the directory `path` in the place of the body of `model`"
-        model.model_inputs.safe = padding_safe(model.body)
-        if not (file := path/_files[name]).is_file():
-            raise FileNotFoundError(f"{file} does not exist; to_onnx({str(path)!r}"
-                                    f"{', int8=True'*(name=='onnx_int8')}) of fastformers.inference.onnx writes it")
-        body = OnnxBody(file, model.config)
-        if model.hf is model.body: model.hf = body
-        else: setattr(model.hf, model.hf.base_model_prefix, body)
-        return model
-    return backends.add(swap, name)
-for _name in _files: _backend(_name)
+def _swap(model, path, name):
+    "Put the graph of the backend `name` in the directory `path` in the place of the body of `model`"
+    model.model_inputs.safe = padding_safe(model.body)
+    if not (file := path/_files[name]).is_file():
+        raise FileNotFoundError(f"{file} does not exist; to_onnx({str(path)!r}"
+                                f"{', int8=True'*(name=='onnx_int8')}) of fastformers.inference.onnx writes it")
+    body = OnnxBody(file, model.config)
+    if model.hf is model.body: model.hf = body
+    else: setattr(model.hf, model.hf.base_model_prefix, body)
+    return model
+for _name in _files: backends[_name] = partial(_swap, name=_name)
