@@ -1870,8 +1870,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                            'fastformers.learner.train._length': ( 'learner/train.html#_length',
                                                                                   'fastformers/learner/train.py'),
                                            'fastformers.learner.train._lost': ('learner/train.html#_lost', 'fastformers/learner/train.py'),
-                                           'fastformers.learner.train._memory_error': ( 'learner/train.html#_memory_error',
-                                                                                        'fastformers/learner/train.py'),
                                            'fastformers.learner.train._read_at_once': ( 'learner/train.html#_read_at_once',
                                                                                         'fastformers/learner/train.py'),
                                            'fastformers.learner.train._replay': ( 'learner/train.html#_replay',

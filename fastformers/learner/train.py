@@ -143,10 +143,6 @@ def _fit(learn, plan, res, title, reserved, took):
     res.losses = [float(o) for o in rec.losses]
 
 # %% ../../nbs/learner/08_train.ipynb #0bb07784
-def _memory_error(e):
-    "Check whether `e` says that memory is too small, on a GPU or a CPU"
-    return isinstance(e, (MemoryError,torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and 'allocate memory' in str(e)
-
 def _from_begin(dls, **how):
     "Return `dls` with other arguments of its loaders, such as `bs`, from their first pass on"
     return DataLoaders(*(o.new(passes=0, **how) for o in dls.loaders), path=dls.path, device=dls.device)
@@ -210,8 +206,9 @@ def _fit_in_memory(learn, plan, res, title, weights, meter, took):
         try: _fit(learn, plan, res, title, reserved, took)
         except Diverged:
             if plan['head_init']=='random': raise
-        except Exception as e:
-            if not _memory_error(e): raise
+        except (MemoryError,RuntimeError) as e: # a CPU says it by text alone
+            known = isinstance(e, (MemoryError,torch.OutOfMemoryError))
+            if not known and 'allocate memory' not in str(e): raise
             error = e
         if error: vars(res).update(_spare(learn, plan, weights, error, title))
 
