@@ -10,8 +10,7 @@ __all__ = ['Leaderboard']
 
 # %% ../../nbs/compare/01_board.ipynb #90dea1b7
 import numpy as np, pandas as pd, torch
-from fastcore.basics import patch
-from fastcore.foundation import first
+from fastcore.foundation import first, patch
 from sklearn.metrics import average_precision_score
 from .entries import deciding, largest_class
 from ..learner.evaluate import row_scores

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from fastcore.basics import patch
-from fastcore.foundation import L, first
+from fastcore.foundation import L, first, patch
 from tqdm import tqdm
 from ..args import check_args
 from ..files import atomic_dir

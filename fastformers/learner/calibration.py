@@ -12,8 +12,7 @@ __all__ = ['check_rows', 'best_temperature', 'best_threshold', 'answer_as_often'
 import logging, math
 import numpy as np, pandas as pd, torch
 from fastai.learner import Learner
-from fastcore.basics import noop, patch
-from fastcore.foundation import L
+from fastcore.foundation import L, noop, patch
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import roc_curve
 from ..tasks.core import task_of

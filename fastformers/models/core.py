@@ -19,8 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
-from fastcore.basics import patch
-from fastcore.foundation import L
+from fastcore.foundation import L, patch
 from safetensors.torch import load_model, save_model
 from torch import nn, Tensor
 from ..files import usual_modes

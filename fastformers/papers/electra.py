@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from pathlib import Path
 from torch import Tensor
-from fastcore.basics import ifnone
-from fastcore.foundation import L
+from fastcore.foundation import L, ifnone
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 from ..text.core import as_tokens
 from ..models.core import HFModel, LanguageModel, ModelInputs, predicted_at

@@ -15,8 +15,7 @@ from functools import cached_property
 from itertools import chain, groupby
 from numbers import Integral
 from pathlib import Path
-from fastcore.basics import patch
-from fastcore.foundation import L, first
+from fastcore.foundation import L, first, patch
 from fasttransform import Transform
 from tokenizers import Tokenizer
 from torch import Tensor

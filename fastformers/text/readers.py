@@ -14,8 +14,7 @@ import gzip, io, json, logging, re, shutil, tempfile, zlib
 from contextlib import nullcontext
 from itertools import islice
 import pandas as pd
-from fastcore.basics import chunked
-from fastcore.foundation import L, first
+from fastcore.foundation import L, chunked, first
 from ..files import did_you_mean, find_path, lfs_pointer, processes
 
 _log = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ import logging, tempfile
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from fastcore.basics import patch
-from fastcore.foundation import L
+from fastcore.foundation import L, patch
 from ..args import check_args
 from ..callback.distributed import barrier, broadcast
 from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, marked_by, new_tests
