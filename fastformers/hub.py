@@ -115,8 +115,7 @@ def _hub_file(where, name, revision):
     try: return Path(hf_hub_download(where, name, revision=revision))
     except (OSError,ValueError) as e: # ValueError: not a hub id
         if not isinstance(e, EntryNotFoundError) or isinstance(e, LocalEntryNotFoundError):
-            _log.warning(f"{where}: {name} was not found, and the hub did not answer; if the repository has "
-                         "it, it is not followed")
+            _log.warning(f"{where}: the hub did not answer; if the repository has {name}, it is not followed")
 
 def push(folder, repo_id, private=None)->str: # address of the repository
     "Upload the files of `folder` to the model `repo_id` of the hub, which is made if it is not there"

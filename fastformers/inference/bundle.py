@@ -134,8 +134,7 @@ def write_bundle(path, model,
         adapters = {k:model.adapters[k] for k in ('method','settings')} | dict(hash=_hash(path/ADAPTERS))
     bundle = Bundle(model.task, head, pairs=pairs, adapters=adapters, **reading_args(tok), **facts)
     if bundle.whole and tok.prompt:
-        _log.warning(f"`pipeline` reads texts without the prompt {tok.prompt!r}; `from_hf` puts it before "
-                     "each")
+        _log.warning(f"`pipeline` leaves out the prompt {tok.prompt!r}; `from_hf` puts it before each text")
     write_json(path/'classifier.json', bundle.to_dict())
     return bundle
 

@@ -96,8 +96,7 @@ def build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
             _log.warning(f"{arch} knows {named(lost)} too, and the new classifier will not: to keep a class "
                          "pass its name (`names`, in the command `--labels`) or rows of it")
     elif saved:
-        _log.warning(f"the head in {arch} is for other labels or of another form: it is not kept, and a new "
-                     "one is made")
+        _log.warning(f"the head in {arch} is for other labels or of another form, so a new one is made")
     y = task.prior_bias(dls)
     if y is not None and hasattr(model.head, 'init_bias'):
         model.head.init_bias(0*y if task.target_scale else y) # scaled numbers have mean 0

@@ -45,8 +45,7 @@ def train_only(
     for n,p in model.body.named_parameters(): p.requires_grad_(n in trained)
     if model.new_tokens:
         _log.warning(f"the embeddings of {model.new_tokens} new tokens stay frozen, at the mean of their "
-                     "pieces; to train them, train the language model on your texts first, without adapters "
-                     "(`fine_tune_lm`)")
+                     "pieces; to train them, first call `fine_tune_lm` with your texts, without adapters")
     few = sum(p.numel() for g in layer_groups(model) for p in g)
     every = sum(p.numel() for p in model.parameters())
     _log.info(f"{few:,} of {every:,} weights train ({few/every:.2%})")
@@ -225,8 +224,7 @@ def load_adapters(model, path): # `model`, adapted and frozen as the saved one
     if not model.adapters and facts['method']: adapter_methods[facts['method']](model, **facts['settings'])
     train_only(model, lambda n,p: f'body.{n}' in tensors)
     if facts['base']!=_base_hash(model):
-        _log.warning(f"{path} was trained with other frozen weights of a {facts['family']}: "
-                     "the predictions may be wrong")
+        _log.warning(f"{path} had other frozen weights of a {facts['family']}: predictions may be wrong")
     body = {k.removeprefix('body.'):v for k,v in tensors.items() if k.startswith('body.')}
     model.body.load_state_dict(body, strict=False)
     model.load_state_dict({k:v for k,v in tensors.items() if not k.startswith('body.')}, strict=False)

@@ -153,9 +153,8 @@ class HFModel(nn.Module):
         self.adapters = None # Or {'method', 'settings', 'trained': names of trainable weights of the body}
         self.model_inputs = ModelInputs(self.body) # tokens -> arguments of `body`
         # how the checkpoint's vectors of texts are made
-        self.sentence = SentencePool(self.loaded.where,
-                                     getattr(hf.config.get_text_config(), 'hidden_size', None),
-                                     self.loaded.revision)
+        width = getattr(hf.config.get_text_config(), 'hidden_size', None)
+        self.sentence = SentencePool(self.loaded.where, width, self.loaded.revision)
         if self.loaded.adapters: load_adapters(self, self.loaded.adapters)
     @property
     def body(self): "Return the Hugging Face base model, without a head"; return self.hf.base_model

@@ -177,6 +177,5 @@ def fit_vocab(hf, n_tokens): # Number of rows added, 0 if the model was large en
     old = hf.get_input_embeddings().num_embeddings
     if n_tokens<=old: return 0
     with quiet_hf(): hf.resize_token_embeddings(n_tokens, mean_resizing=True)
-    _log.warning(f"the model had {old} embeddings, the tokenizer has {n_tokens} tokens: {n_tokens-old} new "
-                 "rows")
+    _log.warning(f"{n_tokens-old} new rows: the model had {old} embeddings, the tokenizer {n_tokens} tokens")
     return n_tokens-old

@@ -127,8 +127,7 @@ def reading_args(o)->dict:
 def _check_reading(max_len, truncation, windows, overlap, pairing):
     "Raise an error if the arguments of `HFTokenizer` that say what is read do not fit together"
     if windows>1 and not (max_len and 0<=overlap<max_len//2):
-        raise ValueError(f"`windows` need a `max_len`, and an `overlap` below `max_len//2`, got {max_len}, "
-                         f"{overlap}")
+        raise ValueError(f"`windows` need `max_len` and `overlap` below half of it, got {max_len}, {overlap}")
     if pairing not in pairings: raise ValueError(f"`pairing` {pairing!r} is none of {', '.join(pairings)}")
     if windows>1 and pairing!='together':
         raise ValueError(f"`windows` read a pair together, got pairing={pairing!r}")
