@@ -2059,6 +2059,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/models/core.py'),
                                          'fastformers.models.core.TextClassifier.forward': ( 'models/core.html#textclassifier.forward',
                                                                                              'fastformers/models/core.py'),
+                                         'fastformers.models.core.TextClassifier.head_inputs': ( 'models/core.html#textclassifier.head_inputs',
+                                                                                                 'fastformers/models/core.py'),
                                          'fastformers.models.core.TextClassifier.head_spec': ( 'models/core.html#textclassifier.head_spec',
                                                                                                'fastformers/models/core.py'),
                                          'fastformers.models.core.TextClassifier.load_head': ( 'models/core.html#textclassifier.load_head',

@@ -12,14 +12,12 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 from pathlib import Path
 import json, logging, shutil, torch
 from torch import Tensor
-from threading import get_ident
 from torch.nn.functional import normalize
 from fastcore.basics import patch
 from ..hub import model_dir
 from .answers import BasePredictor, as_texts
 from .baseline import TextBaseline
 from .novelty import Kept, need_kept # and `drift`
-from .output_layer import output_layer
 from .stage_json import read_keys, read_stage
 from ..text.core import in_keys
 from ..files import Registry, write_json, write_text
@@ -201,21 +199,16 @@ def vectors(self:Predictor,
 @patch
 def layers(self:Predictor, texts, bs=64)->tuple: # of float32 `(n, n_out)`, `(n, n_in)`, `(n, nf)`
     "Compute outputs, inputs of the output layer and pooled states of length 1 of `texts` in one pass"
-    head,seen,thread = self.model.head,[],get_ident()
-    def keep(f): # other threads may use the network, too
-        return lambda m,args: seen.append(f(*args)) if get_ident()==thread else None
-    hooks = [output_layer(self.model).register_forward_pre_hook(keep(lambda x: x)),
-             head.register_forward_pre_hook(
-                 keep(lambda h, mask, *_: normalize(self.model.sentence.pool(h, mask))))]
+    head,last = self.model.head,self.model.head.layers[-1]
     def every(x):
-        seen.clear()
-        o = self.model(x)
-        return torch.cat([o, seen[1], seen[0]], 1)
+        h,mask,*starts = self.model.head_inputs(x)
+        with torch.autocast(x.device.type, enabled=False): # as in `TextClassifier`
+            inputs = head.layers[:-1](head.features(h, mask, *starts).to(last.weight.dtype))
+            outputs = self.model.outputs(last(inputs).float(), x)
+            return torch.cat([outputs, inputs, normalize(self.model.sentence.pool(h, mask))], 1)
     rows = self.tok.encode_batch(texts or [''])
-    try: res = torch.stack(self._each(every, rows, bs))[:len(texts)]
-    finally: [o.remove() for o in hooks]
-    n,nf = self.task.n_out,seen[0].shape[1]
-    return res.split([n, res.shape[1]-n-nf, nf], 1)
+    res,n = torch.stack(self._each(every, rows, bs))[:len(texts)],last.out_features
+    return res.split([n, last.in_features, res.shape[1]-n-last.in_features], 1)
 
 @patch
 def scores_and_novelty(self:Predictor, texts, bs=64):

@@ -102,8 +102,7 @@ class ProbeFirst(Callback):
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
         learn,weight = self.learn,output_layer(self.learn.model).weight
         learn.remove_cb(self)
-        if learn.model.adapters or weight.shape!=self.weight.shape or not torch.equal(weight.cpu(), self.weight.cpu()):
-            return
+        if learn.model.adapters or not torch.equal(weight.cpu(), self.weight.cpu()): return # or other shapes
         _log.info("the output layer begins as a linear model of the frozen network's states; "
                   "head_init='random' leaves it random")
         learn.fit_probe(self.named(learn).train)

@@ -318,11 +318,13 @@ class TextClassifier(HFModel):
     def forward(self, x):
         x = as_tokens(x)
         if self.task and self.task.per_sequence and bool(x.sequence_starts.any()): return self.by_sequence(x)
-        h = self.states(x)
-        with torch.autocast(h.device.type, enabled=False): # bfloat16 has three digits, too few for a price
-            args = [h.float(), self.sentence.mask(x)]
-            if 'starts' in inspect.signature(self.head.forward).parameters: args.append(x.sequence_starts)
+        args = self.head_inputs(x)
+        with torch.autocast(x.device.type, enabled=False): # bfloat16 has three digits, too few for a price
             return self.outputs(self.head(*args), x)
+    def head_inputs(self, x):
+        "List what the head reads of `x`: states, mask, and the starts of sequences if it asks for them"
+        args = [self.states(x).float(), self.sentence.mask(x), x.sequence_starts]
+        return args if 'starts' in inspect.signature(self.head.forward).parameters else args[:2]
     def outputs(self, o, x):
         "Divide by the temperature, select predicted positions, and rescale numbers as the targets"
         o = super().outputs(o, x)
