@@ -23,8 +23,6 @@ from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer, ordinary_ids
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #be35e5e1
-def _index(texts): return texts.index if isinstance(texts, pd.Series) else None
-
 class LMPredictor:
     "Score and continue texts with a `LanguageModel` and its `HFTokenizer`"
     def __init__(self, model, tok):
@@ -72,8 +70,8 @@ class LMPredictor:
             pairs = enumerate(zip(ids, ps))
             rows = [(i, self.tok.tok.decode(t), float(o)) for i,(x,p) in pairs for t,o in zip(x, p)]
             return pd.DataFrame(rows, columns=['text','token','logprob'])
-        res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'],
-                           index=_index(texts))
+        res = pd.DataFrame([(float(o.sum()), len(o)) for o in ps], columns=['total','tokens'])
+        if isinstance(texts, pd.Series): res.index = texts.index
         plain = [valid_text(' '.join(L(o))) for o in ts]
         n_bytes,n_words = np.array([(len(o.encode()), len(o.split())) for o in plain], float).reshape(-1, 2).T
         return res.assign(mean=res.total/res.tokens, bits_per_byte=-res.total/n_bytes/math.log(2),

@@ -34,8 +34,6 @@ def from_int8(codes, scale):
     return codes.astype(np.float32)*scale[:,None]
 
 # %% ../../nbs/inference/03_novelty.ipynb #eaffd6b1
-def _nearest(n): return 5 if n>=1000 else 1 # of few texts the nearest tells more
-
 @dataclass
 class Kept:
     "Hold what a classifier keeps of its texts, and compare other texts with it"
@@ -49,7 +47,7 @@ class Kept:
     def distance(self, x
     )->np.ndarray: # float32 `(n,)`: 1 minus the cosine, less a quarter of that to the nearest of `foreign`
         "Compute the distance of vectors `x` `(n, nf)` to the nearest of `vectors`, or to the fifth nearest of a thousand or more"
-        own,k = torch.from_numpy(self.vectors),_nearest(len(self.vectors))
+        own,k = torch.from_numpy(self.vectors),5 if len(self.vectors)>=1000 else 1 # of few the nearest tells
         parts = torch.as_tensor(x).split(1024)
         res = np.concatenate([1-(o@own.T).topk(k, dim=1).values[:,-1].numpy() for o in parts] or [np.zeros(0, np.float32)])
         if self.foreign is None or not len(res): return res

@@ -48,8 +48,7 @@ class ModelInputs:
         self.no_cache = dict(use_cache=False) if is_decoder(cfg) and 'use_cache' in sig else {}
         self.vocab_sz,self.max_len,self.min_len = vocab_size(cfg),max_length(body),m.min_len
         self.safe = None # is padding safe? set by the first padded batch
-        pad = getattr(cfg,'pad_token_id',None)
-        self.pad = pad if pad is not None and 0<=pad<self.vocab_sz else 0
+        self.pad = pad if (pad := getattr(cfg,'pad_token_id',None)) in range(self.vocab_sz) else 0
 
     def __call__(self, x):
         x = as_tokens(x)

@@ -52,9 +52,6 @@ def read_column(df, col):
             "fill missing texts (''), or drop them; turn other values into strings"))
     return texts
 
-def _is_ids(o):
-    return isinstance(o, Tensor) or isinstance(o, (list,np.ndarray)) and len(o) and isinstance(o[0], Integral)
-
 # %% ../../nbs/text/03_encode.ipynb #299986db
 def _encoder(tok, prompt=''):
     "Copy the Rust tokenizer of `tok` without truncation and padding, and without special tokens in texts"
@@ -192,7 +189,8 @@ class HFTokenizer(Transform):
         return super().__call__(o, split_idx=split_idx, **kwargs)
     def encodes(self, o):
         if isinstance(o, TensorTokens): return o
-        return TensorTokens(o) if _is_ids(o) else self.encode_batch([o])[0]
+        ids = isinstance(o, (list,np.ndarray)) and len(o) and isinstance(o[0], Integral)
+        return TensorTokens(o) if ids or isinstance(o, Tensor) else self.encode_batch([o])[0]
     def decodes(self, o:TensorTokens): return self._readable(o)
 
 # %% ../../nbs/text/03_encode.ipynb #a1e00002
