@@ -111,10 +111,9 @@ def save_checkpoint(path, model, tok):
         write_json(path/'sentence_bert_config.json',
                    dict(max_seq_length=max_length(model.body, tok.max_len), do_lower_case=False))
     prompts,prompt = (tok.tok.init_kwargs.get(k) for k in ('prompts','prompt'))
-    if prompts or prompt:
-        name = prompt_name(tok.tok, prompt) if prompt else None
-        write_json(path/PROMPTS,
-                   dict(prompts=(prompts or {}) | ({name:prompt} if name else {}), default_prompt_name=name))
+    own = {prompt_name(tok.tok, prompt):prompt} if prompt else {}
+    if prompts or own:
+        write_json(path/PROMPTS, dict(prompts=(prompts or {})|own, default_prompt_name=next(iter(own), None)))
 
 def write_bundle(path, model,
     tok, # The `HFTokenizer` of the training data

@@ -265,10 +265,9 @@ def _mark_prompt(self:HFTokenizer, x, sizes, starts):
     # counted as in sentence-transformers
     ids,ends = self.tok(self.prompt).input_ids,sizes.cumsum()
     n = len(ids)-(ids[-1] in self.tok.all_special_ids)
-    at = np.concatenate([ends-sizes, *(ends[i]-sizes[i]+o for i,o in starts.items())])[:,None]+np.arange(n)
-    last = np.concatenate([ends, *(np.full(len(o), ends[i]) for i,o in starts.items())])[:,None]
-    mark = np.zeros(len(x), bool)
-    mark[at[at<last]] = True
+    begins = np.sort(np.concatenate([ends-sizes, *(ends[i]-sizes[i]+o for i,o in starts.items())]))
+    at = np.arange(len(x))
+    mark = at-begins[np.searchsorted(begins, at, side='right')-1]<n
     return x.as_subclass(TensorTokens).replace(prompt=mark).as_subclass(Tensor)
 
 @patch
