@@ -185,7 +185,8 @@ def put_prompt(
     bare,space,usual = prompt.rstrip(),normalizers.Prepend(' '),tok.normalizer
     ways = (bare,), (prompt,), (bare,usual,space), (bare,space,usual)
     if new := first(filter(same, (put(*o) for o in ways))): return new
-    raise ValueError(f"the tokenizer joins the prompt {prompt!r} and a text; pass another, or prompt='none'")
+    raise ValueError(f"this tokenizer joins the prompt {prompt!r} with the text behind it; pass another, or "
+                     "prompt='none'")
 
 # %% ../../nbs/text/02_tokenizer.ipynb #0bd7f1af
 def ordinary_ids(tok)->Tensor: # sorted ids, 1-d int64
