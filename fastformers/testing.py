@@ -11,10 +11,9 @@ __all__ = ['tiny_styles', 'tiny_families', 'tiny_family_styles', 'tiny_df', 'tin
 
 # %% ../nbs/12_testing.ipynb #350bf1c9
 import json, math, tempfile, torch
-import torch.nn.functional as F
+import pandas as pd, torch.nn.functional as F
 from functools import partial
 from importlib import resources
-import pandas as pd
 from tokenizers import Tokenizer
 from transformers import AutoConfig, PreTrainedTokenizerFast
 

@@ -9,8 +9,7 @@ An ensemble of networks often answers better than each member, but costs as much
 __all__ = ['Distil']
 
 # %% ../../nbs/callback/07_distil.ipynb #d1000005
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from .distributed import gathered_rows
 from .regularize import Regularizer
 from ..data.block import tokenizer_of

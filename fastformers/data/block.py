@@ -15,8 +15,7 @@ import logging
 from copy import copy
 from itertools import takewhile
 from pathlib import Path
-import numpy as np, pandas as pd
-import torch
+import numpy as np, pandas as pd, torch
 from fastai.basics import DataLoaders, Datasets, ItemTransform, L, Transform, TransformBlock, delegates, first
 from ..args import check_args
 from .labels import check_classes, cut_longest, held_out, lm_rows, read_labels, split_rows

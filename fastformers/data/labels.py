@@ -13,8 +13,7 @@ __all__ = ['as_frame', 'warn_leak', 'warn_blank', 'checked', 'held_out', 'row_ke
 
 # %% ../../nbs/data/00_labels.ipynb #fb44a05d
 import logging, re, unicodedata
-import numpy as np, pandas as pd
-import torch
+import numpy as np, pandas as pd, torch
 from collections import Counter
 from copy import copy
 from collections.abc import Iterable, Mapping

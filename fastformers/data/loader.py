@@ -12,8 +12,7 @@ __all__ = ['PadTokens', 'TokensDL']
 from copy import copy
 from itertools import islice
 from types import MethodType
-import numpy as np
-import torch, torch.nn.functional as F
+import numpy as np, torch, torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor
 from fastai.basics import TfmdDL, Transform, first, to_detach

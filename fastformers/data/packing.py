@@ -9,8 +9,7 @@ In each case a row consists of spans of one long array of ids, with special toke
 __all__ = ['packings', 'Template', 'doc_spans', 'PackedRows', 'pack_tokens']
 
 # %% ../../nbs/data/01_packing.ipynb #a3c16eb8
-import numpy as np
-import torch
+import numpy as np, torch
 from torch import Tensor
 from ..files import Registry
 from ..text.core import TensorTokens

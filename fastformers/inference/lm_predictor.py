@@ -10,8 +10,7 @@ __all__ = ['LMPredictor', 'lm_from_hf']
 
 # %% ../../nbs/inference/05_lm_predictor.ipynb #72cd19b3
 import math
-import numpy as np, pandas as pd
-import torch
+import numpy as np, pandas as pd, torch
 from fastcore.foundation import L, patch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from .answers import as_texts

@@ -9,8 +9,7 @@ tokenizer, causal language model, gradual unfreezing (each LSTM is a layer group
 __all__ = ['AWDLSTMConfig', 'row_dropout', 'WeightDropLSTM', 'AWDLSTMModel', 'AWDLSTMForCausalLM']
 
 # %% ../../nbs/models/02_awd_lstm.ipynb #aa000005
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from torch import nn
 from typing import Literal # in the annotations of `PretrainedConfig`, which nbdev evaluates here
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from fastcore.foundation import L, patch
 from safetensors.torch import load_model, save_model
 from torch import nn, Tensor

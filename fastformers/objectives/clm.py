@@ -9,8 +9,7 @@ This needs a causal network: a bidirectional one has the answer in its input, so
 __all__ = ['CLM', 'default_objective']
 
 # %% ../../nbs/objectives/03_clm.ipynb #19e109eb
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from fastcore.foundation import first
 from transformers import AutoModel, AutoModelForCausalLM
 from ..models.families import is_causal

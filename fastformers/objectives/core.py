@@ -14,8 +14,7 @@ __all__ = ['objectives', 'shift_right', 'splitmix64', 'token_hash', 'hash_below'
 
 # %% ../../nbs/objectives/00_core.ipynb #79136ef7
 import math
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from fastcore.foundation import L, basic_repr, camel2snake, first, ifnone

@@ -11,8 +11,7 @@ __all__ = ['budget', 'lowest', 'MLM', 'word_marks', 'WholeWordMLM']
 # %% ../../nbs/objectives/02_mlm.ipynb #4514fa06
 import json
 from functools import cached_property
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from transformers import AutoModelForMaskedLM
 from ..models.families import get_meta
 from ..text.tokenizer import need_rust, ordinary_ids

@@ -20,8 +20,7 @@ In Clark et al. (2020, table 5) the average on GLUE is 82.2 for BERT, 84.3 for A
 __all__ = ['CopyLM', 'AllTokensMLM']
 
 # %% ../../nbs/papers/16_all_tokens.ipynb #e2df3239
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 from transformers.utils import cached_file

@@ -14,8 +14,7 @@ __all__ = ['generator_config', 'fill', 'Electra', 'replaced', 'RTDLoss', 'RTDAcc
 
 # %% ../../nbs/papers/03_electra.ipynb #f30e9e74
 import copy, os
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from pathlib import Path
 from torch import Tensor
 from fastcore.foundation import L, ifnone

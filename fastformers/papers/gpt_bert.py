@@ -14,8 +14,7 @@ __all__ = ['HybridLM', 'Hybrid']
 
 # %% ../../nbs/papers/05_gpt_bert.ipynb #a7c56aee
 from functools import partial
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from ..text.core import as_tokens
 from ..models.core import LanguageModel, join_rows
 from ..models.families import is_causal

@@ -13,8 +13,7 @@ Here, with segments that ended at sentences, the pair heads have learnt nothing 
 __all__ = ['pair_families', 'segment_spans', 'PairModel', 'NSP', 'SOP', 'JointLoss', 'JointModel', 'Joint']
 
 # %% ../../nbs/papers/06_sentence_pairs.ipynb #8ab2f360
-import torch
-import numpy as np
+import numpy as np, torch
 from torch import Tensor
 from transformers import AutoModelForPreTraining
 from ..text.core import as_tokens

@@ -12,8 +12,7 @@ __all__ = ['TransformerXLConfig', 'distances', 'relative_shift', 'RelativeAttent
            'TransformerXLForCausalLM']
 
 # %% ../../nbs/papers/14_transformer_xl.ipynb #99f48a79
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from torch import nn
 from typing import Literal # in the annotations of `PretrainedConfig`, which nbdev evaluates here
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel

@@ -11,8 +11,7 @@ In Xie et al. (2020) the error on IMDb with 20 labels is 4.2 %, below that of 25
 __all__ = ['Consistency']
 
 # %% ../../nbs/papers/08_uda.ipynb #e1000005
-import numpy as np, torch
-import torch.nn.functional as F
+import numpy as np, torch, torch.nn.functional as F
 from fastcore.basics import patch
 from fastai.callback.mixup import NoneReduce
 from ..callback.distributed import gathered_rows

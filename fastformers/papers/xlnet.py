@@ -13,8 +13,7 @@ Here `PLM` is level with `MLM` within two standard errors after two million toke
 __all__ = ['permutation_mask', 'XLNetLM', 'PLM']
 
 # %% ../../nbs/papers/04_xlnet.ipynb #cb623a3c
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 from ..models.core import LanguageModel, predicted_at
 from ..objectives.core import Objective, shift_right, splitmix64, token_hash

@@ -9,8 +9,7 @@ What a task is, and the losses of classes, are in `tasks.core`, the loss of numb
 __all__ = ['RowLoss', 'OwnLoss', 'loss_for']
 
 # %% ../../nbs/tasks/00_loss.ipynb #95fa3c1e
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from torch import nn
 from fastcore.foundation import L, noop
 

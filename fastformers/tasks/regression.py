@@ -10,8 +10,7 @@ What a task is, and how to add one, is in `tasks.core`. fastai is imported only 
 __all__ = ['ScaledMSE', 'Regression']
 
 # %% ../../nbs/tasks/01_regression.ipynb #73d9b1ce
-import numpy as np, torch
-import torch.nn.functional as F
+import numpy as np, torch, torch.nn.functional as F
 from torch import nn
 from fastcore.foundation import noop
 from .columns import is_list, list_types, listed

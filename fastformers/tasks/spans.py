@@ -12,8 +12,7 @@ __all__ = ['SpanTokenizer', 'answer_words', 'answer_scores', 'Spans']
 # %% ../../nbs/tasks/02_spans.ipynb #299d8a79
 import re, string
 from collections import Counter
-import numpy as np, torch
-import torch.nn.functional as F
+import numpy as np, torch, torch.nn.functional as F
 from fastcore.basics import chunked, patch
 from .columns import listed
 from .core import Task
