@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from functools import partial
 import torch, torch.distributed as dist
 from torch import nn, Tensor
-from fastai.basics import AvgLoss, AvgMetric, Callback, find_bs
+from fastai.basics import AvgLoss, AvgMetric, Callback, find_bs, noop, patch
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
 from fastai.torch_core import default_device, get_random_states, num_distrib, rank_distrib
 from fastai.torch_core import set_random_states, to_detach
-from fastcore.foundation import noop, patch
 from ..data.loader import TokensDL
 from ..objectives.core import TokenLoss, objective_of
 from ..objectives.metrics import CountF1

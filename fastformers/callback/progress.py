@@ -11,9 +11,8 @@ __all__ = ['TerminalProgress', 'terminal_progress', 'script_progress', 'quiet', 
 # %% ../../nbs/callback/06_progress.ipynb #1f817a6b
 import logging, math, os, sys, time, torch
 from contextlib import contextmanager, nullcontext
-from fastai.basics import Callback, defaults
+from fastai.basics import Callback, defaults, noop
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
-from fastcore.foundation import noop
 from fastcore.imports import IN_NOTEBOOK
 from tqdm import tqdm
 from .schedule import now

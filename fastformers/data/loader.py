@@ -13,9 +13,8 @@ from copy import copy
 from itertools import islice
 from types import MethodType
 import numpy as np, torch, torch.nn.functional as F
-from fastcore.basics import patch
 from torch import Tensor
-from fastai.basics import TfmdDL, Transform, first, to_detach
+from fastai.basics import TfmdDL, Transform, first, patch, to_detach
 from ..text.core import TensorTokens
 from ..text.readers import check_columns
 import fastformers.data.show

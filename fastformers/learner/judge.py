@@ -11,8 +11,7 @@ __all__ = ['trivial_score', 'all_rivals', 'judge', 'linear_rival', 'write_rival'
 # %% ../../nbs/learner/09_judge.ipynb #7b0b861f
 import logging, shutil
 import numpy as np, pandas as pd, torch
-from fastai.basics import Learner, no_random, patch
-from fastcore.foundation import first
+from fastai.basics import Learner, first, no_random, patch
 from ..data.block import item_keys, item_labels, item_texts
 from ..data.labels import named
 from ..files import is_main_process

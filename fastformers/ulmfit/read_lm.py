@@ -12,8 +12,7 @@ __all__ = ['small_config', 'new_tokenizer', 'general_parts', 'lm_objective', 'te
 # %% ../../nbs/ulmfit/01_read_lm.ipynb #b30f6ad5
 import logging
 from pathlib import Path
-from fastai.basics import delegates
-from fastcore.basics import camel2snake
+from fastai.basics import camel2snake, delegates
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 from ..callback.distributed import broadcast
 from ..callback.keep_vectors import KeepVectors

@@ -16,8 +16,7 @@ from dataclasses import replace
 from inspect import signature
 from functools import partial
 from pathlib import Path
-from fastai.basics import L, Learner, delegates, set_seed
-from fastcore.basics import noop
+from fastai.basics import L, Learner, delegates, noop, set_seed
 from ..args import check_args
 from ..callback.progress import Diverged, Meter, quiet
 from ..callback.resume import Resume
