@@ -1069,8 +1069,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'fastformers/inference/baseline.py'),
                                                 'fastformers.inference.baseline._fit_labels': ( 'inference/baseline.html#_fit_labels',
                                                                                                 'fastformers/inference/baseline.py'),
-                                                'fastformers.inference.baseline._fit_numbers': ( 'inference/baseline.html#_fit_numbers',
-                                                                                                 'fastformers/inference/baseline.py'),
                                                 'fastformers.inference.baseline._fit_with_vectors': ( 'inference/baseline.html#_fit_with_vectors',
                                                                                                       'fastformers/inference/baseline.py'),
                                                 'fastformers.inference.baseline._joined': ( 'inference/baseline.html#_joined',

@@ -46,11 +46,6 @@ def _fit_labels(x, y, C, weights):
             (weight[i],),(bias[i],) = _logistic(x, o, C, None if weights is None else np.array([1., weights[i]]))
     return weight, bias
 
-def _fit_numbers(x, y):
-    from sklearn.linear_model import RidgeCV
-    model = RidgeCV(np.logspace(-3, 3, 13)).fit(x, y)
-    return model.coef_.reshape(y.shape[1], -1), np.zeros(y.shape[1])+model.intercept_
-
 def fit_linear(
     x, # Inputs `(n, nf)`, dense or sparse
     y, # Ids of classes `(n,)`; 0 and 1 `(n, n_out)`; or numbers `(n, n_out)`
@@ -58,7 +53,10 @@ def fit_linear(
     C # Inverse strength of the penalty of logistic regression
 )->tuple: # (weight `(n_out, nf)`, bias `(n_out,)`)
     "Fit a linear model that predicts the targets `y` of `task`"
-    if not task.classes: return _fit_numbers(x, y)
+    if not task.classes:
+        from sklearn.linear_model import RidgeCV
+        model = RidgeCV(np.logspace(-3, 3, 13)).fit(x, y)
+        return model.coef_.reshape(y.shape[1], -1), np.zeros(y.shape[1])+model.intercept_
     weights = task.weights(y)
     return _fit_labels(x, y, C, weights) if task.multi_label else _fit_classes(x, y, task.n_out, C, weights)
 

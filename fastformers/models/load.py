@@ -163,12 +163,11 @@ def load_body(
 ): # (model, `LoadReport`)
     "Load the body of `arch`, which maps tokens `(bs, sl)` to states `(bs, sl, nf)`, without a pooler"
     cfg = load_config(arch, kwargs.get('revision','main'))
-    if encoder := get_meta(cfg).encoder:
-        return load_hf(getattr(transformers, encoder), arch, pretrained, drop_mult, **kwargs)
-    cls = AutoModel._model_mapping.get(type(cfg), AutoModel)
+    auto = getattr(transformers, get_meta(cfg).encoder or 'AutoModel')
+    cls = AutoModel._model_mapping.get(type(cfg), None)
     pools = isinstance(cls, type) and 'add_pooling_layer' in inspect.signature(cls).parameters
     if pools: kwargs['add_pooling_layer'] = False
-    return load_hf(AutoModel, arch, pretrained, drop_mult, **kwargs)
+    return load_hf(auto, arch, pretrained, drop_mult, **kwargs)
 
 # %% ../../nbs/models/03_load.ipynb #b2c0d6e6
 def fit_vocab(hf, n_tokens): # Number of rows added, 0 if the model was large enough
