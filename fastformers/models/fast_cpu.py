@@ -46,7 +46,8 @@ def number_format(
     device = torch.device(device).type
     if how=='auto': how = os.environ.get('FASTFORMERS_PRECISION') or 'auto'
     if how not in ('auto','bf16','fp32','fp16') or how=='fp16' and device=='cpu':
-        raise ValueError(f"`precision`, FASTFORMERS_PRECISION: auto, bf16, fp32, on a GPU fp16; got {how!r}")
+        raise ValueError("`precision` and FASTFORMERS_PRECISION are 'auto', 'bf16', 'fp32', or on a GPU "
+                         f"'fp16'; got {how!r}")
     if how!='auto' or device=='cpu': return how
     if device!='cuda': return 'fp32'
     return 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'fp16'
