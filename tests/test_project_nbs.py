@@ -199,12 +199,13 @@ def log_sources(log, text):
 
 @cache
 def arms(path):
-    "The rows of each arm at `path`, in the order of draws, as sets of numbers"
+    "For each arm of the rows at `path` the numbers of its draws, in their order; some draws have rows of several days"
     by,names = {},'part what set n labels share arch encoder arm way pool lr read budget'.split()
-    for row in sorted(map(json.loads, path.read_text('utf-8').splitlines()), key=lambda o: o.get('draw') or o.get('seed') or 0):
-        by.setdefault((row.get('test') is True, *(str(row.get(o)) for o in names)), []).append(numbers(re.sub(r'"[^"]*"', '', json.dumps(row))))
-    return [*by.values()]
-def in_order(rows, figs): return any(all(map(holds, rows[i:], figs)) for i in range(len(rows)-len(figs)+1))
+    for row in map(json.loads, path.read_text('utf-8').splitlines()):
+        draws = by.setdefault((row.get('test') is True, *(str(row.get(o)) for o in names)), {})
+        draws.setdefault(row.get('draw') or row.get('seed') or 0, set()).update(numbers(re.sub(r'"[^"]*"', '', json.dumps(row))))
+    return [[draws[o] for o in sorted(draws)] for draws in by.values()]
+def in_order(draws, figs): return any(all(map(holds, draws[i:], figs)) for i in range(len(draws)-len(figs)+1))
 
 def unsourced_in_log(log):
     """(figure, first line) of figures of an entry, or of a table's row with sources of its own, that its sources lack
@@ -229,7 +230,8 @@ def test_each_figure_of_the_log_has_a_row(root):
 def test_a_figure_without_a_row_is_found_in_the_log(tmp_path):
     (tmp_path/'nbs').mkdir()
     (home := tmp_path/'benchmarks/results/rates').mkdir(parents=True)
-    (home/'rows.jsonl').write_text('{"arm": "a", "accuracy": 0.8672, "gain": 1.5}\n{"arm": "a", "accuracy": 0.871}\n{"arm": "b", "accuracy": 0.9}\n')
+    rows = [dict(arm='a', draw=1, accuracy=.8672, gain=1.5), dict(arm='a', draw=2, accuracy=.871), dict(arm='b', draw=2, accuracy=.9)]
+    (home/'rows.jsonl').write_text('\n'.join(map(json.dumps, rows)))
     (home.parent/'rates_more.json').write_text('{"error": 12.5}')
     (home.parents[1]/'README.md').write_text('MiniLM: 77.7 % right, +1.5 ± 0.4')
     (tmp_path/'nbs/page.ipynb').write_text(json.dumps(dict(cells=[dict(cell_type='markdown', source=['It has 91.1 %.'])])))
