@@ -106,12 +106,13 @@ def choose_rows(
     names, # {label: vector of its name}
     n # Number of texts to choose
 )->dict: # {position: why}
-    "Choose texts typical of many others until there are three labels for every two classes, then texts between two classes"
+    "Choose texts typical of many others until there are three labels for two classes, then texts between classes"
     res = _named(x, done, names, labels, n) if len(labels)<len(names) else {}
     done,classes = np.concatenate([done, x[[*res]]]).astype(np.float32),{*labels, *names}
     free = (x.astype(np.float32)@done.T).max(1, initial=-1)<_same
     rest,left = np.flatnonzero(free).tolist(),n-len(res)
-    clf = fit_vectors(done[:len(labels)], labels, names, x) if len({*labels})>1 and 2*len(labels)>=3*len(classes) else None
+    enough = len({*labels})>1 and len(labels)>=1.5*len(classes)
+    clf = fit_vectors(done[:len(labels)], labels, names, x) if enough else None
     if clf is not None and rest:
         p = clf.scores(x[rest])
         for i in between(x[rest], done, left, p):
