@@ -207,11 +207,11 @@ def test_a_plan_trains_as_a_stage_does(arch, name, how):
     if name in ('single','several'): assert again.model.task.costs or again.model.task.threshold
     assert len(again.dls.train_ds)==len(o['df'])-1 and torch.isfinite(again.get_preds()[0]).all()
 
-def test_a_network_without_a_name_cannot_be_made_once_more():
+def test_a_network_without_a_name_cannot_be_made_once_more(caplog):
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=16, device='cpu')
     learn = classifier_learner(dls, AutoModel.from_config(tiny_arch('bert')), precision='fp32')
-    for verb in (learn.verdict, learn.fit_plan):
-        with pytest.raises(ValueError, match='its network has no name: it cannot be made anew; make one by'): verb()
+    with pytest.raises(ValueError, match='its network has no name: it cannot be made anew; make one by'): learn.fit_plan()
+    assert 'frozen probe' not in learn.verdict().index and 'no frozen probe is compared' in caplog.text
 
 def test_a_splitter_of_fastai_works_and_one_that_forgets_weights_says_so():
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=8)

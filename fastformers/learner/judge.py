@@ -106,7 +106,7 @@ def _probe_scores(learn):
     "Score the frozen probe of the network that `learn` began with, None where there can be none"
     task = learn.model.task
     if not learn.lineage.made:
-        _log.warning("no frozen probe is compared: a learner from a pickle cannot be made anew")
+        _log.warning("no frozen probe is compared: this learner is from a pickle, or its network has no name")
         return
     with no_random():
         new = learn.lineage.make(learn.dls, head='linear') if not task.per_token else None
