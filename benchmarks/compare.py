@@ -8,7 +8,7 @@
     python benchmarks/compare.py picture                             # results/few_labels.png, also nbs/images/few_labels.png
 
 Labels are classes, several labels a text (`goemotions`), a number of a pair (`stsb`, `sick`) and classes of a pair (`mrpc`, `rte`, `sick3`); the score is accuracy, F1 of a text, or Pearson's r. Labelled rows are drawn as they come, but five of each class for `intents77`, which after masked LM took the language model of `clinc150` (a link of its directory in `--work`). Without `--final` development rows take the place of the test rows.
-Finished rows are in results/compare/rows.jsonl, and a second call goes on. `hits` are the test rows that an arm got right, packed."""
+Finished rows are in results/compare/rows.jsonl, and a second call goes on; with `--anew`, rows of other commits are made again beside them. `hits` are the test rows that an arm got right, packed."""
 import tempfile, torch
 from dataclasses import replace
 from classify import Rows as Table
@@ -193,7 +193,7 @@ def cases(args):
     for seed in args.seeds:
         for name in args.sets:
             for n in args.sizes or sets[name][0]:
-                yield dict(set=name, n=n, seed=seed, test=args.final)
+                yield dict(set=name, n=n, seed=seed, test=args.final) | (dict(commit=commit) if args.anew else {})
 
 def labelled(name, n, seed, args):
     "Draw the training rows, and return them with the rows that are scored"
@@ -346,6 +346,7 @@ if __name__=='__main__':
     p.add_argument('--minutes', type=float, default=5., help='of `leaderboard`')
     p.add_argument('--work', default='runs/compare')
     p.add_argument('--final', action='store_true', help='read the test rows, once')
+    p.add_argument('--anew', action='store_true', help='make rows of other commits again; these stay, and tables take the later one')
     args = p.parse_args()
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)

@@ -44,6 +44,7 @@ def compared(draws=3): # means of arms are of the draws that all have; None: all
     d = rows('compare')
     d = d[(d.test==True) & d.part.isin(('run','choose')) & (d.arch=='minilm')]
     if draws: d = d[d.seed<=draws]
+    d = d.drop_duplicates(['arm','set','n','seed'], keep='last') # of `--anew`
     return d.assign(points=100*d.accuracy.astype(float))
 
 def ways():
@@ -221,9 +222,13 @@ def chosen_encoders():
 def full():
     "All training rows: accuracy and core seconds of training, of the first draws"
     d,shown = compared(),('TF-IDF','linear, tuned','frozen probe','all layers','as typed')
-    o = d[(d.set=='trec') & (d.n==4871)].groupby('arm').agg(points=('points','mean'), cpu=('cpu','median'))
-    def cell(a): return f'{o.points[a]:.1f}'+(f' ({o.cpu[a]:,.0f} s)' if o.cpu[a]==o.cpu[a] else '')
-    return table(['', 'labels', *(arms[a] for a in shown)], [['TREC-6', '4,871', *map(cell, shown)]])
+    def line(key, n, name):
+        o = d[(d.set==key) & (d.n==n)].groupby('arm').agg(points=('points','mean'), cpu=('cpu','median'))
+        def cell(a):
+            if a not in o.index: return ''
+            return f'{o.points[a]:.1f}'+(f' ({o.cpu[a]:,.0f} s)' if o.cpu[a]==o.cpu[a] else '')
+        return [name, f'{n:,}', *map(cell, shown)]
+    return table(['', 'labels', *(arms[a] for a in shown)], [line('trec', 4871, 'TREC-6'), line('imdb100', 24381, 'IMDb, first 100 words')])
 
 def door():
     names = dict(domains='ten domains, 300', trec='TREC-6, 500', sst2='SST-2, 500')
@@ -239,7 +244,7 @@ def door():
 def ablations():
     "Each idea of ULMFiT alone, minus the training without any, on the same rows"
     d = rows('ablations')
-    d = d[d.part=='test']
+    d = d[d.part=='test'].drop_duplicates(['set','arm','draw'], keep='last') # the rate of the wider grid
     base,names = 'all layers at once, one rate',{k:v for k,v in dict(trec='TREC-6, 500', agnews='AG News, 400', imdb100='IMDb, beginnings, 500').items() if k in {*d.set}}
     by = {k:d[d.set==k].pivot_table(index='draw', columns='arm', values='accuracy')*100 for k in names}
     def cell(arm, p):
@@ -359,8 +364,8 @@ def pictures():
     fig.legend(*ax.get_legend_handles_labels(), frameon=False, ncols=4, loc='outside upper center')
     ax.spines[['top','right','left']].set_visible(False)
     fig.savefig(results/'gains.png', dpi=80)
-    fig,axs = plt.subplots(2, 4, figsize=(12,6), layout='constrained')
-    large = {('trec',4871):'TREC-6, 4,871', ('imdb',500):'whole reviews, 500'}
+    fig,axs = plt.subplots(3, 3, figsize=(11,8.5), layout='constrained')
+    large = {('trec',4871):'TREC-6, 4,871', ('imdb',500):'whole reviews, 500', ('imdb100',24381):'first words of 24,381 reviews'}
     for ax,(key,title) in zip(axs.flat, ({k:sets[k] for k in shown} | large).items()):
         of = d[(d.set==key[0]) & (d.n==key[1])]
         of = pd.concat([of, every[(every.set==key[0]) & (every.n==key[1]) & (every.arch=='all-mpnet-base-v2') & (every.arm=='all layers')].assign(arm='all layers, mpnet')])
@@ -370,7 +375,7 @@ def pictures():
         best = o[o.error<=o.error.cummin()]
         ax.step(best.cpu, best.error, where='post', color='#cbd5e1', zorder=0)
         for a,r in o.iterrows(): ax.plot(r.cpu, r.error, '>' if 'mpnet' in a else 's' if a=='as typed' else 'o', mfc='white' if 'mpnet' in a else None, color=here[a], label=arms.get(a, a).replace('`',''))
-        ax.set(xscale='log', title=title, xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 3000), ylim=(0, None))
+        ax.set(xscale='log', title=title, xlabel='core seconds of training', ylabel='error, %', xlim=(.3, 6000), ylim=(0, None))
         ax.spines[['top','right']].set_visible(False)
     found = {l:h for ax in axs.flat for h,l in zip(*ax.get_legend_handles_labels())}
     fig.legend(found.values(), found, frameon=False, ncols=5, loc='outside upper center')

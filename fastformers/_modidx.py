@@ -3581,6 +3581,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fastformers/ulmfit/recipe.py'),
                                            'fastformers.ulmfit.recipe.ModelConfig': ( 'ulmfit/recipe.html#modelconfig',
                                                                                       'fastformers/ulmfit/recipe.py'),
+                                           'fastformers.ulmfit.recipe.ReadConfig': ( 'ulmfit/recipe.html#readconfig',
+                                                                                     'fastformers/ulmfit/recipe.py'),
                                            'fastformers.ulmfit.recipe.Recipe': ( 'ulmfit/recipe.html#recipe',
                                                                                  'fastformers/ulmfit/recipe.py'),
                                            'fastformers.ulmfit.recipe.Recipe.__post_init__': ( 'ulmfit/recipe.html#recipe.__post_init__',

@@ -21,6 +21,16 @@ def test_a_row_says_what_it_was_made_with():
         lacks = [o for o in map(json.loads, f.read_text().splitlines()) if not ({'commit','processor'}<={*o} and {'versions','torch'} & {*o})]
         assert len(lacks)<=old.get(f.parent.name, 0), f'{f.parent.name}: {lacks[-1]}'
 
+def test_a_row_made_anew_stands_beside_the_older(tmp_path):
+    import compare
+    from types import SimpleNamespace
+    table = compare.Table(tmp_path)
+    def row(score, commit, anew=False):
+        key, = compare.cases(SimpleNamespace(seeds=[1], sets=['trec'], sizes=[100], final=True, anew=anew))
+        return table.get(lambda: dict(accuracy=score, commit=commit), 'accuracy', arm='all layers', **key)['accuracy']
+    assert row(.7, 'older')==row(.8, 'other')==.7 and row(.8, compare.commit, True)==row(.9, 'other', True)==.8
+    assert [o['accuracy'] for o in table.all]==[.7,.8]
+
 @pytest.fixture(scope='module')
 def mean():
     d = page.compared()

@@ -170,14 +170,15 @@ def holds(known, fig):
     half,fig = .500001*10**-len(fig.partition('.')[2]),float(fig.replace(',', ''))
     return any(abs(k*o-fig)<=half for o in known for k in (1,100,.01))
 
+def linked(page, text): return [(page.parent/o).resolve() for o in re.findall(r'\]\(([^)\s#]+)', text) if ':' not in o]
+
 def unsourced(page):
     "(figure, sentence) of figures that neither code nor outputs of `page` have, nor a paper that the sentence cites, nor a file that the paragraph links"
     cells = read(page)['cells']
     own = numbers('\n'.join(shown(c) for c in cells if c['cell_type']=='code'))
     for text in (''.join(c['source']) for c in cells if c['cell_type']=='markdown'):
         for paragraph in re.split(r'\n\s*\n(?!\s*\|)', text):                # a table belongs to the paragraph above it
-            links = [(page.parent/o).resolve() for o in re.findall(r'\]\(([^)\s#]+)', paragraph) if ':' not in o]
-            known = own.union(*(stored(o) for o in links if o.suffix in ('.ipynb','.md','.json','.jsonl')))
+            known = own.union(*(stored(o) for o in linked(page, paragraph) if o.suffix in ('.ipynb','.md','.json','.jsonl')))
             for o in re.split(r'(?<=[.?!]) (?=[A-Z`*])|\n(?=\||- )', paragraph):
                 if not paper.search(o): yield from ((x, o) for x in figures(o) if not holds(known, x))
 
@@ -185,6 +186,66 @@ def test_figures_say_where_they_are_from(root):
     pages = [o for o in notebooks(root) if o.stem not in ('log','index')]        # README, which is made of index, has tests of its own
     bad = [f'{page.relative_to(root)}: {x} in "{o[:90]}"' for page in pages for x,o in unsourced(page)]
     assert not bad, '\n'.join(['link the file that holds the figure, show it by code, cite its paper, put a setting in backticks, or leave it out:', *bad])
+
+several = re.compile(r'\d*\.\d+(?:, \d*\.\d+)+')
+change = re.compile(r'(?:±|(?<![\w.])[+-]) ?(\d*\.?\d+)|(\d*\.?\d+) points?\b')
+
+def log_sources(log, text):
+    "The files below `benchmarks` that `text` links, and the results of each script that it names in backticks"
+    home = log.parents[1]/'benchmarks'
+    files = {o for o in linked(log, text) if o.is_relative_to(home)}
+    for name in re.findall(r'`(\w+)\.py\b', text): files |= {o for o in (home/'results').rglob('*.json*') if re.match(rf'{name}[_./]', str(o.relative_to(home/'results')))}
+    return files
+
+@cache
+def arms(path):
+    "For each arm of the rows at `path` the numbers of its draws, in their order; some draws have rows of several days"
+    by,names = {},'part what set n labels share arch encoder arm way pool lr read budget'.split()
+    for row in map(json.loads, path.read_text('utf-8').splitlines()):
+        draws = by.setdefault((row.get('test') is True, *(str(row.get(o)) for o in names)), {})
+        draws.setdefault(row.get('draw') or row.get('seed') or 0, set()).update(numbers(re.sub(r'"[^"]*"', '', json.dumps(row))))
+    return [[draws[o] for o in sorted(draws)] for draws in by.values()]
+def in_order(draws, figs): return any(all(map(holds, draws[i:], figs)) for i in range(len(draws)-len(figs)+1))
+
+def unsourced_in_log(log):
+    """(figure, first line) of figures of an entry, or of a table's row with sources of its own, that its sources lack
+
+    Among a thousand rows each figure is found. So `.871, .877` has to be draws of one arm, and differences and ± are in files that hold no rows."""
+    for entry in re.split(r'^(?=##)', '\n\n'.join(''.join(c['source']) for c in read(log)['cells']), flags=re.M):
+        alone = [o for o in entry.splitlines() if o.startswith('|') and log_sources(log, o)]
+        for text in (*alone, '\n'.join(o for o in entry.splitlines() if o not in alone)):
+            rows,files = [],[]
+            for o in log_sources(log, text): (rows if o.suffix=='.jsonl' else files).append(o)
+            computed = set().union(*map(stored, files))
+            known,plain = computed.union(*map(stored, rows)),aside.sub('`', text)
+            def drawn(figs): return all(holds(computed, o) for o in figs) or any(in_order(arm, figs) for o in rows for arm in arms(o))
+            yield from ((x, text[:90]) for x in figures(text) if not holds(known, x))
+            yield from ((x, text[:90]) for x in (a or b for a,b in change.findall(plain)) if not holds(computed, x))
+            yield from ((x, text[:90]) for x in several.findall(plain) if not drawn(x.split(', ')))
+
+def test_each_figure_of_the_log_has_a_row(root):
+    bad = [f'{x} in "{text}"' for x,text in unsourced_in_log(root/'nbs/log.ipynb')]
+    assert not bad, '\n'.join(['name the script whose results hold the figure, link the file, put a setting in backticks, or leave the figure out:', *bad])
+
+def test_a_figure_without_a_row_is_found_in_the_log(tmp_path):
+    (tmp_path/'nbs').mkdir()
+    (home := tmp_path/'benchmarks/results/rates').mkdir(parents=True)
+    rows = [dict(arm='a', draw=1, accuracy=.8672, gain=1.5), dict(arm='a', draw=2, accuracy=.871), dict(arm='b', draw=2, accuracy=.9)]
+    (home/'rows.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+    (home.parent/'rates_more.json').write_text('{"error": 12.5}')
+    (home.parents[1]/'README.md').write_text('MiniLM: 77.7 % right, +1.5 ± 0.4')
+    (tmp_path/'nbs/page.ipynb').write_text(json.dumps(dict(cells=[dict(cell_type='markdown', source=['It has 91.1 %.'])])))
+    def found(text):
+        (tmp_path/'nbs/log.ipynb').write_text(json.dumps(dict(cells=[dict(cell_type='markdown', source=[text])])))
+        return [x for x,_ in unsourced_in_log(tmp_path/'nbs/log.ipynb')]
+    assert found('### Which? (trial)\n\nAt `2e-5` it has 86.7 %.')==['86.7'] and found('### Which? (`rates.py`)\n\n86.7 %, an error of 12.5, and .88')==['.88']
+    assert found('### One (`rates.py`)\n\n.867\n\n### Two\n\n.867')==['.867']                # another entry's script
+    assert found('### Two\n\nSee [a page](page.ipynb): 91.1 %, in Clark et al. (2020) too')==['91.1']
+    tables = '### Three\n\n| q | a |\n|---|---|\n| this | {} |\n| that (`rates.py`) | .867 |'
+    assert found(tables.format('.867'))==['.867'] and found(tables.format('.867, `rates.py`'))==[]
+    assert found('### Four (`rates.py`)\n\n.867, .871; .871, .867; .871, .900')==['.871, .867','.871, .900']      # another order, another arm
+    assert found('### Four (`rates.py`)\n\n+1.5, ± 1.5; 1.5 points')==['1.5']*3                  # rows hold no mean difference
+    assert found('### Four\n\n+1.5 ± 0.4, 1.5 points ([tables](../benchmarks/README.md))')==[]
 
 def test_figures_of_the_changelog_are_stored(root):
     known = set().union(*map(stored, [root/'benchmarks/README.md', root/'nbs/log.ipynb', *(root/'benchmarks/results').glob('*.json')]))

@@ -8,7 +8,7 @@ is found in half a second. Only a name that is not the default, such as that of 
 
 # %% auto #0
 __all__ = ['Setting', 'section_types', 'RunConfig', 'DataConfig', 'ModelConfig', 'TrainConfig', 'LMConfig', 'GeneralConfig',
-           'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'text_names',
+           'ReadConfig', 'TaskConfig', 'settings', 'Recipe', 'read_recipe', 'as_recipe', 'split_columns', 'text_names',
            'without_blanks', 'read_table', 'read_data', 'demo_recipe']
 
 # %% ../../nbs/ulmfit/00_recipe.ipynb #10f2d091
@@ -192,9 +192,29 @@ class GeneralConfig(LMConfig):
         "Return a copy in which `width` and `lr` follow the `size` where they are blank"
         return replace(self, width=self.width or 64*self.size, lr=self.lr or 8e-3/self.size)
 
+# %% ../../nbs/ulmfit/00_recipe.ipynb #5e0a11d2
+@dataclass(frozen=True)
+class ReadConfig(TrainConfig):
+    "Settings of how the texts of a classifier are read"
+    # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
+    max_len:int|None = None
+    # Words before each text: the name of a prompt that the checkpoint lists, a text, or none; blank: the checkpoint's default; where
+    # it lists several without a default and texts have one class: the prompt with which a probe of the training rows is clearly better, if any
+    prompt:str|None = None
+    truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
+    # A longer text is read in up to so many windows of max_len tokens; blank: 1, but if `max_len` is blank too and texts
+    # have more than 128 tokens: 16 windows of 128, of which each training step reads one
+    windows:int|None = None
+    overlap:int = 0 # Tokens that a window shares with the one before
+    # Does a training step read one window of each text, drawn anew? blank: yes if `windows` is blank and several are chosen
+    sampled:bool|None = None
+    # How a pair of texts is read: together, siamese (each by itself) or both_orders (twice, so that the order does not
+    # matter); blank: siamese where frozen vectors of the texts tell the label better (a number, or at most 1,000 rows)
+    pairing:Literal['together','siamese','both_orders']|None = None
+
 # %% ../../nbs/ulmfit/00_recipe.ipynb #db3af19b
 @dataclass(frozen=True)
-class TaskConfig(TrainConfig):
+class TaskConfig(ReadConfig):
     "Section [classifier]: stage 3, the labels"
     section = 'classifier'
     # Epochs, fractions allowed; blank: at least 3, and as many as make 150 steps, or 300 for long texts, above 100 classes
@@ -217,21 +237,6 @@ class TaskConfig(TrainConfig):
     # What separates two levels in the names of the classes: > in travel > flights; answers then name both levels;
     # blank: one level
     sep_level:str|None = None
-    # Longest text in tokens, longer ones are cut; blank: the tokenizer's maximum, at most 512
-    max_len:int|None = None
-    # Words before each text: the name of a prompt that the checkpoint lists, a text, or none; blank: the checkpoint's default; where
-    # it lists several without a default and texts have one class: the prompt with which a probe of the training rows is clearly better, if any
-    prompt:str|None = None
-    truncation:str = 'head' # Which part of a longer text is kept: head, tail or head_tail
-    # A longer text is read in up to so many windows of max_len tokens; blank: 1, but if `max_len` is blank too and texts
-    # have more than 128 tokens: 16 windows of 128, of which each training step reads one
-    windows:int|None = None
-    overlap:int = 0 # Tokens that a window shares with the one before
-    # Does a training step read one window of each text, drawn anew? blank: yes if `windows` is blank and several are chosen
-    sampled:bool|None = None
-    # How a pair of texts is read: together, siamese (each by itself) or both_orders (twice, so that the order does not
-    # matter); blank: siamese where frozen vectors of the texts tell the label better (a number, or at most 1,000 rows)
-    pairing:Literal['together','siamese','both_orders']|None = None
     # The output layers: linear (one layer), PoolingHead (ULMFiT's), LSTMHead or hf (Hugging Face's own, for its pipeline);
     # blank: linear for a probe, else by the task
     head:str|None = None
