@@ -77,7 +77,7 @@ def _kind(p):
     if t is p.empty: t = type(d)
     return t if {int,float} & {t, *get_args(t)} else None
 
-_ranges = dict(seed=(0,inf), seeds=(0,inf), bs=(1,inf), top_k=(1,inf), valid_pct=(0,.99)) # one rule for all functions with these
+_ranges = dict(seed=(0,inf), seeds=(0,inf), bs=(1,inf), top_k=(1,inf), valid_pct=(0,.99)) # for all functions with these
 
 def check_args(f):
     "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
@@ -95,7 +95,8 @@ def check_args(f):
         if not t or not given: return v
         v = convert(t, v, f'`{k}`: ')
         low,high = _ranges.get(k, (None,inf))
-        if low is not None and not all(low<=o<=high for o in (v if isinstance(v, tuple) else [v]) if o is not None):
+        each = v if isinstance(v, tuple) else [v]
+        if low is not None and not all(low<=o<=high for o in each if o is not None):
             limits = f'a share from {low} to {high}' if high<inf else f'{low} or more'
             raise ValueError(f"`{k}` {v} is out of range; expected {limits}")
         return v

@@ -232,7 +232,8 @@ def check_data(learn):
     task,tok = getattr(learn.model, 'task', None),'tokenizer_of(learn.dls)' # any learner may come here
     if vars(learn.dls.train).get('n')==0:
         new = f"classifier_dls(df, {tok}, task=learn.model.task)" if task else f"lm_dls(df, {tok})"
-        raise ValueError(f"this learner has no rows, since `export` writes none; give it some: learn.dls = {new}")
+        raise ValueError("this learner has no rows, since `export` writes none; give it some: "
+                         f"learn.dls = {new}")
     if task and task.classes and (rows := task_of(learn.dls)) and rows.labels!=task.labels:
         raise ValueError(f"the classes of the rows are {', '.join(map(str, rows.labels))}, those of the network "
                          f"{', '.join(map(str, task.labels))}; build the dls with task=learn.model.task")

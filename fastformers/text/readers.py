@@ -203,7 +203,7 @@ def _csv(f, kind, texts, sep, chunksize):
     seps = [sep.replace(r'\t', '\t')] if sep else [told[1]] if told else ['\t' if kind=='tsv' else ',', *',;\t|']
     line = first(filter(str.strip, start.splitlines())) or ''
     sep = _separator(line, texts, seps) or first(o for o in seps if o in line) or seps[0]
-    comma = sep==';' and re.search(r'(^|;)"?-?\d+,(\d\d?|\d{4,})"?\s*(;|$)', start, re.M) # 1,200 may be a thousand
+    comma = sep==';' and re.search(r'(^|;)"?-?\d+,(\d\d?|\d{4,})"?\s*(;|$)', start, re.M)
     how = {'sep':sep, 'encoding':f.encoding, 'decimal':',' if comma else '.'}
     return how, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize,
         skiprows=int(bool(told)), skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
