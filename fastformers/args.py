@@ -10,6 +10,7 @@ __all__ = ['plain', 'allowed', 'parse', 'convert', 'check_args']
 
 # %% ../nbs/02_args.ipynb #617a3c5a
 import inspect
+from math import inf
 from configparser import ConfigParser
 from functools import wraps
 from types import NoneType
@@ -76,7 +77,7 @@ def _kind(p):
     if t is p.empty: t = type(d)
     return t if {int,float} & {t, *get_args(t)} else None
 
-_least = dict(seed=0, seeds=0, bs=1) # one rule for all functions with these
+_ranges = dict(seed=(0,inf), seeds=(0,inf), bs=(1,inf), top_k=(1,inf), valid_pct=(0,.99)) # for all functions with these
 
 def check_args(f):
     "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
@@ -90,11 +91,14 @@ def check_args(f):
         if k=='cbs' and (odd := [o for o in L(v) if isinstance(o, (str,int,float))]):
             raise TypeError(f"`cbs` are callbacks, such as `GradientClip()`; got {odd[0]!r}")
         # None often means: choose
-        given = t is int and k in _least if v is None else t==tuple[int,...] or isinstance(v, (str,int,float))
+        given = t is int and k in _ranges if v is None else t==tuple[int,...] or isinstance(v, (str,int,float))
         if not t or not given: return v
         v = convert(t, v, f'`{k}`: ')
-        if k in _least and v is not None and min(v if isinstance(v, tuple) else [v], default=0)<_least[k]:
-            raise ValueError(f"`{k}` {v} is out of range; expected {_least[k]} or more")
+        low,high = _ranges.get(k, (None,inf))
+        each = v if isinstance(v, tuple) else [v]
+        if low is not None and not all(low<=o<=high for o in each if o is not None):
+            limits = f'a share from {low} to {high}' if high<inf else f'{low} or more'
+            raise ValueError(f"`{k}` {v} is out of range; expected {limits}")
         return v
     @wraps(f)
     def checked(*args, **kwargs):

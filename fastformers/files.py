@@ -126,7 +126,7 @@ def atomic_file(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         new = _hidden(Path(tempfile.gettempdir(), path.name) if stream else path, uuid4().hex[:8])
         new.touch()
-        mode = new.stat().st_mode
+        mode = (path if path.is_file() else new).stat().st_mode
         try:
             yield new
             new.chmod(mode) # safetensors writes for one user only

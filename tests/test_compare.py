@@ -188,17 +188,29 @@ def test_errors_are_shown_without_a_minus():
     assert board.table.score.max()<0 and (board.shown()['relative squared error'].astype(float)>0).all()
     assert 'squared error 0' in board.sentences()[0] and '-' not in board.sentences()[0].replace('TF-IDF','')
 
-def test_hopeless_checkpoints_are_dropped():
-    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if 'good' in rows.plan['arch'] else 0)
+def configs(at, *names):
+    "Directories that hold no more than a config"
+    for o in names: tiny_arch('bert').save_pretrained(at/o)
+    return [str(at/o) for o in names]
+
+@pytest.mark.parametrize('door', [lambda **k: leaderboard(df, archs=['nope'], minutes=1, **k), lambda **k: label_curve(df, arch='nope', sizes=[30,60], **k)], ids=['leaderboard','label_curve'])
+def test_a_misspelt_checkpoint_is_found_before_training(door, monkeypatch):
+    def fits(*args): raise AssertionError('it trains')
+    monkeypatch.setattr(TextBaseline, 'fit', fits)
+    with pytest.raises(OSError, match="No .* for 'nope'"): door()
+    with pytest.raises(OSError, match="No .* for 'nope'"): door(entries=['TF-IDF','frozen probe'])
+
+def test_hopeless_checkpoints_are_dropped(tmp_path):
+    def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task, max_terms=None if rows.plan['arch'].endswith('good') else 0)
     names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
-    board = leaderboard(df, archs=['bad','good'], entries=names, minutes=1)
+    board = leaderboard(df, archs=configs(tmp_path, 'bad', 'good'), entries=names, minutes=1)
     assert 'dropped' in board.notes['tuned (bad)'] and board.done('tuned (good)')
 
-def test_the_two_best_checkpoints_train():
+def test_the_two_best_checkpoints_train(tmp_path):
     "by their probes, also where the third is within the interval"
     def probe(rows): return TextBaseline.fit(rows.texts, rows.labels, rows.task)
     names = [Entry('frozen probe', probe, ('arch',)), Entry('tuned', probe, ('arch','frozen probe'))]
-    board = leaderboard(df, archs=['a','b','c'], entries=names, minutes=1)
+    board = leaderboard(df, archs=configs(tmp_path, *'abc'), entries=names, minutes=1)
     assert [board.done(f'tuned ({o})') for o in 'abc']==[True,True,False]
     assert board.notes['tuned (c)']=='dropped: frozen probe (c) is behind frozen probe (a) and frozen probe (b)'
 

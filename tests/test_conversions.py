@@ -8,6 +8,8 @@ from fastai.metrics import accuracy
 from fastformers.callback.schedule import full_tune
 from fastformers.compare.curve import label_curve
 from fastformers.compare.leaderboard import leaderboard
+from fastformers.interpret.slices import label_issues
+from fastformers.learner.save import as_predictor
 from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
 from fastformers.data.labels import as_frame
 from fastformers.inference.baseline import TextBaseline
@@ -214,6 +216,10 @@ same = df.drop(columns='is_valid').assign(text='The same words.')
     (lambda a: classifier_dls(df.assign(a='1,5', b=2.), a, label_col=['a','b'], task='regression'), "'a' holds '1,5', expected a number"),
     (lambda a: classifier_dls(same, a), 'all 60 rows have the same text, and equal ones stay in one part'), (lambda a: lm_dls(same, a), 'all 60 rows have the same text'),
     (lambda a: classifier_dls(same.assign(text=df.text, who='Ann'), a, group_col='who'), "all 60 rows have the same 'who'"),
+    *((lambda a, f=f, v=v: f(df.drop(columns='is_valid'), a, valid_pct=v), '`valid_pct` .* is out of range; expected a share from 0 to 0.99') for f in (classifier_dls,lm_dls) for v in (20, 1., -.1, np.float32(1.5))),
+    *((lambda a, n=n: as_predictor(network())('a film', top_k=n), '`top_k` .* is out of range; expected 1 or more') for n in (0,-1)),
+    (lambda a: label_issues(None, df.assign(label=['a;b','a']*30)), 'expected one label a row, got multi .*; check one of several labels in a column of its own'),
+    (lambda a: fine_tune_classifier([*zip(df.text, df.label)], a), r"the columns need names: .* pd.DataFrame\(rows, columns="),
     (lambda a: train_tokenizer(df.text.tolist(), vocab_sz=20), '`vocab_sz` 20 is too small for these 60 texts')])
 def test_a_message_says_what_to_do(f, match, arch):
     with pytest.raises((TypeError,ValueError), match=match) as e: f(arch)

@@ -117,7 +117,7 @@ def test_it_is_named(door, name, models, tmp_path, patch):
 tasks = [{'id':1, 'data':{'text':'a good film'}, 'annotations':[{'result':[{'value':{'choices':['fine']}}]}], 'predictions':[]}]
 tables = {'titled.csv':('Survey 2026,\n\n'+csv(), 'a title above the names of the columns.*Delete it'), 'titled and padded.csv':('Survey 2026;\n;\n'+csv(';'), 'a title above'),
           'narrow title.csv':('Survey 2026\n'+csv(), 'more fields than the header.*delete lines above'), 'full.json':(json.dumps(tasks), 'export JSON-MIN from Label Studio'),
-          'full.jsonl':(json.dumps(tasks[0]), 'JSON-MIN')}
+          'full.jsonl':(json.dumps(tasks[0]), 'JSON-MIN'), 'headless.csv':('a film that is much too long,dull\na good film,fine\n', 'columns need names: a first line such as text,label')}
 
 @commands
 @pytest.mark.parametrize('name', tables)
@@ -171,6 +171,32 @@ def test_a_table_is_written_as_it_was_read(sep, mark, pack, out, models, tmp_pat
         back = pd.read_csv(io.StringIO(text.removeprefix('\ufeff'), newline=''), sep=want, keep_default_na=False)
         assert back.shape[1]>3
         if name=='predict': assert [*back][:3]==['text','label','predicted_label'] and back.text.tolist()==df.text.tolist()
+
+@pytest.mark.parametrize('cells,want', [(['3,5','0,25'],','), (['3.5','0.25'],'.'), (['3','1,200'],'.'), (['','-12,5'],',')], ids=str)
+def test_numbers_are_written_with_the_decimal_comma_of_the_file(cells, want, models, tmp_path):
+    df = tiny_df()[['text','label']].assign(text=lambda o: o.text.str.replace(',', ''), cell=(cells*30)[:60])
+    df.to_csv(file := tmp_path/'rows.csv', sep=';', index=False)
+    for args in (['predict',models/'tfidf','--csv',file], ['slices',models/'tfidf',file], ['shares',models/'tfidf',file,'--audit',file], ['label-issues',file,'--arch',models/'bert']):
+        assert cli.main([*map(str, args), '--out', str(tmp_path/'out.csv')])==0
+        back = pd.read_csv(tmp_path/'out.csv', sep=';', decimal=want)
+        scores = [o for o in ('predicted_score','score','naive') if o in back]
+        assert len(scores)==1 and back[scores[0]].dtype==float, args[0]
+        if args[0]=='predict': assert pd.read_csv(tmp_path/'out.csv', sep=';', dtype=str, keep_default_na=False).cell.tolist()==df.cell.tolist()
+
+@pytest.mark.parametrize('encoding,marked', [('cp1252',True), ('utf-16',True), ('utf-8-sig',True), ('utf-8',False), ('UTF-8',False)])
+def test_what_is_not_read_as_utf8_is_written_with_a_mark(encoding, marked, models, tmp_path):
+    "Without it Excel reads UTF-8 as the encoding of Windows"
+    (tmp_path/'rows.csv').write_text('text;n\ncafé;1\n', encoding)
+    assert cli.main(['predict', str(models/'tfidf'), '--csv', str(tmp_path/'rows.csv'), '--encoding', encoding, '--out', str(tmp_path/'out.csv')])==0
+    data = (tmp_path/'out.csv').read_bytes()
+    assert data.startswith(b'\xef\xbb\xbf')==marked and 'café' in data.decode()
+
+def test_whole_numbers_of_json_stay_whole(models, tmp_path):
+    "A tweet's number has 19 digits, and some lines have none"
+    (tmp_path/'a.jsonl').write_text('{"text": "a film", "id": 1234567890123456789, "n": 7, "x": 0.5}\n{"text": "a book"}\n')
+    assert cli.main(['predict', str(models/'tfidf'), '--csv', str(tmp_path/'a.jsonl'), '--out', str(tmp_path/'out.csv')])==0
+    df = pd.read_csv(tmp_path/'out.csv', dtype=str, keep_default_na=False)
+    assert [df[o].tolist() for o in ('id','n','x')]==[['1234567890123456789',''],['7',''],['0.5','']]
 
 def test_a_file_without_rows_is_no_folder(tmp_path):
     (tmp_path/'a.csv').write_text('text,label\n')
@@ -236,6 +262,13 @@ def test_with_labels_the_parts_that_are_left_out_are_said(folder, caplog):
     caplog.clear()
     assert len(read_texts(folder/'test'))==4 and len(read_texts(folder/'unsup', labels=False))==2 and not caplog.records
     assert len(read_texts(folder/'train'))==4 and 'texts of unsup are' in caplog.messages[0]
+
+def test_files_of_other_programs_are_no_texts(folder, caplog):
+    for o in ('.ipynb_checkpoints/0.txt','__MACOSX/train/pos/._0.txt','train/neg/._0.txt','train/.git/a.txt','train/.ipynb_checkpoints/a.txt'):
+        (folder/o).parent.mkdir(parents=True, exist_ok=True); (folder/o).write_bytes(b'\xff\0')
+    df = read_texts(folder)
+    assert sorted({*df.label})==['neg','pos'] and len(df)==4 and 'the texts of test, unsup, train/unsup are' in caplog.text
+    assert len(read_texts(folder, labels=False))==12
 
 def test_a_text_keeps_its_lines(tmp_path):
     (tmp_path/'x').mkdir()

@@ -344,6 +344,12 @@ def test_mistakes_are_named_at_the_door(start, kw, match):
     with pytest.raises((ValueError,TypeError), match=match): start(**kw)
     assert not start.path.exists()
 
+def test_context_that_cannot_be_shown_is_named(start, caplog):
+    df = pd.DataFrame(dict(text=texts, who='me'))
+    start(df); assert not caplog.records
+    start(df.assign(by='x', note='y', time='z', audit=1))
+    assert 'not shown beside the texts are by, note, time, audit' in caplog.text and 'rename them' in caplog.text
+
 def test_context_is_shown_and_kept(start):
     df = pd.DataFrame(dict(text=texts, who=[f'user {i}' for i in range(len(texts))], label='x', is_valid=True))
     s = start(df); o = s.next()

@@ -171,6 +171,12 @@ def test_names_that_look_alike_are_said(a, b, log):
     x,y = re.fullmatch('label (.+) has 4 of 18 rows, (.+) 5; is it a typo.', said(log)[0]).groups()
     assert x!=y and (x.isascii() or y.isascii() or a.isascii())
 
+@pytest.mark.parametrize('name', ['nan','NaN','NA','n/a','NULL','<NA>'])
+def test_a_label_that_says_there_is_none_is_said(name, log):
+    warn_typos([name]*4+['other']*9)
+    assert said(log)==[f'label {name!r} has 4 of 13 rows; do they lack a label? Leave them out']
+    log.clear(); warn_typos(['none']*4+['nanny']*9+['none of these']); assert not [o for o in said(log) if 'lack' in o]
+
 @doors
 def test_names_that_look_alike_in_training_are_said_at_every_door(door, arch, tmp_path, log):
     if door is by_board: pytest.skip('its entries are silent')

@@ -8,9 +8,10 @@ from fastai.torch_core import set_seed
 from transformers import AutoModel
 from fastformers.callback.resume import Resume
 from fastformers.callback.schedule import gradual_unfreeze
-from fastformers.data.block import HFTextBlock, classifier_dls
+from fastformers.data.block import HFTextBlock, classifier_dls, tokenizer_of
 from fastformers.learner.choose import Plan, choose_names
 from fastformers.learner.core import classifier_learner
+from fastformers.learner.evaluate import class_scores, evaluate
 from fastformers.inference.output_layer import output_layer
 from fastformers.learner.probe import ProbeFirst
 from fastformers.text.corpora import intents
@@ -117,6 +118,30 @@ def test_weights_that_were_loaded_stay(arch, tmp_path):
     back.fit(1, 0.)
     assert same(back, trained)
 
+need_rows = dict(
+    verdict=lambda o: o.verdict(), plan=lambda o: o.plan(), fit_plan=lambda o: o.fit_plan(), lr_find=lambda o: o.lr_find(num_it=5, show_plot=False), fit_probe=lambda o: o.fit_probe(),
+    cross_validate_probe=lambda o: o.cross_validate_probe(), fit=lambda o: o.fit(1, 0.), fine_tune=lambda o: o.fine_tune(1, 0.), fit_schedule=lambda o: o.fit_schedule(gradual_unfreeze, 1e-3, 1),
+    evaluate=evaluate, class_scores=class_scores)
+
+@pytest.mark.parametrize('trained', [True,False])
+def test_a_learner_from_a_pickle_asks_for_rows_and_takes_them(arch, trained, tmp_path, caplog):
+    learn = learner(arch, path=tmp_path)
+    if trained: learn.fit(1, 1e-3)
+    learn.export('export.pkl')
+    for name,verb in need_rows.items():
+        back = load_learner(tmp_path/'export.pkl')
+        with pytest.raises(ValueError, match=r'learn.dls = classifier_dls\(df, tokenizer_of\(learn.dls\), task=learn.model.task'): verb(back)
+        back.dls = classifier_dls(df[df.label!='neutral'], tokenizer_of(back.dls), bs=8, device='cpu')
+        with pytest.raises(ValueError, match="rows are negative, positive, those of the network negative, neutral, positive; .*task=learn.model.task"): verb(back)
+        back.dls = classifier_dls(df, tokenizer_of(back.dls), task=back.model.task, bs=8, device='cpu')
+        if name!='fit_plan': verb(back)
+    assert 'no frozen probe is compared' in caplog.text
+    with pytest.raises(ValueError, match='make one by `classifier_learner`'): back.fit_plan()
+    back = load_learner(tmp_path/'export.pkl')
+    with pytest.raises(ValueError, match='a pickle holds none'): back.refit()
+    dl = back.dls.test_dl(df, with_labels=True)
+    assert back.calibrate(dl) and back.fit_probe(dl) is back
+
 def test_a_head_of_a_directory_is_kept(arch, tmp_path):
     learn = learner(arch)
     learn.fit(1, 1e-3)
@@ -182,11 +207,11 @@ def test_a_plan_trains_as_a_stage_does(arch, name, how):
     if name in ('single','several'): assert again.model.task.costs or again.model.task.threshold
     assert len(again.dls.train_ds)==len(o['df'])-1 and torch.isfinite(again.get_preds()[0]).all()
 
-def test_a_network_without_a_name_cannot_be_made_once_more():
+def test_a_network_without_a_name_cannot_be_made_once_more(caplog):
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=16, device='cpu')
     learn = classifier_learner(dls, AutoModel.from_config(tiny_arch('bert')), precision='fp32')
-    for verb in (learn.verdict, learn.fit_plan):
-        with pytest.raises(ValueError, match='its network has no name: it cannot be made anew; make one by'): verb()
+    with pytest.raises(ValueError, match='its network has no name: it cannot be made anew; make one by'): learn.fit_plan()
+    assert 'frozen probe' not in learn.verdict().index and 'no frozen probe is compared' in caplog.text
 
 def test_a_splitter_of_fastai_works_and_one_that_forgets_weights_says_so():
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=8)

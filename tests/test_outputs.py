@@ -139,6 +139,12 @@ def test_all_files_have_the_usual_permissions(here, tmp_path):
     found = {str(o.relative_to(tmp_path)):o.stat().st_mode for o in tmp_path.rglob('*') if o.is_file()}
     assert any(o.endswith('head.safetensors') for o in found) and {*found.values()}=={usual}, found
 
+def test_a_file_keeps_its_permissions(tmp_path):
+    for mode in (0o600,0o664):
+        (f := tmp_path/'labels.csv').write_text('old'); f.chmod(mode)
+        write_text(f, 'new')
+        assert f.read_text()=='new' and f.stat().st_mode&0o777==mode
+
 def test_links_stay_and_pipes_and_devices_are_written_into(tmp_path):
     real,link,pipe,got = tmp_path/'real',tmp_path/'link',tmp_path/'pipe',[]
     write_text(real, 'old'); link.symlink_to(real)

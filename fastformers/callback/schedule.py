@@ -20,6 +20,7 @@ import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 from fastai.basics import Callback, CancelFitException, CancelTrainException, L, Learner, noop, patch
 from ..args import check_args
+from ..data.block import check_data
 from ..files import Registry
 
 # %% ../../nbs/callback/00_schedule.ipynb #9f754c8a
@@ -339,6 +340,7 @@ def fit_schedule(self:Learner,
     most:float=None,
 ):
     "Train with `schedule`"
+    check_data(self)
     if self.opt is None or reset_opt: self.create_opt()
     n = len(self.opt.param_lists)
     schedule = table_for(schedule, n)

@@ -25,9 +25,9 @@ def records(df):
     "Convert a table to a list of dicts, with its index as a column"
     return df.reset_index().to_dict('records')
 
-def _cell(v):
-    if isinstance(v, (list,tuple)): return '; '.join(map(_cell, v))
-    return '' if v is None or v!=v else f'{v:.6g}' if isinstance(v, float) else str(v)
+def _cell(v, decimal='.'):
+    if isinstance(v, (list,tuple)): return '; '.join(_cell(o, decimal) for o in v)
+    return '' if v is None or v!=v else f'{v:.6g}'.replace('.', decimal) if isinstance(v, float) else str(v)
 
 def _part(text, at=0, n=200):
     "Show on a line the `n` characters of `text` around its character `at`"
@@ -94,10 +94,10 @@ def _gather(text='')->list: # empty in the other processes
 
 def _to_csv(table, path, df, header=True, **kwargs)->str: # `path`: None for the screen
     "Format `table` as the csv file that `df` was read from, or with tabs for a .tsv file"
-    sep = df.attrs.get('sep') or ','
+    sep,kwargs['decimal'] = df.attrs.get('sep') or ',',df.attrs.get('decimal', '.')
     if sep=='\t' or len(sep)>1: sep = ',' # it may be a pattern
     if '.tsv' in Path(path or '').suffixes: sep = '\t'
-    marked = header and path and df.attrs.get('encoding')=='utf-8-sig'
+    marked = header and path and df.attrs.get('encoding', 'utf-8').lower() not in ('utf-8','utf8','ascii')
     text = table.to_csv(sep=sep, header=header, **kwargs)
     # before Python 3.13 a lone \r is not quoted, and ends the row
     if re.search('\r(?!\n)', text):
@@ -111,7 +111,7 @@ def predict_file(answer, chunks, out, path=None):
     with tqdm(unit=' rows', file=sys.stderr, disable=not is_main_process()) as bar:
         for i,df in enumerate(chunks):
             if i%n==rank:
-                new = answer(df).iloc[:,df.shape[1]:].map(_cell)
+                new = answer(df).iloc[:,df.shape[1]:].map(_cell, decimal=df.attrs.get('decimal', '.'))
                 text = _to_csv(df.join(new), path, df, i==0, index=False)
             if i%n==n-1:
                 out.writelines(_gather(text))

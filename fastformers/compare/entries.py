@@ -101,6 +101,7 @@ def list_entries(names, archs, text_col='text', label_col='label', **asked
         raise TypeError(f"`entries` are names or `Entry`s, got {odd[0]!r}; the decorator @entry('its name') "
                         "makes one of a function")
     for o in known: _check_needs(o, [*entries, *(e.name for e in known)])
+    for a in archs if any('arch' in o.needs for o in known) else (): load_config(a) # is it there?
     for e in sorted(known, key=lambda o: order.index(o.name) if o.name in entries else len(order)):
         for a in archs if 'arch' in e.needs else [None]:
             end = f' ({Path(a).name})' if a and len(archs)>1 else ''

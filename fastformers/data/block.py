@@ -7,8 +7,8 @@ predictions come back in the order of the rows. Files are read in `text.readers`
 
 # %% auto #0
 __all__ = ['lm_dls', 'classifier_dls', 'rows_dls', 'encode_long', 'TokenizedRow', 'ReadText', 'ReadLabel', 'item_keys',
-           'item_texts', 'reads_pairs', 'columns_of', 'tokenizer_of', 'item_labels', 'with_rows', 'all_rows',
-           'LazyRows', 'HFTextBlock']
+           'item_texts', 'reads_pairs', 'columns_of', 'check_data', 'tokenizer_of', 'item_labels', 'with_rows',
+           'all_rows', 'LazyRows', 'HFTextBlock']
 
 # %% ../../nbs/data/04_block.ipynb #c1dccaeb
 import logging
@@ -29,6 +29,7 @@ from ..text.tokenizer import check_same_tok, pair_tokens, separates_pairs
 from ..objectives.core import Objective
 from ..objectives.clm import default_objective
 from .loader import PadTokens, TokensDL
+from ..tasks.core import task_of
 
 _log = logging.getLogger(__name__)
 
@@ -224,6 +225,17 @@ def columns_of(dls)->dict: # text_col and label_col, empty if not known
     if not (isinstance(fs[0], ReadText) and isinstance(fs[-1], ReadLabel)): return {}
     cols = dict(text_col=L(fs[0].cols), label_col=L(fs[-1].cols))
     return {k:o[0] if len(o)==1 else [*o] for k,o in cols.items()}
+
+def check_data(learn):
+    "Raise unless `learn` has training rows, with the classes of its network"
+    task,tok = getattr(learn.model, 'task', None),'tokenizer_of(learn.dls)' # any learner may come here
+    if vars(learn.dls.train).get('n')==0:
+        new = f"classifier_dls(df, {tok}, task=learn.model.task)" if task else f"lm_dls(df, {tok})"
+        raise ValueError("this learner has no rows, since `export` writes none; give it some: "
+                         f"learn.dls = {new}")
+    if task and task.classes and (rows := task_of(learn.dls)) and rows.labels!=task.labels:
+        raise ValueError(f"the classes of the rows are {', '.join(map(str, rows.labels))}, those of the network "
+                         f"{', '.join(map(str, task.labels))}; build the dls with task=learn.model.task")
 
 def tokenizer_of(dls):
     "Return the `HFTokenizer` of `dls`"

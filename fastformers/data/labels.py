@@ -381,6 +381,9 @@ def warn_typos(labels, n_rows=None): # default: a row each
     n = Counter(o for o in labels if isinstance(o, str))
     plain = {o:_look_of(o) for o in n}
     for o,k in n.items():
+        if plain[o] in ('nan','na','n/a','null','<na>'): # `astype(str)` writes nan, R writes NA
+            _log.warning(f"label {o!r} has {k} of {n_rows or len(labels)} rows; do they lack a label? "
+                         "Leave them out")
         large = {plain[p]:p for p in n if n[p]>=10*k or plain[p]==plain[o] and (n[p],p)>(k,o)}
         near = [plain[o]] if plain[o] in large else []
         if not re.search(r'\d', o): near = get_close_matches(plain[o], large, 1, cutoff=.85)

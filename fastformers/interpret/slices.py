@@ -135,7 +135,8 @@ def label_issues(
     "List the rows whose label is probably wrong, the most certain first"
     check_columns(df := as_frame(df), text_col=text_col, label_col=label_col)
     task = find_task(df, label_col)
-    if not task.one_class: raise TypeError(f"expected one label a row; this is {task}")
+    if not task.one_class: raise TypeError(f"expected one label a row, got {task}; check one of several "
+                                            "labels in a column of its own that says yes or no")
     texts,labels = read_column(df, text_col),read_labels(df, label_col, task)
     names,y = np.unique([*map(str, labels)], return_inverse=True)
     k = min(folds, *np.sort(np.bincount(y, minlength=2))[-2:])

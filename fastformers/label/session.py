@@ -9,7 +9,7 @@ The page in the browser (`label.page`) and the widget (`label.widget`) show a se
 __all__ = ['none', 'own', 'read_pool', 'LabelSession']
 
 # %% ../../nbs/label/03_session.ipynb #1021a056
-import os, re, threading, time
+import logging, os, re, threading, time
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +26,8 @@ from .forecast import standing
 from .vectors import TextVectors
 from ..tasks.columns import as_text
 from ..text.readers import check_columns
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/label/03_session.ipynb #7ddf5618
 none = 'none of these' # the class of texts that fit no class
@@ -44,6 +46,9 @@ def read_pool(texts, text_col):
     df = as_frame(texts, text_col)
     check_columns(df, text_col=text_col)
     gone = [o for o in df if o in (*own, 'is_valid') and o!=text_col] # of the file of labels
+    if gone:
+        _log.warning(f"not shown beside the texts are {', '.join(gone)}: a session has columns of these names; "
+                     "rename them, and pass earlier labels as `labelled`")
     return df.drop(columns=gone).reset_index(drop=True).map(_clean)
 
 def _now(): return f"{np.datetime64(time.time_ns()//1_000_000, 'ms')}Z"

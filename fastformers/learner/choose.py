@@ -19,7 +19,7 @@ from fastai.basics import DataLoaders, Learner, first, no_random, patch
 from ..callback.schedule import Schedule, now
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
-from ..data.block import TokenizedRow, item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
+from ..data.block import TokenizedRow, check_data, item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
 from ..data.labels import lookalikes
 from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
@@ -238,6 +238,7 @@ def plan(self:Learner,
     seed:int=42 # Of the order, and of what is random in training
 ) -> Plan:
     "Choose the settings of a training: the given values, and the others by the rules of this page"
+    check_data(self)
     model,objective = self.model,objective_of(self.dls)
     is_lm = objective is not None
     tok,train = tokenizer_of(self.dls),self.dls.train

@@ -24,6 +24,7 @@ from fastai.interpret import ClassificationInterpretation
 from fastcore.basics import noop
 from torch.nn.utils.rnn import pad_sequence
 from ..callback.distributed import broadcast
+from ..data.block import check_data
 from ..data.labels import named, read_labels, warn_seen
 from ..data.rows import Rows
 from ..inference.baseline import TextBaseline, as_targets
@@ -70,6 +71,7 @@ _lr_find = Learner.lr_find # fastai's own
 @delegates(_lr_find)
 def lr_find(self:Learner, start_lr=1e-7, **kwargs):
     "Find a learning rate as fastai does, with all layers if only a probe is unfrozen, and restore the random state and the order of rows"
+    check_data(self)
     dl,random = self.dls.train,get_random_states()
     probes = getattr(getattr(self.model, 'head', None), 'probes', False)
     alone = probes and self.opt is not None and self.opt.frozen_idx==len(self.opt.param_lists)-1
@@ -114,6 +116,7 @@ def _whole_scores(task, out, y):
 
 def evaluate(learn:Learner, dl=None)->tuple: # (metrics, scores, weights); arrays in the order of the rows
     "Measure metrics and row scores of `learn` on `dl`, by default the validation rows"
+    if dl is None: check_data(learn)
     rows,dl = RowScores(),learn.dls.valid if dl is None else dl
     idxs = dl.get_idxs() # rows of similar length run together
     with evaluation(learn): values = learn.validate(dl=dl.new(get_idxs=partial(noop, idxs)), cbs=rows)
@@ -144,6 +147,7 @@ def class_scores(
     task = predictor.task if df is not None else predictor.model.task
     if not task.classes: return
     if df is None:
+        check_data(predictor)
         with evaluation(predictor): preds,targs = predictor.get_preds()
     else:
         texts,labels = read_scored(predictor, df, text_col, label_col)

@@ -12,7 +12,7 @@ __all__ = ['trivial_score', 'all_rivals', 'judge', 'linear_rival', 'write_rival'
 import logging, shutil
 import numpy as np, pandas as pd, torch
 from fastai.basics import Learner, first, no_random, patch
-from ..data.block import item_keys, item_labels, item_texts
+from ..data.block import check_data, item_keys, item_labels, item_texts
 from ..data.labels import named
 from ..files import is_main_process
 from ..inference.baseline import TextBaseline
@@ -104,6 +104,9 @@ def linear_rival(task, train, valid):
 def _probe_scores(learn):
     "Score the frozen probe of the network that `learn` began with, None where there can be none"
     task = learn.model.task
+    if not learn.lineage.made:
+        _log.warning("no frozen probe is compared: this learner is from a pickle, or its network has no name")
+        return
     with no_random():
         new = learn.lineage.make(learn.dls, head='linear') if not task.per_token else None
         if new is None or not new.model.new_head or choose_head_init(task, None, new.model.adapters)[0]!='probe':
@@ -116,6 +119,7 @@ def verdict(self:Learner
     "Compare a classifier with a linear model of words, the frozen probe and the largest class on the same rows, and log whether training paid"
     if self.model.task is None:
         raise TypeError("a verdict is for a classifier; `evaluate` measures a language model")
+    check_data(self)
     if not self.model.task.score:
         set_score(self.model.task, choose_score(self.model.task, item_labels(self.dls.train_ds))[0])
     metrics,score,_ = evaluate(self)

@@ -19,6 +19,7 @@ from fastai.callback.schedule import LRFinder
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from ..callback.schedule import in_fit # and `fit_schedule`
+from ..data.block import check_data
 from ..hub import resolve_arch
 from ..inference.stage_json import read_keys, read_stage
 
@@ -52,6 +53,7 @@ class Lineage(Callback):
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
+        check_data(self.learn)
         self.pending = Fit(self.n_epoch, self.opt.frozen_idx, [dict(h) for h in self.opt.hypers],
                            [*self.learn.cbs])
     def after_fit(self):

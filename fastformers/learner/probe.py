@@ -16,7 +16,7 @@ from fastai.basics import Callback, Learner, patch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 from ..callback.schedule import in_fit
-from ..data.block import item_keys
+from ..data.block import check_data, item_keys
 from ..data.labels import deal
 from ..inference.names import VectorClassifier
 from ..inference.output_layer import fit_output_layer, output_layer, set_output_layer
@@ -71,6 +71,7 @@ def fit_probe(self:Learner,
     task = getattr(self.model, 'task', None)
     if task is None or task.per_sequence or not (task.classes or task.target_scale):
         raise TypeError(f"a probe is for classes, numbers and tags; this is {task or 'a language model'}")
+    if dl is None: check_data(self)
     task.temperature,known = None,getattr(self.model, 'known', None)
     x,y = output_inputs(self, dl or self.dls.train)
     if known: x,y = np.concatenate([x, known[0]]),np.concatenate([y, known[1]])
@@ -83,6 +84,7 @@ def cross_validate_probe(self:Learner,
     valid=True # Answer the validation rows too? Pass False to choose a setting
 )->np.ndarray: # float `(n,)`: 1 where the answer is right
     "Answer each row by a probe that is fitted to the other folds, for one class a text"
+    check_data(self)
     dls = [o.new(shuffle=False, drop_last=False) for o in [self.dls.train, self.dls.valid][:1+valid]]
     xs,ys = zip(*(output_inputs(self, o) for o in dls))
     x,y = np.concatenate(xs),np.concatenate(ys)
@@ -100,6 +102,7 @@ class ProbeFirst(Callback):
         self.weight,self.named = output_layer(model).weight.detach().clone(),named
     def before_fit(self):
         if not in_fit(self) or self.opt is None: return # `summary` calls it too
+        check_data(self.learn)
         learn,weight = self.learn,output_layer(self.learn.model).weight
         learn.remove_cb(self)
         if learn.model.adapters or not torch.equal(weight.cpu(), self.weight.cpu()): return # or other shapes

@@ -308,7 +308,7 @@ def refit(self:Learner)->Learner: # with one held-out row, since a learner needs
     if self.model.task is None:
         raise TypeError("`refit` is for classifiers; train a language model with a smaller `valid_pct`")
     history = self.lineage.history
-    if not history: raise ValueError("this learner was not trained; call a fit first")
+    if not history: raise ValueError("no fit of this learner is known; call one first, a pickle holds none")
     new = self.lineage.make(all_rows(self.dls))
     new.logger = self.logger
     known = {type(o) for o in new.cbs}

@@ -128,7 +128,11 @@ def _one_text_a_line(f):
 
 _unlabelled = 'unsup','unlabeled','unlabelled' # subfolders that are no label
 
-def _files(path): return (o for o in path.rglob('*') if o.name.lower().endswith(('.txt','.txt.gz')))
+def _hidden(name): return name.startswith(('.','__MACOSX')) # of macOS, Jupyter, git
+
+def _files(path):
+    return (o for o in path.rglob('*') if o.name.lower().endswith(('.txt','.txt.gz'))
+            and not any(map(_hidden, o.relative_to(path).parts)))
 
 def _texts(path, encoding, labels, root):
     "Yield a row for each `.txt` file below the folder `path`, with its subfolder as label, or without `labels` with its name from `root`"
@@ -144,7 +148,7 @@ def _folder(path, encoding, labels, train, valid):
     if valid=='valid' and not (path/valid).is_dir(): valid = None
     parts = {train:{}} if valid is None else {train:{'is_valid':False}, valid:{'is_valid':True}}
     left = [o.name for o in sorted(path.iterdir()) if train and o.is_dir()
-            and o.name not in parts and first(_files(o))]
+            and not _hidden(o.name) and o.name not in parts and first(_files(o))]
     if labels:
         left += [f'{part}/{o}'.lstrip('/') for part in parts for o in _unlabelled if (path/part/o).is_dir()]
     elif train=='train': parts,left = parts | dict.fromkeys(left, parts[train]),[]
@@ -192,13 +196,15 @@ def _separator(start, texts, seps):
     return first(o for o in seps if {*texts} & {c.strip(' "') for c in line.split(o)})
 
 def _csv(f, kind, texts, sep, chunksize):
-    "Return the separator and the table of a csv file, or the reader of its parts, with cells as written"
+    "Return how a csv file is written, and its table, or the reader of its parts, with cells as written"
     told = _told.match(start := _start(f))
     if told: start = start[told.end():]
     seps = [sep.replace(r'\t', '\t')] if sep else [told[1]] if told else ['\t' if kind=='tsv' else ',', *',;\t|']
     line = first(filter(str.strip, start.splitlines())) or ''
     sep = _separator(line, texts, seps) or first(o for o in seps if o in line) or seps[0]
-    return sep, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize,
+    comma = sep==';' and re.search(r'(^|;)"?-?\d+,(\d\d?|\d{4,})"?\s*(;|$)', start, re.M)
+    how = {'sep':sep, 'encoding':f.encoding, 'decimal':',' if comma else '.'}
+    return how, pd.read_csv(f, sep=sep, keep_default_na=False, dtype=str, chunksize=chunksize,
         skiprows=int(bool(told)), skipinitialspace=bool(re.search(f'(^|{re.escape(sep)}) ', line)))
 
 _objects = "expected a JSON object a line, or an array of them; df.to_json(path, orient='records') writes it"
@@ -208,23 +214,25 @@ def _json(line, n):
     try: return json.loads(line)
     except json.JSONDecodeError as e: raise ValueError(f"line {n} is no JSON ({e.msg} at character {e.pos+1}), {_objects}") from e
 
-def _records(f, chunksize):
+def _records(f, chunksize, as_written):
     "Return the table of JSON objects, one a line or all in an array, or its parts, which have the same columns"
     array = _start(f).lstrip()[:1]=='['
     def rows():
         f.seek(0)
-        for o in json.load(f) if array else (_json(o, n) for n,o in enumerate(f, 1) if o.strip()):
+        for o in _json(f.read(), 1) if array else (_json(o, n) for n,o in enumerate(f, 1) if o.strip()):
             if not isinstance(o, dict) or o and all(isinstance(v, dict) for v in o.values()):
                 raise ValueError(_objects)
             yield o
     if not chunksize: return pd.DataFrame(rows())
     names = [*dict.fromkeys(c for o in rows() for c in o)] # a line may lack a key
-    return (pd.DataFrame(part, columns=names) for part in chunked(rows(), chunksize))
+    kind = object if as_written else None # whole numbers stay whole where a line lacks one
+    return (pd.DataFrame(part, columns=names, dtype=kind) for part in chunked(rows(), chunksize))
 
 def _table(f, kind, texts, sep, chunksize, as_written):
     "Yield the DataFrames of a csv, tsv or jsonl file"
     csv = kind in ('csv','tsv')
-    sep,res = _csv(f, kind, texts, sep, chunksize) if csv else (None, _records(f, chunksize))
+    how,res = _csv(f, kind, texts, sep, chunksize) if csv else ({}, _records(f, chunksize, as_written))
+    sep = how.get('sep')
     def cells(o):
         if o.name not in texts: return _typed(o, sep) if csv and not as_written else o
         # null, 5
@@ -238,7 +246,7 @@ def _table(f, kind, texts, sep, chunksize, as_written):
             _log.warning('a text holds tabs and lines; has a lone " joined rows? Without quotes read it by '
                          "pd.read_csv(path, sep='\\t', quoting=3)")
         df = df.apply(cells)
-        df.attrs = {'sep':sep, 'encoding':f.encoding} if csv else {} # what is written may be as what was read
+        df.attrs = how # what is written may be as what was read
         yield df
 
 # %% ../../nbs/text/04_readers.ipynb #191a9dfa
@@ -253,6 +261,9 @@ def _odd_table(names):
     if {'annotations','data'}<={*names}: return "; export JSON-MIN from Label Studio, not JSON"
     if any(re.fullmatch(r'Unnamed: [1-9]\d*', o) for o in names):
         return "; is a title above the names of the columns? Delete it (in pandas: skiprows=1)"
+    if names==['text'] or any(len(o.split())>4 for o in names):
+        return ("; the columns need names: a first line such as text,label, in Python pd.DataFrame(rows, "
+                "columns=['text','label'])")
     return ''
 
 def check_columns(df, **cols): # `cols`: name of a parameter -> a column or a list of columns
