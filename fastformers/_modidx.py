@@ -990,6 +990,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'fastformers.files.Registry.load': ('files.html#registry.load', 'fastformers/files.py'),
                                    'fastformers.files._files': ('files.html#_files', 'fastformers/files.py'),
                                    'fastformers.files._hidden': ('files.html#_hidden', 'fastformers/files.py'),
+                                   'fastformers.files._keep': ('files.html#_keep', 'fastformers/files.py'),
                                    'fastformers.files._move': ('files.html#_move', 'fastformers/files.py'),
                                    'fastformers.files._place': ('files.html#_place', 'fastformers/files.py'),
                                    'fastformers.files._try': ('files.html#_try', 'fastformers/files.py'),

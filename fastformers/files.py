@@ -11,7 +11,7 @@ __all__ = ['checkpoints_mark', 'lfs_pointer', 'processes', 'is_main_process', 'c
            'content_hash', 'to_json', 'write_json', 'did_you_mean', 'find_path', 'Registry']
 
 # %% ../nbs/00_files.ipynb #a8df6d9e
-import errno, hashlib, json, os, shutil, tempfile
+import errno, hashlib, json, os, re, shutil, tempfile
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -69,6 +69,13 @@ def usual_modes(files):
     "Give `files` the permissions that their directory has: safetensors writes for one user only"
     for o in files: o.chmod(o.parent.stat().st_mode & 0o666)
 
+_written = re.compile(r'.*\.(json|safetensors|bin|onnx|model|jinja)|(vocab|merges)\.txt|README\.md|(member|\d+)_\w+')
+
+def _keep(old, path):
+    "Move what is not of this package from the directory `old` to `path`"
+    for o in old.iterdir() if old.is_dir() and path.is_dir() else ():
+        if not _written.fullmatch(o.name) and not (path/o.name).exists(): shutil.move(o, path/o.name)
+
 def _move(new, path, old, mark):
     "Move the files of the directory `new` to `path`, which cannot be renamed, and those of `path` to `old`"
     old.mkdir(exist_ok=True)
@@ -86,7 +93,8 @@ def atomic_dir(
         path.parent.mkdir(parents=True, exist_ok=True)
         inside = path.is_dir() and (path.is_mount() or not os.access(path.parent, os.W_OK))
         new,old = (_hidden(path/path.name if inside else path, o) for o in ('new','old'))
-        for o in (new,old): shutil.rmtree(o, ignore_errors=True) # leftovers of a killed run
+        _keep(old, path) # leftovers of a killed run
+        for o in (new,old): shutil.rmtree(o, ignore_errors=True)
         new.mkdir()
         try:
             yield new
@@ -97,6 +105,7 @@ def atomic_dir(
             except OSError: # a disk is mounted there, or the directory above is another user's
                 if not path.is_dir(): raise
                 _move(new, path, old, mark)
+            _keep(old, path)
             shutil.rmtree(old, ignore_errors=True)
         finally: shutil.rmtree(new, ignore_errors=True)
 

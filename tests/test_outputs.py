@@ -1,5 +1,5 @@
 "What is written: checked at the door, before any training, and written into what is there"
-import errno, io, os, re, stat, subprocess, sys, threading, time
+import errno, io, os, re, shutil, stat, subprocess, sys, threading, time
 from pathlib import Path
 import pandas as pd, pytest
 from fastai.learner import Learner
@@ -190,6 +190,20 @@ def test_a_read_only_file_is_not_replaced(here, tmp_path, monkeypatch):
     (out := tmp_path/'out.csv').write_text('kept')
     monkeypatch.setattr(os, 'access', lambda *args: False)   # root may write anything
     with pytest.raises(PermissionError, match='out.csv is read-only; choose another file'): command('predict', here[0]/'model', '--csv', here[0]/'reviews.csv', '--out', out)
+
+def test_what_somebody_put_into_a_directory_stays_when_it_is_replaced(here, tmp_path):
+    "Notes and another model, at each door that replaces a directory"
+    d,*_ = here
+    shutil.copytree(d/'model', m := tmp_path/'m')
+    (m/'notes.txt').write_text('mine')
+    shutil.copytree(d/'model', m/'other')
+    (m/'model.onnx').write_text('a graph of the old network')
+    from_hf(m).save(m)
+    assert not (m/'model.onnx').exists()
+    again = d/'reviews.csv', '--arch', d/'arch', '--output', m, '--force', '--epochs', 1, '--bs', 8
+    for o in (('rename-class', m, 'positive', 'good'), ('classify', *again), ('adapt', *again)): assert cli.main([*map(str, o)])==0
+    assert (m/'notes.txt').read_text()=='mine' and from_hf(m/'other')(['fine']) and read_stage(m)['stage']=='target LM'
+    assert not (m/'head.safetensors').exists()
 
 def test_a_directory_is_no_file_to_write(here, tmp_path):
     with pytest.raises(IsADirectoryError, match='expected the name of a file'):
