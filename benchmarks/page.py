@@ -138,12 +138,15 @@ def held_out():
 # ---- ideas of the literature
 
 def stages():
-    "Errors from three starts, and what pretraining and stage 2 take from them"
-    errors,lines = stored('stage2_trec')['test']['test error %'],[]
-    for n in (100,500):
-        random,wiki,both,words = (np.array(next(v['each'] for k,v in errors.items() if k.startswith(f'{n} labels, {arm}'))) for arm in ('random','wiki','both','TF-IDF'))
-        lines.append([n, *(f'{o.mean():.1f}' for o in (random,wiki,both,words)), interval(wiki-random), interval(both-wiki)])
-    return table(['TREC-6, labels', 'random weights', '`wiki-mini`', 'stage 2', 'words', '`wiki-mini` - random', 'stage 2 - `wiki-mini`'], lines)
+    "Accuracy of our own small LM from three starts, and what pretraining and stage 2 add"
+    d,lines = of_networks(),[]
+    words = compared()
+    for key in (('trec',100),('trec',500),('clinc150',300)):
+        o = d[(d.arch=='wiki-mini') & (d.set==key[0]) & (d.n==key[1])]
+        means = [o[o.arm==a].points.mean() for a in ('random weights','all layers','stage 2 + all layers')]
+        means.append(words[(words.set==key[0]) & (words.n==key[1]) & (words.arm=='TF-IDF')].points.mean())
+        lines.append([sets[key], *(f'{v:.1f}' for v in means), *(interval(paired(d[d.arch=='wiki-mini'], *two, key)) for two in (('all layers','random weights'), ('stage 2 + all layers','all layers')))])
+    return table(['', 'random weights', '`wiki-mini`', 'stage 2', 'words', '`wiki-mini` - random', 'stage 2 - `wiki-mini`'], lines)
 
 def similarity():
     "What stage 2 of a sentence encoder gains, on development rows"
