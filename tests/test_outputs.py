@@ -116,7 +116,7 @@ def test_a_mounted_directory_is_written_into(above, here, tmp_path, monkeypatch)
     (at/'lost+found').mkdir(parents=True)
     mounted(at, monkeypatch)
     if above=='refuses': monkeypatch.setattr(os, 'access', lambda o,*args: Path(o)!=tmp_path)
-    here[1].to_hf(at); (at/'old').touch()
+    here[1].to_hf(at); (at/'old.json').touch()
     here[1].save_encoder(at) # leaves nothing of the first
     with pytest.raises(KeyboardInterrupt):
         with atomic_dir(at) as new: (new/'half').touch(); raise KeyboardInterrupt
