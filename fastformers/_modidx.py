@@ -2117,6 +2117,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'fastformers/models/fast_cpu.py'),
                                              'fastformers.models.fast_cpu._as_added': ( 'models/fast_cpu.html#_as_added',
                                                                                         'fastformers/models/fast_cpu.py'),
+                                             'fastformers.models.fast_cpu._bf16_speedup': ( 'models/fast_cpu.html#_bf16_speedup',
+                                                                                            'fastformers/models/fast_cpu.py'),
                                              'fastformers.models.fast_cpu._formula': ( 'models/fast_cpu.html#_formula',
                                                                                        'fastformers/models/fast_cpu.py'),
                                              'fastformers.models.fast_cpu._pays': ( 'models/fast_cpu.html#_pays',

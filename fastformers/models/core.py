@@ -340,18 +340,23 @@ class TextClassifier(HFModel):
         spec = getattr(self.head, 'spec', None) or {'class':'custom', 'name':type(self.head).__name__}
         return spec if self.selector is None else spec | {'hidden_states':self.selector.hidden_states}
 
-    def _above(self):
-        return self.head if self.mix is None else nn.ModuleDict(dict(head=self.head, mix=self.mix))
-    def save(self, path):
-        "Write the body as a checkpoint to the directory `path`, and the head to `head.safetensors` in it"
-        super().save(path)
-        save_model(self._above(), str(Path(path)/HEAD))
-        usual_modes([Path(path)/HEAD])
+# %% ../../nbs/models/07_core.ipynb #6e0b11a2
+@patch
+def _above(self:TextClassifier):
+    return self.head if self.mix is None else nn.ModuleDict(dict(head=self.head, mix=self.mix))
 
-    def load_head(self, path):
-        "Load the head from `head.safetensors` in the directory `path`"
-        load_model(self._above(), str(Path(path)/HEAD))
-        self.new_head = False
+@patch
+def save(self:TextClassifier, path):
+    "Write the body as a checkpoint to the directory `path`, and the head to `head.safetensors` in it"
+    HFModel.save(self, path)
+    save_model(self._above(), str(Path(path)/HEAD))
+    usual_modes([Path(path)/HEAD])
+
+@patch
+def load_head(self:TextClassifier, path):
+    "Load the head from `head.safetensors` in the directory `path`"
+    load_model(self._above(), str(Path(path)/HEAD))
+    self.new_head = False
 
 # %% ../../nbs/models/07_core.ipynb #c3e00005
 @patch
