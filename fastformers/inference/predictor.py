@@ -115,7 +115,8 @@ def _model(path, bundle, head):
         model = TextClassifier(*load_body(path), new_head, bundle.head.get('hidden_states', -1))
         model.load_head(path)
     if (new := model.loaded.new):
-        raise ValueError(f"the weights in {path} are not complete: {len(new)} are missing, first {new[0]}")
+        raise ValueError(f"the weights in {path} are not complete: {len(new)} tensors are missing, the first "
+                         f"is {new[0]}")
     model.task = bundle.task
     with evaluating(model), quiet_hf(): model.body(input_ids=torch.zeros(1, 4).long()) # does it run?
     return model

@@ -59,7 +59,8 @@ def _check_args(dls, **functions):
             raise TypeError(f"`{k}` takes functions or objects such as accuracy, F1Score() or Adam, got the name "
                             f"{name!r}; names are for `score` of `fine_tune_classifier`")
     if isinstance(dls, DataLoaders): return
-    raise TypeError(f"`dls` are DataLoaders, as from `classifier_dls`, `lm_dls`, got a {type(dls).__name__}")
+    raise TypeError("`dls` are DataLoaders, as from `classifier_dls` or `lm_dls`, got a "
+                    f"{type(dls).__name__}")
 
 def _warn_block(dls):
     "Warn of texts and labels of a `DataBlock` as `classifier_dls` does of those of a table"

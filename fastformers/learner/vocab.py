@@ -33,7 +33,8 @@ def check_tokenizer(tok, model, arch):
     except (OSError,ImportError,TypeError): share = None # it has no tokenizer
     if share==1: return # perhaps with more tokens
     if len(tok)>vocab:
-        raise ValueError(f"tokenizer has {len(tok)} tokens, the model {vocab}: they do not belong together")
+        raise ValueError(f"the tokenizer has {len(tok)} tokens, the model {vocab}: "
+                         "they do not belong together")
     if share is None or share>.9: return
     says = (f"{arch} was trained with another tokenizer: {1-share:.0%} of its tokens differ; "
             f"build the dls with tok={str(arch)!r}")

@@ -224,7 +224,8 @@ def load_adapters(model, path): # `model`, adapted and frozen as the saved one
     if not model.adapters and facts['method']: adapter_methods[facts['method']](model, **facts['settings'])
     train_only(model, lambda n,p: f'body.{n}' in tensors)
     if facts['base']!=_base_hash(model):
-        _log.warning(f"{path} had other frozen weights of a {facts['family']}: predictions may be wrong")
+        _log.warning(f"{path} was trained with other frozen weights of a {facts['family']}: "
+                     "the predictions may be wrong")
     body = {k.removeprefix('body.'):v for k,v in tensors.items() if k.startswith('body.')}
     model.body.load_state_dict(body, strict=False)
     model.load_state_dict({k:v for k,v in tensors.items() if not k.startswith('body.')}, strict=False)
