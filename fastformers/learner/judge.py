@@ -111,6 +111,7 @@ def _probe_scores(learn):
         new = learn.lineage.make(learn.dls, head='linear') if not task.per_token else None
         if new is None or not new.model.new_head or choose_head_init(task, None, new.model.adapters)[0]!='probe':
             return
+        set_score(new.model.task, task.score)
         return evaluate(new.fit_probe())[1]
 
 @patch
