@@ -125,6 +125,12 @@ def test_lists_of_zeros_and_ones_are_several_labels(door, form, arch, tmp_path, 
     assert (task.name, task.labels)==('multi', ['0','1','2']) and not task.at_least_one
     assert any("'label' holds lists of 0 and 1, read as 3 labels whose names are their places" in o for o in said(log))
 
+@doors
+def test_lists_beside_other_lists_are_several_labels(door, arch, tmp_path):
+    def both(df): return df.assign(ids=df.label.map(lambda o: [*map(ord, o)]))      # as many, but no words
+    task = door(both(rows([['a','b'],['c']])), both(rows([['a'],['c']], 100)), arch, tmp_path)
+    assert (task.name, task.labels)==('multi', ['a','b','c'])
+
 def test_lists_of_zeros_and_ones_have_the_names_that_are_given(arch, tmp_path):
     hot = rows([[1,0,0],[0,1,1]])
     dls = classifier_dls(hot, arch, bs=8, device='cpu', task=MultiLabel(['joy','fear','awe']))

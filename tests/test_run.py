@@ -50,6 +50,12 @@ def test_a_stage_that_lost_is_not_what_one_goes_on_with(run):
     assert lost.verdict().word=='LOSS' and lost.best.name=='classifier from the general LM' and lost.best.path
     assert 'Go on with classifier from the general LM' in '\n'.join(lost.sentences())
 
+def test_columns_have_numbers_and_tfidf_the_name_of_its_score(run):
+    df = tiny_df().assign(label=lambda d: d.label+np.where(np.arange(len(d))%2, ';odd', '')).set_axis(range(3), axis=1)
+    report = ulmfit(df, text_col=0, label_col=1, valid_col=2, arch=run[0]/'arch', recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=0, score='f1_macro')))
+    (own,),(words,) = report.named['classifier'],report.named['TF-IDF']
+    assert own.metrics.keys()>{'f1_macro','f1_samples'} and words.metrics=={'f1_macro':pytest.approx(words.score.mean())}
+
 def test_stages_open_with_plain_transformers(run):
     out = run[0]/'out'
     lm,body = AutoModelForMaskedLM.from_pretrained(out/'target_lm'),AutoModel.from_pretrained(out/'classifier')

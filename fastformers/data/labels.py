@@ -19,7 +19,7 @@ from copy import copy
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from fastcore.foundation import L, first
+from fastcore.foundation import L, first, ifnone
 from ..args import plain
 from ..tasks.columns import is_list, listed
 from ..tasks.core import Task, task_of, tasks
@@ -131,7 +131,8 @@ def split_rows(df,
 )->tuple: # lists of row numbers
     "Split the rows of `df` into training and validation"
     check_columns(df, text_col=text_col, group_col=group_col)
-    return divide(df, row_keys(df, group_col or text_col), names, valid_col, valid_pct, group_col)
+    keys = row_keys(df, ifnone(group_col, text_col))
+    return divide(df, keys, names, valid_col, valid_pct, group_col)
 
 def marked_by(df): # None if there is none
     "Name the column that marks held-out rows: 'is_valid', or 'audit', which is true of rows that were drawn at random to be labelled"
@@ -144,7 +145,7 @@ def marked_by(df): # None if there is none
 
 def divide(df, keys, names, valid_col=None, valid_pct=.2, group_col=None)->tuple: # lists of row numbers
     "Split the rows of `df` by a column, or by the hashes `keys` of their texts or groups"
-    valid_col = valid_col or marked_by(df)
+    if valid_col is None: valid_col = marked_by(df)
     if valid_col is not None:
         check_columns(df, valid_col=valid_col)
         v = valid_flags(df, valid_col)
@@ -261,7 +262,7 @@ def lm_rows(data, text_col='text', valid_col=None, valid_pct=.1)->pd.DataFrame:
     check_columns(df, text_col=text_col, valid_col=valid_col)
     sizes = np.array([len(o)*bool(normal(o)) for o in read_column(df, text_col)])
     if not sizes.any(): raise ValueError(f"all {len(df)} texts are blank; is this the column of the texts?")
-    if valid_col or marked_by(df): return df
+    if valid_col is not None or marked_by(df): return df
     i,ends = cut_longest(sizes, valid_pct)
     if i is None:
         parts = split_rows(df, None, valid_pct, text_col) if not sizes.all() else []
