@@ -133,10 +133,6 @@ def _offsets(o, text): # (start, end, kind)
     raise ValueError("expected a span such as [0, 4, 'PER'], or {'start':0, 'end':4, 'label':'PER'}, in the "
                      f"{len(text)} characters of a text, got {o!r:.80}")
 
-def _doubt_spans(n, first):
-    _log.warning(f"{n} spans of characters begin or end within a word, which is tagged as a whole, or overlap "
-                 f"another and are left out, first {first!r:.60}")
-
 def tag_words(text, spans): # words, tags, spans that are not those of the words
     "Tag the words of a `text` that its `spans` of characters touch"
     (words,at),odd = words_of(text),[]
@@ -183,7 +179,9 @@ class Tags(Task):
         "Read the tags of all rows of `df`, and log the spans of characters that are no spans of words"
         texts = df[self.text_col[0]] if self.text_col else [None]*len(df)
         rows = [*map(_tags_in, texts, df[label_col])]
-        if odd := [o for _,more in rows for o in more]: _doubt_spans(len(odd), odd[0])
+        if odd := [o for _,more in rows for o in more]:
+            _log.warning(f"{len(odd)} spans of characters begin or end within a word, which is tagged as a whole, "
+                         f"or overlap another and are left out, first {odd[0]!r:.60}")
         return [tags for tags,_ in rows]
     def names(self, label): return label
     def is_empty(self, label): return {*label}<={'O'}
