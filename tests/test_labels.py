@@ -183,6 +183,12 @@ def test_a_label_that_says_there_is_none_is_said(name, log):
     assert said(log)==[f'label {name!r} has 4 of 13 rows; do they lack a label? Leave them out']
     log.clear(); warn_typos(['none']*4+['nanny']*9+['none of these']); assert not [o for o in said(log) if 'lack' in o]
 
+def test_of_very_many_names_only_those_that_look_alike_are_said(log, monkeypatch):
+    monkeypatch.setattr('fastformers.data.labels.get_close_matches', lambda *_, **__: pytest.fail('takes minutes'))
+    letters = 'abcdefghijk'
+    warn_typos([a+b+c for a in letters for b in letters for c in letters]+['ABC'])
+    assert said(log)==["label 'ABC' has 1 of 1332 rows, 'abc' 1; is it a typo?"]
+
 @doors
 def test_names_that_look_alike_in_training_are_said_at_every_door(door, arch, tmp_path, log):
     if door is by_board: pytest.skip('its entries are silent')

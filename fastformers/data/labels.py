@@ -102,12 +102,13 @@ def warn_blank(texts):
                      "drop such rows (`--drop-blank`)")
 
 @contextmanager
-def checked():
-    "Silence the warnings of this module within a context, for rows that were checked before"
-    old = _log.level
-    _log.setLevel(logging.ERROR)
+def checked(name=__name__): # default: this module, for rows that were checked before
+    "Log only errors of `name` within a context"
+    log = logging.getLogger(name)
+    old = log.level
+    log.setLevel(logging.ERROR)
     try: yield
-    finally: _log.setLevel(old)
+    finally: log.setLevel(old)
 
 # %% ../../nbs/data/00_labels.ipynb #dcf0dc97
 def held_out(at, valid_pct): # if one part would be empty, the text with the nearest hash moves
@@ -387,7 +388,8 @@ def warn_typos(labels, n_rows=None): # default: a row each
                          "Leave them out")
         large = {plain[p]:p for p in n if n[p]>=10*k or plain[p]==plain[o] and (n[p],p)>(k,o)}
         near = [plain[o]] if plain[o] in large else []
-        if not re.search(r'\d', o): near = get_close_matches(plain[o], large, 1, cutoff=.85)
+        if len(n)<=1000 and not re.search(r'\d', o): # of more names it takes minutes
+            near = get_close_matches(plain[o], large, 1, cutoff=.85)
         for p in near:
             show = repr if p!=plain[o] or normal(o)==normal(large[p]) else ascii # shows invisible characters
             _log.warning(f"label {show(o)} has {k} of {n_rows or len(labels)} rows, {show(large[p])} "
