@@ -19,6 +19,7 @@ from fastformers.data.rows import Rows
 from fastformers.ulmfit.report import Report
 from fastformers.ulmfit.run import ulmfit
 from fastformers.learner.evaluate import evaluate
+from fastformers.learner.judge import linear_rival
 from fastformers.ulmfit.read import with_reading
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
@@ -220,6 +221,15 @@ def test_what_stage_2_can_bring_is_said_before_it_trains(caplog, monkeypatch, ar
     assert ('have the same label with a kappa of 0.' in caplog.text)==said
 
 @pytest.mark.exact
+@pytest.mark.parametrize('more', ['', ';often'])
+def test_a_linear_model_of_very_many_classes_is_not_waited_for(more, monkeypatch):
+    monkeypatch.setattr('fastformers.learner.judge.linear_scores', lambda *_: pytest.fail('takes minutes'))
+    def rows(n): return Rows(pd.DataFrame(dict(text=[f'text {i}' for i in range(4*n)], label=[f'class {i%n}{more}' for i in range(4*n)]))).hold_out()
+    many = rows(600)
+    assert linear_rival(many.task, many.part(False), many.part(True)) is None
+    few = rows(100)
+    with pytest.raises(pytest.fail.Exception): linear_rival(few.task, few.part(False), few.part(True))
+
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)
     assert not said(caplog, intents(120), 'minilm', epochs=2)
