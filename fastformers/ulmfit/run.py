@@ -182,7 +182,6 @@ def ulmfit(
     archs = [arch or r.model.arch, *(r.run.archs or ())]
     test = new_tests(test_frames(test), archs, text_col)
     tested,_ = test_rows(test)
-    if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
     if unlabelled is not None and r.lm.objective=='none' and not r.general:
         _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none")
     if seeds is not None: r = r.replace(run=dict(seeds=seeds))
