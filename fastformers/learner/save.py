@@ -196,6 +196,7 @@ def load_encoder(self:Learner, path)->Learner:
         _log.warning(f"the output layer was trained with other weights than those of {path}; train it again")
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
+    if obj is None: self.dls = self.lineage.new_rows(self.dls)
     self.lineage.made,self.lineage.rate = partial(_loaded, old.make, path),old.rate
     return self
 
