@@ -185,6 +185,7 @@ def load_encoder(self:Learner, path)->Learner:
         raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has "
                          f"{(theirs.adapters or {}).get('method', 'none')}: call `remove_adapters` first")
     check_tokenizer(tokenizer_of(self.dls).tok, theirs, path)
+    if obj is None and not mine.loaded.loaded: mine.new_head = True # it stays random
     for to,of in zip(mine.saved_models, theirs.saved_models):
         ours,source = (o.hf if to.is_lm else o.body for o in (to,of))
         a,b = plain_state(ours),plain_state(source)
