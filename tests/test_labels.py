@@ -6,6 +6,7 @@ from fastformers import cli
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.data.labels import as_frame, find_task, read_labels, warn_typos
+from fastformers.data.rows import Rows
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.evaluate import score_rows
@@ -130,6 +131,11 @@ def test_lists_beside_other_lists_are_several_labels(door, arch, tmp_path):
     def both(df): return df.assign(ids=df.label.map(lambda o: [*map(ord, o)]))      # as many, but no words
     task = door(both(rows([['a','b'],['c']])), both(rows([['a'],['c']], 100)), arch, tmp_path)
     assert (task.name, task.labels)==('multi', ['a','b','c'])
+
+def test_as_many_labels_as_words_are_tags():
+    df = pd.DataFrame(dict(text=['Ann sings','Bo'], words=[['Ann','sings'],['Bo']], label=[['B-PER','O'],['B-PER']]))
+    for cols in (['text','words','label'], ['text','label']): assert Rows(df[cols]).task.name=='tags'
+    assert Rows(df, 'words').task.name==Rows(df[1:], 'words').task.name=='tags' and Rows(df[1:]).task.name=='multi'
 
 def test_lists_of_zeros_and_ones_have_the_names_that_are_given(arch, tmp_path):
     hot = rows([[1,0,0],[0,1,1]])

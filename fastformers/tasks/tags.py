@@ -157,9 +157,10 @@ class Tags(Task):
         if is_list(label_col): return False
         lists = [o for o in df[label_col] if isinstance(o, list_types)]
         if any(isinstance(v, (dict,*list_types)) for o in lists for v in o): return True # spans
-        def sizes(c): return [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[c]]
-        n = sizes(label_col)
-        return None not in n and any(c!=label_col and sizes(c)==n for c in df.columns)
+        n = [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[label_col]]
+        if None in n: return False
+        def fits(o): return [len(_words(t) or ()) for t in o]==n and (max(n)>1 or not isinstance(o.iloc[0], str))
+        return any(c!=label_col and fits(df[c]) for c in df.columns)
     def texts(self, df, text_col):
         "Read the words of `df`, as many in each row as its tags"
         self.text_col,rows = listed(text_col),[]
