@@ -78,7 +78,7 @@ def lr_find(self:Learner, start_lr=1e-7, end_lr=10, num_it=100, **kwargs):
     passes = vars(dl).get('passes') # of a `TokensDL`
     try:
         if alone: self.unfreeze()
-        with self.removed_cbs(self.cbs.filter(reports)): 
+        with self.removed_cbs(self.cbs.filter(reports)):
             return _lr_find(self, start_lr, end_lr, num_it, **kwargs)
     finally:
         if alone: self.freeze()

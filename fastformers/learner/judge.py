@@ -95,8 +95,8 @@ def _check_labelled(learn, title):
 
 # %% ../../nbs/learner/09_judge.ipynb #98a73963
 def linear_rival(task, train, valid):
-    "Score a linear model of `train`, texts and labels, on `valid`, None with one label or if fitting takes long (above 5,000 rows, or a million rows times classes)"
-    labels,most = train[1],5000
+    "Score a linear model of `train`, texts and labels, on `valid`, None with one label or if fitting takes long"
+    labels,most = train[1],5000 # and a million rows times classes
     if task.per_token:
         labels,most = [n for o in labels for n in o],30_000 # words are fitted in a quarter of a minute
     elif task.classes: most = min(most, 1_000_000//max(len({n for o in labels for n in task.names(o)}), 1))

@@ -159,7 +159,8 @@ class Tags(Task):
         if any(isinstance(v, (dict,*list_types)) for o in lists for v in o): return True # spans
         n = [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[label_col]]
         if None in n: return False
-        def fits(o): return [len(_words(t) or ()) for t in o]==n and (max(n)>1 or not isinstance(o.iloc[0], str))
+        def fits(o): # words or texts
+            return [len(_words(t) or ()) for t in o]==n and (max(n)>1 or not isinstance(o.iloc[0], str))
         return any(c!=label_col and fits(df[c]) for c in df.columns)
     def texts(self, df, text_col):
         "Read the words of `df`, as many in each row as its tags"
@@ -181,8 +182,8 @@ class Tags(Task):
         texts = df[self.text_col[0]] if self.text_col else [None]*len(df)
         rows = [*map(_tags_in, texts, df[label_col])]
         if odd := [o for _,more in rows for o in more]:
-            _log.warning(f"{len(odd)} spans of characters begin or end within a word, which is tagged as a whole, "
-                         f"or overlap another and are left out, first {odd[0]!r:.60}")
+            _log.warning(f"{len(odd)} spans of characters begin or end within a word, which is tagged as a "
+                         f"whole, or overlap another and are left out, first {odd[0]!r:.60}")
         return [tags for tags,_ in rows]
     def names(self, label): return label
     def is_empty(self, label): return {*label}<={'O'}

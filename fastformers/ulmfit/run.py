@@ -187,7 +187,8 @@ def ulmfit(
     if seeds is not None: r = r.replace(run=dict(seeds=seeds))
     seeds = list(r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
-    rows = Rows(df, text_col, label_col, r.classifier.task, ifnone(group_col, r.data.group_col)).add_test(tested)
+    group_col = ifnone(group_col, r.data.group_col)
+    rows = Rows(df, text_col, label_col, r.classifier.task, group_col).add_test(tested)
     rows.hold_out(ifnone(valid_col, r.data.valid_col), r.classifier.valid_pct).leave_out_seen(archs)
     if not rows.scored:
         raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
