@@ -127,7 +127,8 @@ def test_columns_and_index_may_be_anything(door):
     want = build(door, tiny_df()).valid.one_batch()[0]
     odd = tiny_df().astype({'text':'category', 'label':'category', 'is_valid':'category'}).set_axis(range(3), axis=1)
     names = dict(text_col=0, valid_col=2) | ({'label_col':1} if door is classifier_dls else {})
-    for df,kw in ((tiny_df(), dict(text_col=['text'])), (tiny_df().set_index(np.zeros(60, int)), {}), (odd, names), (tiny_df().astype({'text':'string'}), {})):
+    turned = dict(text_col=2, valid_col=0) | ({'label_col':1} if door is classifier_dls else {})
+    for df,kw in ((odd[[2,1,0]].set_axis(range(3), axis=1), turned), (tiny_df(), dict(text_col=['text'])), (tiny_df().set_index(np.zeros(60, int)), {}), (odd, names), (tiny_df().astype({'text':'string'}), {})):
         assert (build(door, df, **kw).valid.one_batch()[0]==want).all()
 
 @doors

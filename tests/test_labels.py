@@ -6,6 +6,7 @@ from fastformers import cli
 from fastformers.compare.leaderboard import leaderboard
 from fastformers.data.block import classifier_dls, lm_dls
 from fastformers.data.labels import as_frame, find_task, read_labels, warn_typos
+from fastformers.data.rows import Rows
 from fastformers.inference.baseline import TextBaseline
 from fastformers.inference.predictor import from_hf
 from fastformers.learner.evaluate import score_rows
@@ -125,6 +126,17 @@ def test_lists_of_zeros_and_ones_are_several_labels(door, form, arch, tmp_path, 
     assert (task.name, task.labels)==('multi', ['0','1','2']) and not task.at_least_one
     assert any("'label' holds lists of 0 and 1, read as 3 labels whose names are their places" in o for o in said(log))
 
+@doors
+def test_lists_beside_other_lists_are_several_labels(door, arch, tmp_path):
+    def both(df): return df.assign(ids=df.label.map(lambda o: [*map(ord, o)]))      # as many, but no words
+    task = door(both(rows([['a','b'],['c']])), both(rows([['a'],['c']], 100)), arch, tmp_path)
+    assert (task.name, task.labels)==('multi', ['a','b','c'])
+
+def test_as_many_labels_as_words_are_tags():
+    df = pd.DataFrame(dict(text=['Ann sings','Bo'], words=[['Ann','sings'],['Bo']], label=[['B-PER','O'],['B-PER']]))
+    for cols in (['text','words','label'], ['text','label']): assert Rows(df[cols]).task.name=='tags'
+    assert Rows(df, 'words').task.name==Rows(df[1:], 'words').task.name=='tags' and Rows(df[1:]).task.name=='multi'
+
 def test_lists_of_zeros_and_ones_have_the_names_that_are_given(arch, tmp_path):
     hot = rows([[1,0,0],[0,1,1]])
     dls = classifier_dls(hot, arch, bs=8, device='cpu', task=MultiLabel(['joy','fear','awe']))
@@ -176,6 +188,12 @@ def test_a_label_that_says_there_is_none_is_said(name, log):
     warn_typos([name]*4+['other']*9)
     assert said(log)==[f'label {name!r} has 4 of 13 rows; do they lack a label? Leave them out']
     log.clear(); warn_typos(['none']*4+['nanny']*9+['none of these']); assert not [o for o in said(log) if 'lack' in o]
+
+def test_of_very_many_names_only_those_that_look_alike_are_said(log, monkeypatch):
+    monkeypatch.setattr('fastformers.data.labels.get_close_matches', lambda *_, **__: pytest.fail('takes minutes'))
+    letters = 'abcdefghijk'
+    warn_typos([a+b+c for a in letters for b in letters for c in letters]+['ABC'])
+    assert said(log)==["label 'ABC' has 1 of 1332 rows, 'abc' 1; is it a typo?"]
 
 @doors
 def test_names_that_look_alike_in_training_are_said_at_every_door(door, arch, tmp_path, log):

@@ -113,6 +113,11 @@ def test_the_score_follows_the_labels(caplog):
     assert usual.score_name=='accuracy' and {*usual.score}<={0.,1.} and 'f1_macro' not in usual.metrics
     assert 'f1_macro' in stage.learner.verdict().columns
 
+def test_a_verdict_scores_the_probe_as_the_learner():
+    learn = classifier_learner(classifier_dls(rare_df(120, 13), 'wiki-mini', **small), 'wiki-mini').fit_probe()
+    table = learn.verdict()
+    assert 'f1_macro' in table and 'frozen probe' not in table.index, table      # it is the learner itself
+
 def test_one_rare_row_is_not_a_score_of_one(caplog, tmp_path):
     df = pd.DataFrame({'text':[f'letter {i} of {i%7}' for i in range(100)], 'label':['spam']+['ham']*99})
     stage = fine_tune_classifier(df, tiny_arch('bert'), tmp_path/'a', tok=tiny_tok(), epochs=1)

@@ -113,6 +113,22 @@ def test_l2sp_replaces_weight_decay(stages, opt_func):
     for (k,a),b in zip(weights(learn).items(), weights(plain).values()): torch.testing.assert_close(a, b)
     assert {h['wd'] for h in learn.opt.hypers}=={.5}
 
+@pytest.mark.parametrize('cb', [L2SP, Contrastive])
+@pytest.mark.parametrize('of_the_learner', [True, False])
+def test_an_interrupted_fit_leaves_order_and_weight_decay(stages, cb, of_the_learner):
+    class Stop(Callback):
+        def after_batch(self): raise KeyboardInterrupt
+    cbs = [[cb()],[]] if of_the_learner else [[],[cb()]]
+    learn = classifier(stages['bert'], *cbs[0])
+    def order(): return [int(i) for i in learn.dls.train.new(passes=5).get_idxs()]
+    start = order()
+    with pytest.raises(KeyboardInterrupt): quiet(learn, 1, 1e-3, cbs=[*cbs[1],Stop()])
+    assert order()==start
+    quiet(learn, 1, 1e-3)
+    learn.dls.train.passes = 5
+    assert [*map(int, learn.dls.train.get_idxs())]==start
+    if of_the_learner: assert {h['wd'] for h in learn.opt.hypers}=={.01}
+
 def test_other_weights_renew_the_reference(stages, tmp_path):
     other = lm_learner(lm_dls(df, tiny_tok(), seq_len=32, bs=16), tiny_arch('bert', num_hidden_layers=2)).save_encoder(tmp_path/'other')
     learn = quiet(quiet(classifier(stages['bert'], L2SP(10., 0.), drop_mult=0.), 2, 1e-3), 1, 0.)

@@ -19,6 +19,7 @@ from fastformers.data.rows import Rows
 from fastformers.ulmfit.report import Report
 from fastformers.ulmfit.run import ulmfit
 from fastformers.learner.evaluate import evaluate
+from fastformers.learner.judge import linear_rival
 from fastformers.ulmfit.read import with_reading
 from fastformers.ulmfit.stage import fine_tune_classifier, fine_tune_lm
 
@@ -49,6 +50,12 @@ def test_a_stage_that_lost_is_not_what_one_goes_on_with(run):
     lost = Report([scored(o, float(o.name!='classifier')) if 'classifier' in o.name else o for o in report.stages if o.name!='TF-IDF'])
     assert lost.verdict().word=='LOSS' and lost.best.name=='classifier from the general LM' and lost.best.path
     assert 'Go on with classifier from the general LM' in '\n'.join(lost.sentences())
+
+def test_columns_have_numbers_and_tfidf_the_name_of_its_score(run):
+    df = tiny_df().assign(label=lambda d: d.label+np.where(np.arange(len(d))%2, ';odd', '')).set_axis(range(3), axis=1)
+    report = ulmfit(df, text_col=0, label_col=1, valid_col=2, arch=run[0]/'arch', recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=0, score='f1_macro')))
+    (own,),(words,) = report.named['classifier'],report.named['TF-IDF']
+    assert own.metrics.keys()>{'f1_macro','f1_samples'} and words.metrics=={'f1_macro':pytest.approx(words.score.mean())}
 
 def test_stages_open_with_plain_transformers(run):
     out = run[0]/'out'
@@ -214,6 +221,15 @@ def test_what_stage_2_can_bring_is_said_before_it_trains(caplog, monkeypatch, ar
     assert ('have the same label with a kappa of 0.' in caplog.text)==said
 
 @pytest.mark.exact
+@pytest.mark.parametrize('more', ['', ';often'])
+def test_a_linear_model_of_very_many_classes_is_not_waited_for(more, monkeypatch):
+    monkeypatch.setattr('fastformers.learner.judge.linear_scores', lambda *_: pytest.fail('takes minutes'))
+    def rows(n): return Rows(pd.DataFrame(dict(text=[f'text {i}' for i in range(4*n)], label=[f'class {i%n}{more}' for i in range(4*n)]))).hold_out()
+    many = rows(600)
+    assert linear_rival(many.task, many.part(False), many.part(True)) is None
+    few = rows(100)
+    with pytest.raises(pytest.fail.Exception): linear_rival(few.task, few.part(False), few.part(True))
+
 def test_a_verdict_says_what_went_wrong_and_is_silent_on_a_good_run(caplog):
     asked = intents(240)
     assert not said(caplog, intents(120), 'minilm', epochs=2)

@@ -79,6 +79,11 @@ def hyper(learn, name='lr'): return learn.recorder.hps[name]
 
 # ---- training
 
+def test_lr_find_takes_rates_and_steps_in_the_order_of_fastai(learn):
+    learn.lr_find(1e-4, 1e-2, 5, show_plot=False)
+    lrs = learn.recorder.lrs
+    assert lrs[0]==pytest.approx(1e-4) and max(lrs)<=.011 and len(lrs)<10, lrs
+
 def test_lr_find_suggests_and_leaves_the_weights(learn):
     before = weights(learn)
     res = learn.lr_find(suggest_funcs=(minimum, steep, valley, slide))

@@ -57,8 +57,7 @@ def precision(
     how = number_format(how, device)
     if how=='fp32': return []
     if device=='cpu': return [cpu_bf16(enabled=None if how=='auto' else True)]
-    if device!='cuda': return []
-    return [MixedPrecision(AMPMode(how))]
+    return [MixedPrecision(AMPMode(how))] if device=='cuda' else []
 
 def free_memory(device)->int: # bytes, None where it is not known
     "Return how much memory is free on `device`"

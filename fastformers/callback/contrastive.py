@@ -9,6 +9,7 @@ The usual loss of a classifier uses each text of a batch once. A contrastive los
 __all__ = ['contrastive_loss', 'class_order', 'Contrastive']
 
 # %% ../../nbs/callback/10_contrastive.ipynb #5c0a1e05
+from types import MethodType
 import numpy as np, torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -52,10 +53,10 @@ class Contrastive(Regularizer):
         self.targets = np.array([int(o) for o in self.dls.train_ds.tls[-1]])
 
     def before_train(self): # a loader takes its order from `get_idxs`
-        dl = self.dl
-        def order():
+        def order(dl):
+            if self.learn is None: return type(dl).get_idxs(dl) # left over from an interrupted fit
             return class_order(self.targets, dl.bs, self.n, np.random.default_rng((dl.seed, dl.passes)))
-        dl.get_idxs = order
+        self.dl.get_idxs = MethodType(order, self.dl) # a method is not copied by `new`
     def after_train(self): del self.dl.get_idxs
 
     def before_batch(self):

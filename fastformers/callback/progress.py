@@ -9,13 +9,14 @@ fastai writes its progress bars and its table of epochs to standard output, wher
 __all__ = ['TerminalProgress', 'terminal_progress', 'script_progress', 'quiet', 'Meter', 'Diverged', 'StopAtNaN']
 
 # %% ../../nbs/callback/06_progress.ipynb #1f817a6b
-import logging, math, os, sys, time, torch
+import math, os, sys, time, torch
 from contextlib import contextmanager, nullcontext
 from fastai.basics import Callback, defaults, noop
 from fastai.callback.progress import ProgressCallback, ShowGraphCallback
 from fastcore.imports import IN_NOTEBOOK
 from tqdm import tqdm
 from .schedule import now
+from ..data.labels import checked
 from ..files import is_main_process
 
 # %% ../../nbs/callback/06_progress.ipynb #db1ef4bc
@@ -57,12 +58,7 @@ def script_progress():
 @contextmanager
 def quiet(name='fastformers'):
     "Log only errors of `name`, and print no tables of fits"
-    log = logging.getLogger(name)
-    old = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with terminal_progress(): yield
-    finally: log.setLevel(old)
+    with checked(name), terminal_progress(): yield
 
 # %% ../../nbs/callback/06_progress.ipynb #9626a934
 class Meter:

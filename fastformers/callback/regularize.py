@@ -76,7 +76,7 @@ class L2SP(Regularizer):
     def setup(self):
         loaded = loaded_weights(self.model)
         reference_weights(self, (p for p in self.model.parameters() if p in loaded))
-        self.decays = [h['wd'] for h in self.opt.hypers]
+        self.decays = self.decays or [h['wd'] for h in self.opt.hypers] # or those before an interrupted fit
         self.opt.set_hyper('wd', 0.)
 
     def penalty(self):
@@ -85,7 +85,9 @@ class L2SP(Regularizer):
         return self.alpha/2*_sum_squares(old, self.loss) + self.beta/2*_sum_squares(new, self.loss)
 
     def after_fit(self):
-        if in_fit(self) and self.decays: self.opt.set_hyper('wd', self.decays)
+        if in_fit(self) and self.decays:
+            self.opt.set_hyper('wd', self.decays)
+            self.decays = ()
 
 # %% ../../nbs/callback/02_regularize.ipynb #38f1abfa
 def symmetric_kl(a, b, activation): # a scalar tensor; `a` and `b` are `(bs, n_out)` or `(bs,)`

@@ -19,7 +19,7 @@ from copy import copy
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from fastcore.foundation import L, first
+from fastcore.foundation import L, first, ifnone
 from ..args import plain
 from ..tasks.columns import is_list, listed
 from ..tasks.core import Task, task_of, tasks
@@ -102,12 +102,13 @@ def warn_blank(texts):
                      "drop such rows (`--drop-blank`)")
 
 @contextmanager
-def checked():
-    "Silence the warnings of this module within a context, for rows that were checked before"
-    old = _log.level
-    _log.setLevel(logging.ERROR)
+def checked(name=__name__): # default: this module, for rows that were checked before
+    "Log only errors of `name` within a context"
+    log = logging.getLogger(name)
+    old = log.level
+    log.setLevel(logging.ERROR)
     try: yield
-    finally: _log.setLevel(old)
+    finally: log.setLevel(old)
 
 # %% ../../nbs/data/00_labels.ipynb #dcf0dc97
 def held_out(at, valid_pct): # if one part would be empty, the text with the nearest hash moves
@@ -131,7 +132,8 @@ def split_rows(df,
 )->tuple: # lists of row numbers
     "Split the rows of `df` into training and validation"
     check_columns(df, text_col=text_col, group_col=group_col)
-    return divide(df, row_keys(df, group_col or text_col), names, valid_col, valid_pct, group_col)
+    keys = row_keys(df, ifnone(group_col, text_col))
+    return divide(df, keys, names, valid_col, valid_pct, group_col)
 
 def marked_by(df): # None if there is none
     "Name the column that marks held-out rows: 'is_valid', or 'audit', which is true of rows that were drawn at random to be labelled"
@@ -144,7 +146,7 @@ def marked_by(df): # None if there is none
 
 def divide(df, keys, names, valid_col=None, valid_pct=.2, group_col=None)->tuple: # lists of row numbers
     "Split the rows of `df` by a column, or by the hashes `keys` of their texts or groups"
-    valid_col = valid_col or marked_by(df)
+    if valid_col is None: valid_col = marked_by(df)
     if valid_col is not None:
         check_columns(df, valid_col=valid_col)
         v = valid_flags(df, valid_col)
@@ -261,7 +263,7 @@ def lm_rows(data, text_col='text', valid_col=None, valid_pct=.1)->pd.DataFrame:
     check_columns(df, text_col=text_col, valid_col=valid_col)
     sizes = np.array([len(o)*bool(normal(o)) for o in read_column(df, text_col)])
     if not sizes.any(): raise ValueError(f"all {len(df)} texts are blank; is this the column of the texts?")
-    if valid_col or marked_by(df): return df
+    if valid_col is not None or marked_by(df): return df
     i,ends = cut_longest(sizes, valid_pct)
     if i is None:
         parts = split_rows(df, None, valid_pct, text_col) if not sizes.all() else []
@@ -386,7 +388,8 @@ def warn_typos(labels, n_rows=None): # default: a row each
                          "Leave them out")
         large = {plain[p]:p for p in n if n[p]>=10*k or plain[p]==plain[o] and (n[p],p)>(k,o)}
         near = [plain[o]] if plain[o] in large else []
-        if not re.search(r'\d', o): near = get_close_matches(plain[o], large, 1, cutoff=.85)
+        if len(n)<=1000 and not re.search(r'\d', o): # of more names it takes minutes
+            near = get_close_matches(plain[o], large, 1, cutoff=.85)
         for p in near:
             show = repr if p!=plain[o] or normal(o)==normal(large[p]) else ascii # shows invisible characters
             _log.warning(f"label {show(o)} has {k} of {n_rows or len(labels)} rows, {show(large[p])} "

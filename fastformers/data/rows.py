@@ -13,7 +13,7 @@ import logging
 from copy import copy
 from functools import cached_property
 import numpy as np
-from fastcore.basics import patch
+from fastcore.basics import ifnone, patch
 from .labels import as_frame, divide, find_task, named, read_labels, row_keys, say_trained_on
 from .labels import trained_keys, warn_leak, warn_typos, warn_untrained
 from ..inference.names import read_names
@@ -49,7 +49,7 @@ class Rows:
         check_columns(self.df, text_col=text_col, label_col=label_col, group_col=group_col)
         self.df = latest_labels(self.df, self.text_col)
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
-        self.task = find_task(self.df, label_col, task)
+        self.task = find_task(self.df[[*cols, *listed(label_col)]], label_col, task)
         self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?
         # for an entry of `compare`: texts, a directory, a `Plan`, what is made once for all fits
         self.unlabelled,self.work,self.plan,self.shared = [],None,None,{}
@@ -90,7 +90,7 @@ class Rows:
 @patch
 def hold_out(self:Rows, valid_col=None, pct=.2):
     "Hold out rows by `valid_col`, default 'is_valid' or 'audit' if there is one, or the share `pct` of them (see `hold_out`)"
-    group = self.group_col or self.task.group_col(self.text_col)
+    group = ifnone(self.group_col, self.task.group_col(self.text_col))
     at = self.groups if group==self.group_col else row_keys(self.df, group)
     _,held = divide(self.df, at, self.names, valid_col, pct, self.group_col)
     self.is_valid = np.isin(np.arange(len(self)), held)

@@ -69,7 +69,7 @@ _lr_find = Learner.lr_find # fastai's own
 
 @patch
 @delegates(_lr_find)
-def lr_find(self:Learner, start_lr=1e-7, **kwargs):
+def lr_find(self:Learner, start_lr=1e-7, end_lr=10, num_it=100, **kwargs):
     "Find a learning rate as fastai does, with all layers if only a probe is unfrozen, and restore the random state and the order of rows"
     check_data(self)
     dl,random = self.dls.train,get_random_states()
@@ -78,7 +78,8 @@ def lr_find(self:Learner, start_lr=1e-7, **kwargs):
     passes = vars(dl).get('passes') # of a `TokensDL`
     try:
         if alone: self.unfreeze()
-        with self.removed_cbs(self.cbs.filter(reports)): return _lr_find(self, start_lr, **kwargs)
+        with self.removed_cbs(self.cbs.filter(reports)):
+            return _lr_find(self, start_lr, end_lr, num_it, **kwargs)
     finally:
         if alone: self.freeze()
         set_random_states(**random)

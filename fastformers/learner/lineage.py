@@ -14,12 +14,13 @@ from collections import namedtuple
 from copy import deepcopy
 from functools import partial
 import numpy as np
-from fastai.basics import Callback, Learner
+from fastai.basics import Callback, DataLoaders, Learner
 from fastai.callback.schedule import LRFinder
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from ..callback.schedule import in_fit # and `fit_schedule`
-from ..data.block import check_data
+from ..data.block import check_data, item_keys
+from ..data.labels import say_trained_on
 from ..hub import resolve_arch
 from ..inference.stage_json import read_keys, read_stage
 
@@ -50,6 +51,14 @@ class Lineage(Callback):
         if self.made: return self.made(dls, **kwargs)
         raise ValueError("this learner is from a pickle, or its network has no name: it cannot be made anew; "
                          "make one by `classifier_learner` or `lm_learner` from a directory or name")
+    def new_rows(self, dls)->DataLoaders:
+        "Leave validation rows that are `seen` out of `dls`, unless there is only one row, and log how many"
+        valid = dls.valid_ds
+        if not len(self.seen) or len(valid)<2: return dls
+        if not (old := say_trained_on(np.isin(item_keys(valid), self.seen))).any(): return dls
+        tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
+        return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path,
+                           device=dls.device)
     def before_fit(self):
         self.pending = None
         if not in_fit(self) or self.opt is None: return # `summary` calls it too

@@ -130,13 +130,17 @@ def kept_texts(
     return Kept.of(predictor, [*rows], classes, more, new, most, before and before.distances)
 
 # %% ../../nbs/learner/06_save.ipynb #9e12783f
-def _write(learn, path, keep=5000, **facts):
-    "Write the directory of a stage"
-    dls,model,bundle = learn.dls,learn.model,None
+@patch
+def save_encoder(self:Learner, path,
+    keep:int|Kept=5000, # Most texts whose vectors are kept, for `novelty` and `add_class`; 0: none
+    **facts # For `stage.json`
+)->Path:
+    "Write model, tokenizer, `stage.json` and a model card to `path`, for the next stage and `from_hf`"
+    dls,model,bundle = self.dls,self.model,None
     tok,task = tokenizer_of(dls),model.task
-    base = learn.lineage.parent
-    facts = {'parent':learn.lineage.stage or base, 'tokenizer':tok_hash(tok.tok),
-             'precision':compute.precision_of(learn), **facts}
+    base = self.lineage.parent
+    facts = {'parent':self.lineage.stage or base, 'tokenizer':tok_hash(tok.tok),
+             'precision':compute.precision_of(self), **facts}
     if len(dls.train_ds): facts['data'] = data_hash(dls) # a learner from a pickle has no data
     if task:
         facts = {'stage':'classifier', 'labels':[*map(str, task.labels)], 'columns':columns_of(dls), **facts}
@@ -145,11 +149,11 @@ def _write(learn, path, keep=5000, **facts):
         else:
             # after a refit the dls have one
             n = facts.get('sizes', {}).get('validation rows', len(dls.valid_ds))
-            scores = facts['metrics'] if 'metrics' in facts else evaluate(learn)[0] if len(dls.valid) else None
+            scores = facts['metrics'] if 'metrics' in facts else evaluate(self)[0] if len(dls.valid) else None
             bundle = write_bundle(tmp, model, tok, reads_pairs(dls), base=base, scores=scores,
                                   rows=dict(training=len(dls.train_ds), validation=n))
-        write_keys(tmp, _keys(learn))
-        if is_main_process() and (kept := kept_texts(learn, keep) if isinstance(keep, int) else keep):
+        write_keys(tmp, _keys(self))
+        if is_main_process() and (kept := kept_texts(self, keep) if isinstance(keep, int) else keep):
             kept.save(tmp)
         write_text(tmp/'README.md', model_card(bundle, type(model.hf).__name__, base))
         write_stage(tmp, **{'stage':'language model', **facts})
@@ -157,19 +161,11 @@ def _write(learn, path, keep=5000, **facts):
     return Path(path)
 
 @patch
-def save_encoder(self:Learner, path,
-    keep:int|Kept=5000, # Most texts whose vectors are kept, for `novelty` and `add_class`; 0: none
-    **facts # For `stage.json`
-)->Path:
-    "Write model, tokenizer, `stage.json` and a model card to `path`, for the next stage and `from_hf`"
-    return _write(self, path, keep=keep, **facts)
-
-@patch
 def to_hf(self:Learner, path,
     keep:int=5000 # Most texts whose vectors are kept, for `novelty` and `add_class`; 0: none
 )->Path: # the directory; its README.md says how to open it
     "Write model, tokenizer and a model card to the directory `path`, for use without fastai"
-    return _write(self, path, keep=keep)
+    return self.save_encoder(path, keep)
 
 @patch
 def push_to_hub(self:Learner,
@@ -189,6 +185,7 @@ def load_encoder(self:Learner, path)->Learner:
         raise ValueError(f"this model has adapters ({mine.adapters['method']}), {path} has "
                          f"{(theirs.adapters or {}).get('method', 'none')}: call `remove_adapters` first")
     check_tokenizer(tokenizer_of(self.dls).tok, theirs, path)
+    if obj is None and not mine.loaded.loaded: mine.new_head = True # it stays random
     for to,of in zip(mine.saved_models, theirs.saved_models):
         ours,source = (o.hf if to.is_lm else o.body for o in (to,of))
         a,b = plain_state(ours),plain_state(source)
@@ -200,6 +197,7 @@ def load_encoder(self:Learner, path)->Learner:
         _log.warning(f"the output layer was trained with other weights than those of {path}; train it again")
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
+    if obj is None: self.dls = self.lineage.new_rows(self.dls)
     self.lineage.made,self.lineage.rate = partial(_loaded, old.make, path),old.rate
     return self
 

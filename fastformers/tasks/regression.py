@@ -81,7 +81,8 @@ class Regression(Task):
         from fastai.metrics import AccumMetric, rmse
         return [rmse, AccumMetric(self.pearsonr)]
     def pearsonr(self, pred, y): # fastai's raises for one row
-        return F.cosine_similarity(pred-pred.mean(), y-y.mean(), dim=0).item()
+        a,b = (o.view(-1, self.n_out) for o in (pred,y)) # several numbers may have several scales
+        return F.cosine_similarity(a-a.mean(0), b-b.mean(0), dim=0).mean().item()
     def prior_bias(self, dls): return targets(dls).mean(0).reshape(-1)
     def decide(self, scores, threshold=None): return scores
     def answers(self, scores, texts=None, top_k=1, threshold=None):

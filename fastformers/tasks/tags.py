@@ -133,10 +133,6 @@ def _offsets(o, text): # (start, end, kind)
     raise ValueError("expected a span such as [0, 4, 'PER'], or {'start':0, 'end':4, 'label':'PER'}, in the "
                      f"{len(text)} characters of a text, got {o!r:.80}")
 
-def _doubt_spans(n, first):
-    _log.warning(f"{n} spans of characters begin or end within a word, which is tagged as a whole, or overlap "
-                 f"another and are left out, first {first!r:.60}")
-
 def tag_words(text, spans): # words, tags, spans that are not those of the words
     "Tag the words of a `text` that its `spans` of characters touch"
     (words,at),odd = words_of(text),[]
@@ -161,9 +157,11 @@ class Tags(Task):
         if is_list(label_col): return False
         lists = [o for o in df[label_col] if isinstance(o, list_types)]
         if any(isinstance(v, (dict,*list_types)) for o in lists for v in o): return True # spans
-        def sizes(c): return [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[c]]
-        n = sizes(label_col)
-        return None not in n and any(c!=label_col and sizes(c)==n for c in df.columns)
+        n = [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[label_col]]
+        if None in n: return False
+        def fits(o): # words or texts
+            return [len(_words(t) or ()) for t in o]==n and (max(n)>1 or not isinstance(o.iloc[0], str))
+        return any(c!=label_col and fits(df[c]) for c in df.columns)
     def texts(self, df, text_col):
         "Read the words of `df`, as many in each row as its tags"
         self.text_col,rows = listed(text_col),[]
@@ -183,7 +181,9 @@ class Tags(Task):
         "Read the tags of all rows of `df`, and log the spans of characters that are no spans of words"
         texts = df[self.text_col[0]] if self.text_col else [None]*len(df)
         rows = [*map(_tags_in, texts, df[label_col])]
-        if odd := [o for _,more in rows for o in more]: _doubt_spans(len(odd), odd[0])
+        if odd := [o for _,more in rows for o in more]:
+            _log.warning(f"{len(odd)} spans of characters begin or end within a word, which is tagged as a "
+                         f"whole, or overlap another and are left out, first {odd[0]!r:.60}")
         return [tags for tags,_ in rows]
     def names(self, label): return label
     def is_empty(self, label): return {*label}<={'O'}

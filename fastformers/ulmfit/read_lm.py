@@ -115,7 +115,8 @@ def set_objective(learn, c, why)->dict: # setting -> (value, why), as in a `Plan
             if c.mask_rate is None and c.objective in (None,'mlm'): objective.p = .2
     if c.keep_vectors: learn.add_cb(KeepVectors(c.keep_vectors))
     kept = next((o.weight for o in learn.cbs if isinstance(o, KeepVectors)), 0.)
-    return dict(objective=(camel2snake(type(objective).__name__), why),
-                mask_rate=(getattr(objective, 'p', None), 'by the objective'),
-                keep_vectors=(kept, 'a new LM head' if learn.model.new_head else 'there is no LM head'
-                              if not learn.model.is_lm else 'the LM head is that of the checkpoint'))
+    head = ('a new LM head' if learn.model.new_head else 'there is no LM head'
+            if not learn.model.is_lm else 'the LM head is that of the checkpoint')
+    res = dict(mask_rate=(getattr(objective, 'p', None), 'by the objective'), keep_vectors=(kept, head))
+    chosen = {k:o for k,o in res.items() if getattr(c, k) is None}
+    return dict(objective=(camel2snake(type(objective).__name__), why)) | chosen

@@ -14,7 +14,7 @@ import logging, tempfile
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from fastcore.foundation import L, patch
+from fastcore.foundation import L, ifnone, patch
 from ..args import check_args
 from ..callback.distributed import barrier, broadcast
 from ..data.labels import as_frame, checked, held_out, lm_rows, lm_texts, marked_by, new_tests
@@ -127,7 +127,7 @@ def tfidf(self:_Run):
         valid = [*valid[0], *more.texts],[*valid[1], *more.labels]
     n = sum(self.rows.is_valid)
     (score,test),price = np.split(linear_scores(self.task, train, valid), [n]),meter.read()
-    what = self.task.score_name if self.task.one_class else 'f1_samples'
+    what = 'f1_samples' if self.task.multi_label and not self.task.score else self.task.score_name
     tested = dict(test={what:test.mean()}, test_score=test, test_sets=self.sets) if len(test) else {}
     data = {'training rows':len(train[0]), 'validation rows':int(n)}
     self.stages.append(Stage('TF-IDF', self.seeds[0], data=data, metrics={what:score.mean()}, score=score,
@@ -177,19 +177,19 @@ def ulmfit(
     "Train a language model on your texts and a classifier from it, and report what each stage gained"
     if path is not None: path = check_dir(path, 'run.json')
     r,df = as_recipe(recipe),as_frame(df)
-    text_col = split_columns(df, text_col or r.data.text_col)
-    label_col = split_columns(df, label_col or r.data.label_col)
+    text_col = split_columns(df, ifnone(text_col, r.data.text_col))
+    label_col = split_columns(df, ifnone(label_col, r.data.label_col))
     archs = [arch or r.model.arch, *(r.run.archs or ())]
     test = new_tests(test_frames(test), archs, text_col)
     tested,_ = test_rows(test)
-    if unlabelled is not None: unlabelled = as_frame(unlabelled, text_col)
     if unlabelled is not None and r.lm.objective=='none' and not r.general:
         _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none")
     if seeds is not None: r = r.replace(run=dict(seeds=seeds))
     seeds = list(r.run.seeds)
     arch = arch or r.model.arch or (None if r.general else default_arch)
-    rows = Rows(df, text_col, label_col, r.classifier.task, group_col or r.data.group_col).add_test(tested)
-    rows.hold_out(valid_col or r.data.valid_col, r.classifier.valid_pct).leave_out_seen(archs)
+    group_col = ifnone(group_col, r.data.group_col)
+    rows = Rows(df, text_col, label_col, r.classifier.task, group_col).add_test(tested)
+    rows.hold_out(ifnone(valid_col, r.data.valid_col), r.classifier.valid_pct).leave_out_seen(archs)
     if not rows.scored:
         raise ValueError("a checkpoint was trained on all held-out rows; mark others by `valid_col`")
     df,task = rows.frame,rows.task
