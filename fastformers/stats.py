@@ -16,8 +16,9 @@ import numpy as np
 # %% ../nbs/03_stats.ipynb #429c5b67
 def wilson(k, n, z=1.959964)->tuple: # lower and upper end, numbers or arrays
     "Compute the interval of the share of `k` in `n` (Wilson 1927), of 95 % by default"
-    middle,half = k+z*z/2,z*np.sqrt(k*(n-k)/n+z*z/4)
-    return (middle-half)/(n+z*z), (middle+half)/(n+z*z)
+    middle,half,share = k+z*z/2,z*np.sqrt(k*(n-k)/n+z*z/4),k/n
+    # numbers are rounded
+    return np.clip((middle-half)/(n+z*z), 0, share), np.clip((middle+half)/(n+z*z), share, 1)
 
 def _ends(d, w, n, groups=None): # arrays of the sums of `rows` and of their weights
     "Compute both ends of the interval of `d.sum()/w.sum()`, infinite for a single row or group"

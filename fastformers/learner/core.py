@@ -12,7 +12,6 @@ __all__ = ['lm_learner', 'classifier_learner']
 
 # %% ../../nbs/learner/07_core.ipynb #ce2dbe8f
 import inspect, logging
-import numpy as np
 from copy import copy
 from functools import wraps
 from pathlib import Path
@@ -25,10 +24,10 @@ from ..callback import compute
 from ..callback.distributed import Distributed, n_processes, own_device
 from ..callback.freeze import FreezeGrads, FrozenEval
 from ..callback.windows import SampleWindow
-from ..data.block import item_keys, item_labels, item_texts, tokenizer_of
-from ..data.labels import class_weights, say_trained_on, warn_leak, warn_typos
+from ..data.block import item_labels, item_texts, tokenizer_of
+from ..data.labels import class_weights, warn_leak, warn_typos
 from .choose import choose_class_weights, choose_head_init, choose_lr, choose_score, named_dls
-from .lineage import Lineage # and `fit_schedule`
+from .lineage import Lineage, leave_out_seen # and `fit_schedule`
 from .network import build_classifier, build_with_hf_head
 from .optimizer import FusedAdam, NoNormDecay
 from .probe import ProbeFirst # and `fit_probe`
@@ -169,15 +168,6 @@ def _own_loss(task, dls): # None: the loss of the task without weights
     return task.loss_func(class_weights(dls, task.class_weights))
 
 # %% ../../nbs/learner/07_core.ipynb #2c53e71c
-def _new_rows(dls, seen):
-    "Leave validation rows with keys in `seen` out of `dls`, unless there is only one row, and log how many"
-    valid = dls.valid_ds
-    if not len(seen) or len(valid)<2: return dls
-    if not (old := say_trained_on(np.isin(item_keys(valid), seen))).any(): return dls
-    tls = [tl._new(tl._get(np.flatnonzero(~old).tolist())) for tl in valid.tls] # as fastai's `subset`
-    return DataLoaders(dls.train, dls.valid.new(type(valid)(tls=tls, n_inp=valid.n_inp)), path=dls.path,
-                       device=dls.device)
-
 def _begin_head(learn, task, head, head_init, lr):
     "Let a new output layer begin as a probe, choose the rate where `lr` is None, and train on single windows where the data allow it"
     model,tok = learn.model,tokenizer_of(learn.dls)
@@ -240,7 +230,7 @@ def classifier_learner(
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
     _begin_head(learn, task, head, head_init, lr)
     train_own_rows(learn)
-    learn.dls = _new_rows(dls, learn.lineage.seen)
+    leave_out_seen(learn)
     learn.lineage.rate = lr
     learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, lr=lr,
                           metrics=metrics, loss_func=asked, class_weights=class_weights,

@@ -278,7 +278,7 @@ def fit_plan(self:Learner, plan:Plan=None)->Learner:
     fresh = self.lineage.make(dls)
     self.dls = fresh.dls
     self.model.load_state_dict(fresh.model.state_dict())
-    self.opt = None
+    self.opt,self.lineage.fitted = None,fresh.lineage.fitted
     self.lineage.history = [(plan, train(self, plan))]
     return self
 

@@ -21,9 +21,9 @@ from ..stats import Verdict, fmt, fmt_range, mcnemar, mean_interval, paired_boot
 from .record import mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
-def _mended(before, after):
-    "Say how many rows one classifier mends and breaks, '' for several seeds or scores that are not right or wrong"
-    if len(after)>1 or not np.isin([before, after], (0,1)).all(): return ''
+def _mended(before, after, groups):
+    "Say how many rows one classifier mends and breaks, '' for several seeds, groups, or scores that are not right or wrong"
+    if groups is not None or len(after)>1 or not np.isin([before, after], (0,1)).all(): return ''
     mended,broken,p = mcnemar(before, after)
     return f"; {mended} rows mended, {broken} broken (McNemar's test: p = {p:.2g})"
 
@@ -39,7 +39,7 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
     seeds = f" with {len(a)} seeds"*(len(a)>1)
     says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval "
             f"{fmt_range(low, high, -1 if high<0 else 1)}): {words[0]} {fmt(before)}, {words[1]} "
-            f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
+            f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a, groups)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low,
                high=high, rows=a.shape[1], seeds=len(a), says=says)
 
