@@ -25,7 +25,9 @@ from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.text.core import in_keys, text_key
 from fastformers.ulmfit.record import Stage
 from fastformers.ulmfit.run import ulmfit
-from fastformers.learner.evaluate import class_scores, evaluate
+from fastformers.learner.evaluate import class_scores, evaluate, row_scores
+from fastformers.tasks.core import SingleLabel
+from fastformers.tasks.scores import set_score
 from fastformers.ulmfit.stage import fine_tune_classifier
 
 rng = np.random.default_rng(0)
@@ -245,6 +247,16 @@ def test_an_interval_is_never_of_width_0():
     assert verdict_on(np.ones(40), {'rival':np.ones(40)}).says().endswith('(95 % interval -0.088 to 0.088)')
     for a,groups in (([-2.],None), ([-2.,-1.,-4.],['a']*3)): # what one row or group says is unknown
         assert fmt_range(*mean_interval(a, groups)[1:])==fmt_range(*paired_bootstrap(a, 0, groups=groups)[1:])=='unknown'
+
+@pytest.mark.parametrize('score', ['f1','f1_macro','average_precision','roc_auc'])
+def test_an_interval_of_a_score_as_a_whole_has_its_ends(score):
+    rng = np.random.default_rng(0)
+    for n,k in ((12,1), (25,2), (60,3)):
+        y = (np.arange(n)<k).astype(int)
+        for s in (rng.random(n)+.3*y, .2+.6*y, .8-.6*y):
+            values = row_scores(task := set_score(SingleLabel(['a','b']), score), np.stack([1.5-s, s], 1)/1.5, y)
+            mean,low,high = mean_interval(values, name=task.score_name)
+            assert 0<=low<=mean<=high<=1 and mean==pytest.approx(values.mean()), (n, mean, low, high)
 
 def test_intervals_of_few_groups_contain_the_truth():
     rng,inside = np.random.default_rng(0),[]

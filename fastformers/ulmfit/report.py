@@ -61,7 +61,8 @@ def _plot_scores(r, ax):
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
-        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr))))
+        how = r.final[0].groups.get(attr),r.final[0].score_name
+        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, *how)))
                   for y,o in got]
         y,low,v,high = np.array(points).T
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
