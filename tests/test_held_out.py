@@ -277,7 +277,7 @@ def test_groups_are_drawn_whole(tiny):
     narrow = b.gain('TF-IDF'); b.groups,b._gains = groups,{}
     assert np.diff(b.gain('TF-IDF')[1:])>1.2*np.diff(narrow[1:])
     stage = fine_tune_classifier(df, tiny, epochs=.1, bs=8, group_col='who')
-    assert len(stage.groups['score'])==len(stage.score) and type(stage.contrasted) is bool
+    assert len(stage.groups['score'])==len(stage.score) and type(stage.contrasted) is bool and type(stage.cross_validated) is float
     report = ulmfit(df, arch=tiny, group_col='who', recipe=dict(lm=dict(objective='none'), classifier=dict(epochs=.1, bs=8), run=dict(compare=('tfidf',))))
     g = report.gains().query('what=="against TF-IDF"').iloc[0]
     assert 'McNemar' not in g.says # whose p is of rows
