@@ -16,8 +16,9 @@ import numpy as np
 # %% ../nbs/03_stats.ipynb #429c5b67
 def wilson(k, n, z=1.959964)->tuple: # lower and upper end, numbers or arrays
     "Compute the interval of the share of `k` in `n` (Wilson 1927), of 95 % by default"
-    middle,half = k+z*z/2,z*np.sqrt(k*(n-k)/n+z*z/4)
-    return (middle-half)/(n+z*z), (middle+half)/(n+z*z)
+    middle,half,share = k+z*z/2,z*np.sqrt(k*(n-k)/n+z*z/4),k/n
+    # numbers are rounded
+    return np.clip((middle-half)/(n+z*z), 0, share), np.clip((middle+half)/(n+z*z), share, 1)
 
 def _ends(d, w, n, groups=None): # arrays of the sums of `rows` and of their weights
     "Compute both ends of the interval of `d.sum()/w.sum()`, infinite for a single row or group"
@@ -54,9 +55,13 @@ def paired_bootstrap(
     return mean, float(low), float(high)
 
 # %% ../nbs/03_stats.ipynb #7dd9b67d
+# beginnings of names of scores that are never below 0, though values of single rows may be
+_from_0 = 'f1','precision','recall','average_precision','roc_auc','accuracy','balanced_accuracy','jaccard'
+
 def mean_interval(
     a, # Scores, `(rows,)` or `(seeds, rows)`, NaN where a row was not scored
-    groups=None # Group of each row; default: rows are drawn
+    groups=None, # Group of each row; default: rows are drawn
+    name='' # Name of the score
 )->tuple: # mean, lower and upper end
     "Compute the mean score and its 95 % interval: Wilson's where rows are right or wrong, else a bootstrap"
     a = np.atleast_2d(np.asarray(a, dtype=float))
@@ -67,8 +72,8 @@ def mean_interval(
     if exact and groups is None or shares and (np.ptp(each)==0 or n<2): low,high = wilson(mean*n, n)
     else:
         _,low,high = paired_bootstrap(np.nan_to_num(a), 0, there, groups=groups)
-        if mean<=1<each.max(): high = max(min(high, 1.), mean) # values of a score as a whole, which ends at 1
-        if shares: low = max(low, 0.)
+        if mean<1+1e-9<each.max(): mean,high = min(mean, 1.),min(high, 1.) # a score as a whole ends at 1
+        if shares or name.startswith(_from_0): mean,low = max(mean, 0.),max(low, 0.)
     return mean, float(min(low, mean)), float(max(high, mean)) # they may round
 
 # %% ../nbs/03_stats.ipynb #fa038dcd

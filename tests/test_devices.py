@@ -320,11 +320,11 @@ class Stop(Callback):
         if self.training and self.train_iter==4: raise KeyboardInterrupt
 
 opts = dict(fused=None, fastai=Adam, torch=partial(OptimWrapper, opt=torch.optim.AdamW), torch_fused=partial(OptimWrapper, opt=torch.optim.AdamW, fused=True))
-def a_run_goes_on(make, start, then, opt):
-    at = make.root/f'{start} {then} {opt}'
+def a_run_goes_on(make, start, then, opt='fused', precision='fp32'):
+    at = make.root/f'{start} {then} {opt} {precision}'
     kw = dict(opt_func=opts[opt]) if opts[opt] else {}
     def run(device, *cbs):
-        learn = clas(device=device, bs=8, cbs=[Resume(at, every=2), *cbs], precision='fp32', **kw)
+        learn = clas(device=device, bs=8, cbs=[Resume(at, every=2), *cbs], precision=precision, **kw)
         with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(2, 1e-3)
         return learn
     with pytest.raises(KeyboardInterrupt): run(start, Stop())
@@ -336,6 +336,8 @@ def a_run_goes_on(make, start, then, opt):
     assert together(learn, torch.device(then) if then=='cpu' else cuda) and len(learn.recorder.losses)==2*len(learn.dls.train)
 for a,b,which in (('cpu','cuda',opts), ('cuda','cpu',opts), ('cuda','cuda',['fused'])):
     for o in which: scenario(a_run_goes_on, f'{a} to {b}, {o}', start=a, then=b, opt=o)
+for a,b in (('cpu','cuda'), ('cuda','cpu')):
+    for o in ('bf16','auto'): scenario(a_run_goes_on, f'{a} to {b}, {o}', start=a, then=b, precision=o)
 
 @pytest.mark.parametrize('name', scenarios)
 def test_scenario(name, here):

@@ -1,5 +1,6 @@
 "A labelling session loses no label, mixes nobody's work up, and says what others did to its file"
 import os, re, signal, subprocess, sys, time
+from threading import Event
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel
 from fastformers.data.block import classifier_dls
@@ -302,14 +303,14 @@ def test_labels_of_a_model_are_taken_over_with_their_source(start):
 # The model
 
 def test_nobody_waits_for_the_model(start, monkeypatch):
-    slow = []
-    def choose(*args, **kw): slow.append(time.sleep(.5)); return draw(*args, **kw)
+    go,slow = Event(),[]
+    def choose(*args, **kw): slow.append(go.wait(600)); return draw(*args, **kw)
     monkeypatch.setattr(module, 'choose_texts', choose)
     s = start(batch=12)
     assert s.next(wait=False) is None and s.busy
-    work(s, 9)
-    t = time.time(); work(s, 2); assert time.time()-t<.4    # while the thread chooses
-    work(s, 20); assert len(slow)>=3
+    go.set(); work(s, 8); go.clear()
+    work(s, 3); assert s.busy and len(slow)==1              # while the thread chooses
+    go.set(); work(s, 20); assert len(slow)>=3
 
 def test_an_error_of_the_thread_is_shown(start, monkeypatch):
     s = start(); s.next()

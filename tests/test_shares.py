@@ -110,7 +110,7 @@ def test_shares_are_of_classes(name):
 
 def test_every_predictor_has_it_and_fastai_is_not_needed(tmp_path, without_fastai):
     df = pd.DataFrame(dict(text=['good film','bad film','good soup','bad soup']*10, label=['yes','no']*20))
-    model = TextBaseline.fit(df.text, df.label)
+    model = TextBaseline.fit(df.text+' of ours', df.label)
     model.save(tmp_path/'m')
     want = model.shares(df.text, df)
     assert Ensemble([model, model]).shares(df.text, df).equals(want)
@@ -122,7 +122,7 @@ assert from_hf({str(tmp_path/'m')!r}).shares(df.text, df).audit['yes']==.5 and '
 
 def test_the_command_prints_and_writes_a_table(tmp_path, capsys):
     df = pd.DataFrame(dict(said=['good film','bad film','good soup','bad soup']*10, kind=['yes','no']*20))
-    TextBaseline.fit(df.said, df.kind).save(tmp_path/'m')
+    TextBaseline.fit(df.said+' of ours', df.kind).save(tmp_path/'m')
     df[['said']].to_csv(tmp_path/'new.csv', index=False); df[:20].to_csv(tmp_path/'rows.csv', index=False)
     def run(*args): return main(['shares', str(tmp_path/'m'), *map(str, args), '--text-col', 'said'])
     files = tmp_path/'new.csv','--audit',tmp_path/'rows.csv'

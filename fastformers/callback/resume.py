@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from fastai.basics import AvgLoss, AvgMetric, AvgSmoothLoss, Callback, CancelEpochException, CancelFitException
 from fastai.basics import L, Lookahead, OptimWrapper, Recorder, get_random_states, patch, set_random_states
+from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.schedule import ParamScheduler
 from fastai.callback.tracker import EarlyStoppingCallback, ReduceLROnPlateau, TrackerCallback
 from fastai.callback.training import GradientAccumulation
@@ -30,7 +31,7 @@ from ..objectives.core import objective_of
 from .schedule import ScheduleRunner, acts_in_step, in_fit
 from .regularize import Regularizer
 from .distributed import Distributed
-from .compute import TokenAccumulation, cpu_bf16
+from .compute import TokenAccumulation, cpu_bf16, precision_of
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ def set_state(learn, state, tensors):
     opt.frozen_idx = state['frozen_idx']
     for k,o in stateful(learn).items(): load_state(o, state['objects'].get(k, {}))
     vars(learn).update(state['learner'])
-    if 'scaler' in state: learn.scaler.load_state_dict(state['scaler'])
+    if 'scaler' in state and vars(learn).get('scaler'): learn.scaler.load_state_dict(state['scaler'])
 
 # %% ../../nbs/callback/05_resume.ipynb #1c9e64b8
 def _encode(o):
@@ -168,7 +169,11 @@ def run_settings(learn)->dict: # of model, data, loss, epochs, optimizer, schedu
            'objective':describe(objective_of(learn.dls)), 'loss_func':describe(learn.loss_func),
            'epochs':learn.n_epoch, 'optimizer':f'{type(opt).__name__} {steps}',
            **{k:str([h[k] for h in opt.hypers]) for k in opt.hypers[0]}}
+    # a GPU and a CPU have callbacks of their own for the same format
+    chosen = any(isinstance(o, cpu_bf16) and o.enabled is None for o in learn.cbs)
+    res['number format'] = 'auto' if chosen else precision_of(learn)
     for o in learn.cbs:
+        if isinstance(o, (cpu_bf16,MixedPrecision)): continue
         if isinstance(o, ScheduleRunner):
             table = str([o.schedule.factors.tolist(), o.schedule.epochs.tolist()])
             res.update(schedule=table, lr=str(o.lrs.tolist()), anneal=_without_addresses(o.anneal),
@@ -244,7 +249,10 @@ def _newest(self:Resume):
         except (OSError,ValueError,SafetensorError) as e:
             _log.warning(f"{o} is damaged: {e}; trying an older one")
         else:
-            if diff := differences(state['settings'], self._settings):
+            both = state['settings'],self._settings
+            if 'auto' in (o.get('number format') for o in both):
+                both = [{k:v for k,v in o.items() if k!='number format'} for o in both]
+            if diff := differences(*both):
                 raise ValueError(f"{self.path} contains checkpoints of another run: {diff}; use its "
                                  "settings, another `path` (in a command --output), or delete that directory")
             return state,tensors

@@ -109,7 +109,8 @@ def gain(self:Leaderboard, a, b=None)->tuple: # (difference, low, high)
     key = a,b,len(self.fits)
     if key not in self._gains:
         a,b = self.rows(a),None if b is None else self.rows(b)
-        self._gains[key] = mean_interval(a, self.groups) if b is None else paired_bootstrap(
+        name = self.task.score_name
+        self._gains[key] = mean_interval(a, self.groups, name) if b is None else paired_bootstrap(
             np.nan_to_num(a), np.nan_to_num(b), ~np.isnan(a-b), groups=self.groups)
     return self._gains[key]
 

@@ -9,11 +9,11 @@ It says how well an encoder tells the classes apart without training. Training a
 __all__ = ['score_encoders', 'compare_encoders']
 
 # %% ../../nbs/compare/06_encoders.ipynb #6e0c0005
-import pandas as pd
+import numpy as np, pandas as pd
 from fastcore.foundation import L
 from ..args import check_args
 from ..callback.progress import Meter
-from ..data.labels import as_frame, deal, warn_blank
+from ..data.labels import as_frame, deal, say_trained_on, trained_keys, warn_blank
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
 from ..learner.choose import fold_count
@@ -36,6 +36,9 @@ def score_encoders(rows, archs, max_len=128 # longest text in tokens
     if folds<2:
         raise ValueError("expected two classes or more with two rows each, to compare encoders; label more")
     warn_blank(rows.texts)
+    if (old := say_trained_on(np.isin(rows.keys, trained_keys(archs)), 'labelled')).all():
+        raise ValueError("a checkpoint was trained on all labelled rows; pass others, or what it began with")
+    if old.any(): return score_encoders(rows.like(rows.df[~old].reset_index(drop=True)), archs, max_len)
     res,part,y = {},deal(rows.groups, rows.names, min(folds, len({*rows.groups}))),[*map(str, rows.labels)]
     for arch in archs:
         predictor,meter = Predictor(HFModel(*load_body(arch)), HFTokenizer(arch, max_len=max_len)),Meter()

@@ -55,7 +55,8 @@ def folds(rows, seeds, test=None, most=5000)->tuple:
     df,every = rows.df,np.arange(len(rows))
     if test is not None: return test, [(every, np.arange(len(test)))]*len(seeds)
     if c := marked_by(df):
-        return df, [tuple(map(np.array, split_rows(df, c, text_col=rows.text_col)))]*len(seeds)
+        parts = split_rows(df, c, text_col=rows.text_col, group_col=rows.group_col)
+        return df, [tuple(map(np.array, parts))]*len(seeds)
     groups = df[rows.group_col] if rows.group_col else [normal(' '.join(L(o))) for o in rows.texts]
     at = np.array([text_key(f'{seeds[0]} {o}') for o in groups], dtype=np.uint64)
     each = len(seeds)>1 and len(df)<=most # does each seed hold out a part of its own?

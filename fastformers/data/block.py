@@ -22,7 +22,7 @@ from .labels import check_classes, cut_longest, held_out, lm_rows, read_labels, 
 from .labels import warn_blank, warn_conflicts, warn_leak, warn_typos
 from .packing import PackedRows
 from .rows import Rows
-from ..text.core import text_key
+from ..text.core import text_keys
 from ..text.store import TokenStore
 from ..text.encode import HFTokenizer, is_pair, reading_args, read_column
 from ..text.tokenizer import check_same_tok, pair_tokens, separates_pairs
@@ -197,9 +197,8 @@ class ReadLabel(Transform):
 # %% ../../nbs/data/04_block.ipynb #b3129946
 def item_keys(ds, kind='key')->np.ndarray: # uint64
     "Return hashes of the texts of `ds`, of `classifier_dls` or a `DataBlock`, or of their groups (`kind` 'group')"
-    if isinstance(first(ds.items), TokenizedRow): keys = [o[kind] for o in ds.items]
-    else: keys = [*map(text_key, item_texts(ds))]
-    return np.array(keys, dtype=np.uint64)
+    if not isinstance(first(ds.items), TokenizedRow): return text_keys(item_texts(ds))
+    return np.array([o[kind] for o in ds.items], dtype=np.uint64)
 
 def item_texts(ds, most=None)->list:
     "List the texts, or pairs, of the first `most` items of `ds`, of `classifier_dls` or a `DataBlock`"
@@ -284,7 +283,7 @@ def with_rows(dls, texts, labels)->DataLoaders:
     train,valid = dls.train_ds,dls.valid_ds
     held,old = [*valid.items],[*train.items]
     at = 1+max(o['at'] for o in held+old)
-    keys,ids = [*map(text_key, texts)],tokenizer_of(dls).encode_batch(texts)
+    keys,ids = text_keys(texts),tokenizer_of(dls).encode_batch(texts)
     new = [TokenizedRow(ids=i, label=l, key=k, group=k, text=t, at=at+j)
            for j,(i,l,k,t) in enumerate(zip(ids, labels, keys, texts))]
     n = len(old)+len(new)

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from fastcore.basics import ifnone, patch
 from .labels import as_frame, divide, find_task, named, read_labels, row_keys, say_trained_on
-from .labels import trained_keys, warn_leak, warn_typos, warn_untrained
+from .labels import trained_keys, warn_groups, warn_leak, warn_typos, warn_untrained
 from ..inference.names import read_names
 from ..tasks.columns import listed
 from ..tasks.core import Task
@@ -146,6 +146,7 @@ def add_test(self:Rows, df):
     check_columns(df, text_col=self.text_col, label_col=self.label_col)
     texts = [*self.texts, *task.texts(df, self.text_col)]
     warn_leak(texts, (range(len(self)), range(len(self), len(texts))), held='test')
+    if self.group_col in df: warn_groups(self.groups, row_keys(df, self.group_col), self.group_col, 'test, so the score is not that of new groups')
     if not task.classes or self.given:
         if not task.structured: read_labels(df, self.label_col, task) # an error where one is missing
         return self

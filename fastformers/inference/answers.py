@@ -56,7 +56,8 @@ def answer_rows(answers)->list: # a dict for each text
 class BasePredictor:
     "Convert texts to answers, with `task`, `pairs` and `scores` of a subclass"
     chunk = 4096 # number of texts that are sorted and held in memory at a time
-    trained_on = () # hashes of the labelled texts that the predictor was trained on, see `write_keys`
+    # hashes of the labelled texts that the predictor was trained on, see `write_keys`
+    trained_on = np.zeros(0, np.uint64)
     kept = None # vectors of its texts, see `inference.novelty`
     # changes of its classes after training, and the `stage.json` of the directory it came from
     changes,stage = (),None

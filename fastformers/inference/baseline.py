@@ -20,6 +20,8 @@ from safetensors.numpy import load_file, save_file
 from ..args import plain
 from ..files import write_json, write_text
 from .answers import BasePredictor
+from .stage_json import read_keys
+from ..text.core import text_keys
 from ..text.counts import WordVectors
 from ..tasks.core import tasks
 
@@ -126,8 +128,10 @@ class TextBaseline(BasePredictor):
         # Dict of arrays: `idf` `(n,)`, `weight` `(n_out, n)` and `bias` `(n_out,)` for n terms and parts
         tensors,
         pairs=None, # True: trained on pairs of texts; None: not known
-        char_ngrams=() # Parts of words of two to five characters
+        char_ngrams=(), # Parts of words of two to five characters
+        trained_on=BasePredictor.trained_on # Hashes of the training texts
     ):
+        self.trained_on = trained_on
         self.task,self.terms,self.tensors,self.pairs,self.char_ngrams = task,list(terms),tensors,pairs,list(char_ngrams)
         if not self.terms: return
         self.counts = [_vectorizer(k, vocabulary=o)
@@ -176,7 +180,7 @@ def fit(cls:TextBaseline,
     if task.per_token: y = y[y!=-100]
     counts = [_vectorizer(k, max_features=max_terms or None) for k in [*_kinds][:1+characters]]
     if max_terms==0 or not any(map(counts[0].build_analyzer(), joined)): # no words at all
-        return cls(task, [], dict(bias=_prior(task, y).astype(np.float32)), pairs)
+        return cls(task, [], dict(bias=_prior(task, y).astype(np.float32)), pairs, trained_on=text_keys(texts))
     if task.classes and y.ndim==1 and len({*y})<2:
         raise ValueError(f"all rows have the label {task.labels[y[0]]!r}; expected two labels or more")
     for o in counts: o.fit(joined)
@@ -186,7 +190,7 @@ def fit(cls:TextBaseline,
     tensors = dict(idf=np.concatenate([o.idf_ for o in counts]), weight=weight, bias=bias)
     tensors = {k:np.ascontiguousarray(v, dtype=np.float32) for k,v in tensors.items()}
     terms,*parts = (o.get_feature_names_out().tolist() for o in counts)
-    return cls(task, terms, tensors, pairs, *parts)
+    return cls(task, terms, tensors, pairs, *parts, trained_on=text_keys(texts))
 
 # %% ../../nbs/inference/02_baseline.ipynb #1de2814d
 @patch
@@ -203,4 +207,5 @@ def load(cls:TextBaseline, path, task, pairs=None):
     "Open the directory `path` that `save` wrote, for `from_hf`"
     names = [o for k in _kinds if (o := Path(path)/f'{k}.json').is_file() or k=='terms']
     terms,*parts = (json.loads(o.read_text('utf-8')) for o in names)
-    return cls(task, terms, load_file(Path(path)/'baseline.safetensors'), pairs, *parts)
+    tensors = load_file(Path(path)/'baseline.safetensors')
+    return cls(task, terms, tensors, pairs, *parts, trained_on=read_keys(path))

@@ -19,6 +19,7 @@ from .answers import BasePredictor
 from .novelty import need_kept, word_hashes
 from .output_layer import fit_row, output_layer, set_output_layer
 from ..models.sentence import VectorHead
+from ..text.core import text_keys
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ def add_class(self:BasePredictor,
     kept.inputs,kept.classes = x,y
     kept.vectors = np.concatenate([v.numpy(), kept.vectors])
     kept.words = np.union1d(kept.words, word_hashes(texts))
+    self.trained_on = np.union1d(self.trained_on, text_keys(texts))
     return _changed(self, f'added {name}')
 
 # %% ../../nbs/inference/04_classes.ipynb #c8e84fb1

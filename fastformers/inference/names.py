@@ -25,6 +25,7 @@ from ..models.load import load_body
 from ..models.sentence import SentencePool, VectorHead
 from ..tasks.columns import as_text
 from ..tasks.core import SingleLabel
+from ..text.core import text_keys
 from ..text.encode import HFTokenizer
 from ..text.tokenizer import load_tokenizer
 
@@ -171,6 +172,7 @@ def from_names(
                              f"{', '.join(map(str, of))}")
         mine,y = zip(*((t,k) for k,v in examples.items() for t in res.as_list(v)))
         known,y = res.layers([*mine])[1].numpy(),np.array([of.index(k) for k in y])
+        res.trained_on = text_keys(mine)
         said = names_say(known, y.tolist(), dict(enumerate(x)))
         x = x*(said | (np.bincount(y, minlength=len(of))==0))[:,None]
     if texts:

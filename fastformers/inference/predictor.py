@@ -11,6 +11,7 @@ __all__ = ['backends', 'Predictor', 'from_hf', 'Ensemble']
 # %% ../../nbs/inference/04_predictor.ipynb #335ff098
 from pathlib import Path
 import json, logging, shutil, torch
+import numpy as np
 from torch import Tensor
 from torch.nn.functional import normalize
 from fastcore.basics import patch
@@ -231,6 +232,7 @@ class Ensemble(BasePredictor):
         device=None # Of the members that `from_hf` opens
     ):
         self.members = [o if isinstance(o, BasePredictor) else from_hf(o, device) for o in members]
+        self.trained_on = np.unique(np.concatenate([o.trained_on for o in self.members]))
         tuned = [o.task for o in self.members if o.task.costs]
         self.task,self.pairs = (tuned or [self.members[0].task])[0],self.members[0].pairs
         for o in self.members:

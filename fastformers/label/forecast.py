@@ -11,7 +11,9 @@ __all__ = ['random_right', 'score_interval', 'last_gain', 'forecast', 'Standing'
 # %% ../../nbs/label/02_forecast.ipynb #e4559f67
 from dataclasses import dataclass
 import numpy as np
+from ..data.labels import say_trained_on, trained_keys
 from ..inference.names import fit_vectors, read_names
+from ..text.core import in_keys
 from .choose_texts import labelled, pool_of
 from .vectors import TextVectors
 from ..stats import fmt_range, wilson
@@ -105,15 +107,16 @@ def standing(
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more labels would bring"
     df = labelled(df, text_col, label_col)
-    labels,done,n = df.label.tolist(),df.text.tolist(),int(df.audit.sum())
+    labels,done = df.label.tolist(),df.text.tolist()
     pool = [o for o in dict.fromkeys(pool_of(texts, text_col) if len(texts) else ()) if o.strip()]
     vectors = arch if isinstance(arch, TextVectors) else TextVectors(arch, pool)
+    df.audit &= ~say_trained_on(df.audit & in_keys(done, trained_keys(vectors.arch)), 'labelled')
     names = read_names(names) if names is not None else {}
     seen = {*done}
     some = [pool[i] for i in np.random.default_rng(0).permutation(len(pool))[:3000]]
     x,called = vectors(done).astype(np.float32),dict(zip(names, vectors([*names.values()])))
     more = vectors([o for o in some if o not in seen])
-    res = Standing(len(df), n, clf=fit_vectors(x, labels, called, more))
+    res = Standing(len(df), n := int(df.audit.sum()), clf=fit_vectors(x, labels, called, more))
     if n<10: return res
     right = random_right(x, labels, df.audit, called, more)
     res.score,(res.low,res.high) = float(right.mean()),score_interval(right)

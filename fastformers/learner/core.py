@@ -27,7 +27,7 @@ from ..callback.windows import SampleWindow
 from ..data.block import item_labels, item_texts, tokenizer_of
 from ..data.labels import class_weights, warn_leak, warn_typos
 from .choose import choose_class_weights, choose_head_init, choose_lr, choose_score, named_dls
-from .lineage import Lineage # and `fit_schedule`
+from .lineage import Lineage, leave_out_seen # and `fit_schedule`
 from .network import build_classifier, build_with_hf_head
 from .optimizer import FusedAdam, NoNormDecay
 from .probe import ProbeFirst # and `fit_probe`
@@ -230,7 +230,7 @@ def classifier_learner(
     learn.loss_func = loss_for(task, learn.loss_func) # a head that is kept may have brought thresholds
     _begin_head(learn, task, head, head_init, lr)
     train_own_rows(learn)
-    learn.dls = learn.lineage.new_rows(dls)
+    leave_out_seen(learn)
     learn.lineage.rate = lr
     learn.lineage.made_by(classifier_learner, arch, pretrained=pretrained, head=head, pool=pool, lr=lr,
                           metrics=metrics, loss_func=asked, class_weights=class_weights,

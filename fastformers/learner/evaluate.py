@@ -22,6 +22,7 @@ from fastai.callback.hook import HookCallback
 from fastai.callback.progress import CSVLogger, ProgressCallback, ShowGraphCallback
 from fastai.interpret import ClassificationInterpretation
 from fastcore.basics import noop
+from sklearn.metrics import classification_report
 from torch.nn.utils.rnn import pad_sequence
 from ..callback.distributed import broadcast
 from ..data.block import check_data
@@ -136,6 +137,11 @@ def stacked(scores)->torch.Tensor: # `(rows, n_out)`, or `(rows, words, n_out)` 
     if hasattr(scores, 'shape'): return torch.as_tensor(scores)
     return pad_sequence([*map(torch.as_tensor, scores)], batch_first=True)
 
+def _say_untested(names, no, how):
+    if len(no):
+        _log.warning(f"classes that have no row to be scored, {how}: {len(no)} of {len(names)}, {named(no)}; "
+                     "the average is that of the others")
+
 def class_scores(
     predictor, # A `Learner`; with `df` a `Predictor`
     df=None, # Labelled rows; None: the validation rows of the learner
@@ -159,16 +165,13 @@ def class_scores(
     by = pd.DataFrame({'precision':share(right, found), 'recall':share(right, true),
                        'f1-score':share(2*right, found+true), 'support':true}, pd.Index(counts, name='label'))
     tested = by.support>0
-    if not tested.all():
-        _log.warning(f"classes that have no row to be scored, whose cells are blank: {(~tested).sum()} of "
-                     f"{len(by)}, {named(by.index[~tested])}; the average is that of the others")
+    _say_untested(by.index, by.index[~tested], 'whose cells are blank')
     by.loc[~tested, [*by][:3]] = np.nan
     by.loc['macro avg'] = [*by[tested].iloc[:,:3].mean(), by.support.sum()]
     return by.astype({'support':int})
 
 # %% ../../nbs/learner/00_evaluate.ipynb #d89f0711
-_matrix = ClassificationInterpretation.confusion_matrix # fastai's own, as the next
-_report = ClassificationInterpretation.print_classification_report
+_matrix = ClassificationInterpretation.confusion_matrix # fastai's own
 
 def _one_class(interp):
     task = getattr(interp.learn.model, 'task', None)
@@ -184,9 +187,12 @@ def confusion_matrix(self:ClassificationInterpretation):
 
 @patch
 def print_classification_report(self:ClassificationInterpretation):
-    "Print precision and recall of each class, or raise if a text may have several classes"
+    "Print precision and recall of each class that has a row, or raise if a text may have several classes"
     _one_class(self)
-    _report(self)
+    _,y,found = self.learn.get_preds(dl=self.dl, with_decoded=True, act=self.act)
+    at = np.unique(y).tolist()
+    _say_untested(self.vocab, [o for i,o in enumerate(self.vocab) if i not in at], 'which are left out')
+    print(classification_report(y, found, labels=at, target_names=[str(self.vocab[i]) for i in at]))
 
 # %% ../../nbs/learner/00_evaluate.ipynb #03ceee78
 def row_scores(task, scores, y)->np.ndarray: # `(rows,)`, higher is better

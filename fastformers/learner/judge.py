@@ -136,7 +136,8 @@ def verdict(self:Learner
     judge(self, res, rivals, 'verdict', groups=groups)
     sign,what = split_sign(res.score_name)
     arms = {'this learner':score} | rivals
-    rows = [[sign*o.mean(), *sorted(sign*end for end in mean_interval(o, groups)[1:])] for o in arms.values()]
+    def ends(o): return sorted(sign*end for end in mean_interval(o, groups, res.score_name)[1:])
+    rows = [[sign*o.mean(), *ends(o)] for o in arms.values()]
     return pd.DataFrame(rows, [*arms], [what, 'from', 'to'])
 
 # %% ../../nbs/learner/09_judge.ipynb #3b7d10af

@@ -88,7 +88,9 @@ def cross_validate_probe(self:Learner,
     dls = [o.new(shuffle=False, drop_last=False) for o in [self.dls.train, self.dls.valid][:1+valid]]
     xs,ys = zip(*(output_inputs(self, o) for o in dls))
     x,y = np.concatenate(xs),np.concatenate(ys)
-    at = np.concatenate([item_keys(o.dataset, 'group')[o.get_idxs()] for o in dls])
+    keys,at = (np.concatenate([item_keys(o.dataset, k)[o.get_idxs()] for o in dls]) for k in ('key','group'))
+    if valid and (n := np.isin(keys, self.lineage.known).sum()):
+        _log.warning(f"already trained on {n:,} of the {len(keys):,} rows, so the probe is too good in folds")
     def fit(x, y): return VectorClassifier(range(self.model.task.n_out), *fit_output_layer(self.model, x, y))
     return right_in_folds(x, y, deal(at, [[o] for o in y], min(folds, len({*at}))), fit)
 

@@ -29,7 +29,7 @@ from ..inference.novelty import Kept, cannot_keep, new_texts
 from ..inference.predictor import Predictor
 from ..inference.stage_json import write_keys, write_stage
 from .evaluate import evaluate # and `lr_find`
-from .lineage import Lineage
+from .lineage import Lineage, leave_out_seen
 from .vocab import check_tokenizer
 from ..models.adapters import load_adapters, plain_state
 from ..models.core import HFModel
@@ -54,8 +54,8 @@ def as_predictor(learn)->Predictor: # a predictor is returned as it is
 
 def _keys(learn): # a learner from a pickle has no data, and a language model no labels
     "Collect hashes of the labelled texts that `learn` and the networks before it were trained on"
-    own = learn.dls.train_ds if learn.model.task and len(learn.dls.train_ds) else None
-    return learn.lineage.seen if own is None else np.union1d(learn.lineage.seen, item_keys(own))
+    known,own = learn.lineage.known,learn.dls.train_ds if learn.model.task and len(learn.dls.train_ds) else None
+    return known if own is None else np.union1d(known, item_keys(own))
 
 @patch
 def __getstate__(self:CSVLogger): # `export` works: a file has no pickle
@@ -197,8 +197,8 @@ def load_encoder(self:Learner, path)->Learner:
         _log.warning(f"the output layer was trained with other weights than those of {path}; train it again")
     old = self.lineage
     self.remove_cb(old).add_cb(Lineage(path))
-    if obj is None: self.dls = self.lineage.new_rows(self.dls)
     self.lineage.made,self.lineage.rate = partial(_loaded, old.make, path),old.rate
+    if obj is None: leave_out_seen(self)
     return self
 
 def _loaded(make, path, dls, **kwargs): return make(dls, **kwargs).load_encoder(path)

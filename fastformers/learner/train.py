@@ -242,7 +242,7 @@ def train(
         res.before,res.score_before,_ = evaluate(learn)
         took = now()-start
     every,learn.dls = learn.dls,rows # names are easier to answer than texts
-    if probe and _few(learn): res.cross_validated = learn.cross_validate_probe().mean()
+    if probe and _few(learn): res.cross_validated = learn.cross_validate_probe().mean().item()
     learn.dls = every
     begin(learn)
     weights = {k:v.to('cpu', copy=True) for k,v in learn.model.state_dict().items()}
@@ -278,7 +278,7 @@ def fit_plan(self:Learner, plan:Plan=None)->Learner:
     fresh = self.lineage.make(dls)
     self.dls = fresh.dls
     self.model.load_state_dict(fresh.model.state_dict())
-    self.opt = None
+    self.opt,self.lineage.fitted = None,fresh.lineage.fitted
     self.lineage.history = [(plan, train(self, plan))]
     return self
 

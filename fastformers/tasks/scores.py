@@ -108,6 +108,7 @@ def row_values(task, y, scores, most=1000)->np.ndarray: # `(rows,)`; their mean 
         if len(first)>most: at,blocks = np.random.default_rng(42).permutation(n)%most,most
         def kept(j): return np.arange(n)!=first[j] if blocks==n else at!=j
         left = np.array([float(f(y[k], x[k], tested)) for k in map(kept, range(at.max()+1))])
+        left[np.isnan(left)] = every # without its only row a class is not scored
     return every + (blocks-1)*np.sqrt(n/blocks)*(left[at].mean()-left[at])
 
 # %% ../../nbs/tasks/04_scores.ipynb #5d0c7b12

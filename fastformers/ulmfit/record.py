@@ -116,7 +116,8 @@ def interval(self:Stage, test=False):
         return f"no row was scored, since {self.untested or 'all held-out rows had been trained on'}"
     kind,metrics,rows = ('test_score',self.test,'test') if test else ('score',self.metrics,'held-out')
     score = getattr(self, kind)
-    (sign,name),(mean,*ends) = split_sign(self.score_name),mean_interval(score, self.groups.get(kind))
+    sign,name = split_sign(self.score_name)
+    mean,*ends = mean_interval(score, self.groups.get(kind), self.score_name)
     if kind in self.groups: rows += f" rows of {(n := len({*self.groups[kind]}))} group{'s'*(n>1)}"
     else: rows += ' rows'
     says = f"{name} {fmt(sign*mean)} (95 % interval {fmt_range(*ends, sign)} on {len(score):,} {rows})"

@@ -21,9 +21,9 @@ from ..stats import Verdict, fmt, fmt_range, mcnemar, mean_interval, paired_boot
 from .record import mean_std, stage_table
 
 # %% ../../nbs/ulmfit/03_report.ipynb #aee555a0
-def _mended(before, after):
-    "Say how many rows one classifier mends and breaks, '' for several seeds or scores that are not right or wrong"
-    if len(after)>1 or not np.isin([before, after], (0,1)).all(): return ''
+def _mended(before, after, groups):
+    "Say how many rows one classifier mends and breaks, '' for several seeds, groups, or scores that are not right or wrong"
+    if groups is not None or len(after)>1 or not np.isin([before, after], (0,1)).all(): return ''
     mended,broken,p = mcnemar(before, after)
     return f"; {mended} rows mended, {broken} broken (McNemar's test: p = {p:.2g})"
 
@@ -39,7 +39,7 @@ def _gain(what, on, measure, scores, before, weights, words, groups=None):
     seeds = f" with {len(a)} seeds"*(len(a)>1)
     says = (f"{what[0].upper()}{what[1:]}: {verdict(diff, low, high)} in {measure} (95 % interval "
             f"{fmt_range(low, high, -1 if high<0 else 1)}): {words[0]} {fmt(before)}, {words[1]} "
-            f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a)}.")
+            f"{fmt(after)}, on the same {a.shape[1]:,} {on} rows{seeds}{_mended(b, a, groups)}.")
     yield dict(what=what, on=on, measure=measure, before=before, after=after, better_by=diff, low=low,
                high=high, rows=a.shape[1], seeds=len(a), says=says)
 
@@ -61,7 +61,8 @@ def _plot_scores(r, ax):
     parts = [(on,attr) for on,attr in _parts if r.scores(_final, attr)]
     for (on,attr),dy,up in zip(parts, (-.15,.15) if len(parts)>1 else (0,), (1,-1)):
         got = [(y, [*o.values()]) for y,name in enumerate(arms) if (o := r.scores(name, attr))]
-        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, r.final[0].groups.get(attr))))
+        how = r.final[0].groups.get(attr),r.final[0].score_name
+        points = [(y+dy, *sorted(sign*v for v in mean_interval(o, *how)))
                   for y,o in got]
         y,low,v,high = np.array(points).T
         ax.errorbar(v, y, xerr=[v-low,high-v], fmt='o', capsize=4, label=f'{len(got[0][1][0]):,} {on} rows')
