@@ -366,6 +366,9 @@ def test_names_joined_by_semicolons_are_several_labels():
     base = TextBaseline.fit(['late bill','wrong bill','late'], ['late;bill','bill','late'], 'multi')
     assert base.labels==['bill','late']
     with pytest.raises(TypeError, match='strings, got nan'): TextBaseline.fit(['late',float('nan')], ['a','b'])
+    for missing in (None, float('nan'), pd.NA):
+        for labels in (['a',missing], pd.Series(['a',missing], dtype=object)):
+            with pytest.raises(ValueError, match='expected a label for each text, got .* at position 1'): TextBaseline.fit(['late','bill'], labels)
 
 def test_a_file_that_was_predicted_before_keeps_its_columns():
     base = TextBaseline.fit(['good','bad']*5, ['pos','neg']*5)

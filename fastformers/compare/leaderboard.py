@@ -20,7 +20,7 @@ from .board import Leaderboard
 from .entries import folds, labels_in, list_entries
 from .runner import Runner, load_fits
 from ..data.labels import as_frame, check_classes, lm_texts, named, read_labels, trained_on, warn_blank, warn_leak
-from ..data.rows import Rows
+from ..data.rows import Rows, latest_labels
 from ..files import check_dir
 from ..hub import default_arch
 from ..inference.baseline import as_targets
@@ -136,7 +136,7 @@ def leaderboard(
     start = now()
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
-    if test is not None: test = as_frame(test)
+    if test is not None: test = latest_labels(as_frame(test), text_col)
     if path is not None: path = check_dir(path, 'compare.json')
     rows = Rows(df, text_col, label_col, task, group_col).add_test(test)
     labels = labels_in(rows)

@@ -17,10 +17,11 @@ import numpy as np, pandas as pd
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from ..data.labels import as_frame
+from ..data.rows import is_audit
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
 from .command import Command
-from .choose_texts import choose_texts, is_audit, order_of
+from .choose_texts import choose_texts, order_of
 from .file import LabelFile
 from .forecast import standing
 from .vectors import TextVectors
