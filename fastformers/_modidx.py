@@ -3449,8 +3449,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer._rules': ( 'text/tokenizer.html#_rules',
                                                                                    'fastformers/text/tokenizer.py'),
-                                            'fastformers.text.tokenizer._tokenizer_class': ( 'text/tokenizer.html#_tokenizer_class',
-                                                                                             'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.check_same_tok': ( 'text/tokenizer.html#check_same_tok',
                                                                                            'fastformers/text/tokenizer.py'),
                                             'fastformers.text.tokenizer.extend_vocab': ( 'text/tokenizer.html#extend_vocab',

@@ -74,14 +74,13 @@ _head = dict(head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4)
 
 def _share(ns, k):
     "Divide `k` tokens among texts of lengths `ns`, with the longest text cut first"
-    if len(ns)==1: return [k]
     short = min(*ns, k//2)
     return [short,k-short] if ns[0]<=ns[1] else [k-short,short]
 
 def _cuts(e, max_len, how):
     "Yield the slices to delete from `e`, last one first, to keep `max_len` tokens with all special ones"
     seq = e.sequence_ids # None for special tokens
-    ns = [seq.count(i) for i in range(e.n_sequences)]
+    ns = seq.count(0),seq.count(1)
     k = max_len-(len(seq)-sum(ns))
     for i,n,k in reversed([*zip(range(2), ns, _share(ns, k))]):
         if n>k: at = seq.index(i)+_head[how](k); yield slice(at, at+n-k)

@@ -19,16 +19,11 @@ from pathlib import Path
 from fastcore.foundation import L, first
 from tokenizers import AddedToken, Tokenizer, normalizers, processors
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..files import content_hash
 from ..hub import find_file, load_kwargs, not_found, resolve_arch
 
 # %% ../../nbs/text/02_tokenizer.ipynb #b12c051e
-def _tokenizer_class(path):
-    f = Path(path)/'tokenizer_config.json'
-    saved = json.loads(f.read_text(encoding='utf-8')).get('tokenizer_class') if f.is_file() else None
-    return PreTrainedTokenizerFast if saved==PreTrainedTokenizerFast.__name__ else AutoTokenizer
-
 def load_tokenizer(
     # Hub id, directory, shipped name, `HFTokenizer`, or a Hugging Face tokenizer, which is returned as it is
     arch,
@@ -41,7 +36,7 @@ def load_tokenizer(
     if not isinstance(arch, (str,os.PathLike)):
         raise TypeError(f"Expected a tokenizer, a hub id or a directory, got {type(arch).__name__}")
     path = resolve_arch(arch, revision)
-    try: tok = load_tokenizer(_tokenizer_class(path).from_pretrained(path, revision=revision, **load_kwargs))
+    try: tok = load_tokenizer(AutoTokenizer.from_pretrained(path, revision=revision, **load_kwargs))
     except (OSError,ValueError) as e: raise OSError(not_found(arch, 'tokenizer', e)) from e
     # without files transformers makes an empty one
     if len(tok)<len(tok.added_tokens_decoder)+3: raise OSError(not_found(arch, 'tokenizer'))
@@ -59,7 +54,7 @@ def _read_prompts(tok, file):
 
 # %% ../../nbs/text/02_tokenizer.ipynb #51f0a002
 # the names of a Rust encoding; a sequence id is 0 or 1 for the first or second text, None for a special token
-Encoding = namedtuple('Encoding', 'ids type_ids sequence_ids n_sequences')
+Encoding = namedtuple('Encoding', 'ids type_ids sequence_ids')
 
 class PythonEncoder:
     "Encode texts with the Python tokenizer `tok`, without special tokens in texts"
@@ -76,7 +71,7 @@ class PythonEncoder:
         row = tok.build_inputs_with_special_tokens(*marks) if template else [*chain(*marks)]
         types = tok.create_token_type_ids_from_sequences(*parts) if template else [0]*len(row)
         seq = [~o if o<0 else None for o in row]
-        return Encoding([next(ids) if o<0 else o for o in row], types, seq, len(parts))
+        return Encoding([next(ids) if o<0 else o for o in row], types, seq)
 
     def encode(self, *texts):
         "Encode a text or the texts of a pair"
