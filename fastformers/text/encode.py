@@ -30,9 +30,9 @@ def is_pair(o):
     "Check whether `o` is a pair of texts"
     return isinstance(o, (list,tuple)) and len(o)==2 and all(isinstance(t, str) for t in o)
 
-def first_texts(texts, most)->list:
-    "Return the first of `texts`, with at most `most` characters together"
-    return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
+def first_texts(texts, most, longest=np.inf)->list: # `longest`: characters that are read of a text
+    "Return the first of `texts`, one or more, with at most `most` characters together"
+    return texts[:max(np.searchsorted(np.minimum([*map(len, texts)], longest).cumsum(), most), 1)]
 
 def read_column(df, col):
     "Read the strings in column `col` of `df`, or tuples of strings from several columns"
