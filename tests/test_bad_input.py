@@ -7,6 +7,7 @@ from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
 from fastformers.data.labels import warn_typos
 from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.baseline import TextBaseline
+from fastformers.interpret.checks import checks
 from fastformers.inference.predictor import from_hf
 from fastformers.tasks.choice import Choice
 from fastformers.tasks.spans import SpanTokenizer
@@ -201,6 +202,9 @@ def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")
     refused(classifier_dls, tiny_df(), ValueError, 'expected a number such as 12.5', task='regression')
     refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; did you mean regression.*available: ", task='regresion')
+    words = TextBaseline.fit(['good','bad']*5, ['pos','neg']*5)
+    with pytest.raises(ValueError, match="`method` 'erasures' is unknown; did you mean erasure"): words.explain('good', method='erasures')
+    with pytest.raises(ValueError, match="`which` 'typos' is unknown; did you mean typo"): checks(words, tiny_df(), which='typos')
     odd = tiny_tags(); odd.at[3,'label'] = ['O']
     refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words, but 1 tags', task='tags')
 
