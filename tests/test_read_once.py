@@ -2,11 +2,17 @@
 from collections import Counter
 import pytest
 from fastformers.data import block, labels, rows
+from fastformers.data.block import classifier_dls, lm_dls
+from fastformers.inference.predictor import from_hf
+from fastformers.label.choose_texts import choose_texts
+from fastformers.learner.core import classifier_learner, lm_learner
 from fastformers.learner import evaluate
 from fastformers.inference import baseline
 from fastformers.testing import tiny_arch, tiny_pairs, tiny_tok
+from fastformers.text import encode, tokenizer
 from fastformers.text.corpora import intents
 from fastformers.text.encode import HFTokenizer
+from fastformers.text.tokenizer import PROMPTS
 from fastformers.ulmfit.stage import fine_tune_classifier
 
 @pytest.fixture
@@ -46,3 +52,19 @@ def test_long_texts_are_tokenized_once(counts):
 def test_a_word_of_a_column_is_looked_at_at_the_door(counts):
     with pytest.raises(ValueError, match='columns are text, label'): fine_tune_classifier(intents(60)[['text','label']], tiny_arch('bert'), tok=tiny_tok('bert'), label_col='sentiment')
     assert not counts[1]
+
+def test_a_tokenizer_is_made_once(tmp_path, monkeypatch):
+    "With 250,000 tokens each load and each copy takes seconds"
+    df,path = intents(60),tmp_path/'lm'
+    lm_learner(lm_dls(df, tiny_tok('xlm-roberta'), device='cpu'), tiny_arch('xlm-roberta')).save_encoder(path)
+    (path/PROMPTS).write_text('{"prompts": {"query": "query: ", "passage": "passage: "}}')
+    loads,find = [],tokenizer._tokenizer_class
+    monkeypatch.setattr(tokenizer, '_tokenizer_class', lambda path: loads.append(path) or find(path)) # each load asks it
+    doors = dict(stage=lambda: fine_tune_classifier(df, path, tmp_path/'cl', epochs=0, precision='fp32'),
+                 learner=lambda: classifier_learner(classifier_dls(df, path, device='cpu'), path),
+                 classifier=lambda: from_hf(tmp_path/'cl')(['a text']), vectors=lambda: from_hf(path).vectors(['a text']),
+                 choose=lambda: choose_texts(df.text, 5, arch=path))
+    for k,f in doors.items():
+        loads.clear(); encode._without.cache_clear()
+        f()
+        assert len(loads)==1 and encode._without.cache_info().misses==1, k

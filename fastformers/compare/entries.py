@@ -36,6 +36,7 @@ from ..models.families import evaluating
 from ..models.load import load_config
 from ..tasks.columns import is_list
 from ..text.core import normal, text_key
+from ..text.tokenizer import load_tokenizer
 from ..text.encode import first_texts
 from ..ulmfit.recipe import Recipe, TaskConfig, settings
 from ..ulmfit.read import task_dls, task_learner, with_reading
@@ -276,23 +277,26 @@ def check_pass(learn, minutes):
     if seconds>60*minutes: raise OutOfTime(seconds)
 
 # %% ../../nbs/compare/00_entries.ipynb #fde028ae
-def _choose_prompt(rows, arch):
-    "Choose the prompt of the checkpoint `arch`, once for all entries with the same rows"
-    if rows.plan['prompt'] is not None: return # as asked
-    if (key := (str(arch), rows.keys.tobytes())) not in rows.prompts:
-        table = rows.like(_frame(rows)).hold_out()
-        rows.prompts[key] = choose_prompt(table, arch, arch, minutes=rows.plan['limit'])
-    rows.plan.settings['prompt'] = rows.prompts[key]
+def _reader(rows, arch):
+    "Load the tokenizer of the checkpoint `arch` once for all fits, and choose its prompt once for all entries with the same rows"
+    made,name = rows.shared,str(arch)
+    if name not in made: made[name] = load_tokenizer(arch)
+    if rows.plan['prompt'] is None: # else as asked
+        if (key := (name, rows.keys.tobytes())) not in made:
+            table = rows.like(_frame(rows)).hold_out()
+            made[key] = choose_prompt(table, arch, made[name], minutes=rows.plan['limit'])
+        rows.plan.settings['prompt'] = made[key]
+    return made[name]
 
 @entry('frozen probe', ('arch','linear'), classifier=dict(epochs=0.), lm=dict(objective='none'))
 def frozen_probe(rows):
     "Fit the output layer as a linear model on the frozen network"
     arch,seed,table = rows.plan['arch'],rows.plan['seed'],rows.like(_frame(rows)).hold_out()
-    _choose_prompt(rows, arch)
-    c,chosen = with_reading(_config(rows), table, arch, arch, rows.plan['limit'])
+    tok = _reader(rows, arch)
+    c,chosen = with_reading(_config(rows), table, arch, tok, rows.plan['limit'])
     rows.plan.settings |= chosen
     set_seed(seed)
-    learn = task_learner(task_dls(table, arch, c, seed), arch, c)
+    learn = task_learner(task_dls(table, tok, c, seed), arch, c)
     check_pass(learn, rows.plan['limit'])
     return as_predictor(learn.fit_probe(named_dls(learn).train))
 
@@ -329,7 +333,7 @@ def all_layers(rows, start=None, tok=None, unlabelled=None):
     "Start from the frozen probe and train all layers, as `fine_tune_classifier` does by default"
     limit = TimeLimit(rows, later=(2,0) if unlabelled else (0,)) # the second training has twice the steps
     start = rows.plan['arch'] if start is None else start
-    if tok is None: _choose_prompt(rows, start) # else it has random weights
+    if tok is None: tok = _reader(rows, start) # else it has random weights
     stage = fine_tune_classifier(_frame(rows), start, tok=tok, **rows.columns, unlabelled=unlabelled, cbs=limit,
                                  seed=rows.plan['seed'], **vars(_config(rows)) | dict(task=rows.task))
     if unlabelled and stage.data['training rows']==len(rows):

@@ -208,6 +208,7 @@ def run(self:Runner):
         self.tried.append(e.name)
         if why := self.missing(e): b.notes[e.name] = why
         else: self.entry(e, sum(map(self.shares, todo))/2+1)
+        if e.name not in b.scored and [*b.notes.values()].count(b.notes[e.name])>1: continue # said before
         after = self.first(todo).name if todo else 'the best, on all rows'
         self.log(f"{e.name}: {_done(b, e.name)}. Next: {after}. Left: {fmt_time(max(self.left, 0))}")
 

@@ -55,8 +55,8 @@ class Rows:
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
         self.task = find_task(self.df, label_col, task)
         self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?
-        # for an entry of `compare`: texts, a directory, a `Plan`, what `choose_prompt` returned
-        self.unlabelled,self.work,self.plan,self.prompts = [],None,None,{}
+        # for an entry of `compare`: texts, a directory, a `Plan`, what is made once for all fits
+        self.unlabelled,self.work,self.plan,self.shared = [],None,None,{}
 
     def __len__(self): return len(self.df)
     @cached_property
@@ -87,7 +87,7 @@ class Rows:
     def like(self, df):
         "Read the table `df` as these rows: with their columns, their task, and what they hold beside the table"
         new = Rows(df, self.text_col, self.label_col, self.task, self.group_col)
-        new.unlabelled,new.work,new.plan,new.prompts = self.unlabelled,self.work,self.plan,self.prompts
+        new.unlabelled,new.work,new.plan,new.shared = self.unlabelled,self.work,self.plan,self.shared
         return new
 
 # %% ../../nbs/data/00_rows.ipynb #8a2e30a3

@@ -104,7 +104,7 @@ def read_bundle(path):
 def save_checkpoint(path, model, tok):
     "Write `model` and its `HFTokenizer`, as `AutoModel`, `AutoTokenizer` and, for sentence encoders, `SentenceTransformer` read them"
     model.save(path)
-    res = copy.deepcopy(tok.tok)
+    res = copy.copy(tok.tok)
     if tok.max_len: res.model_max_length = tok.max_len
     res.save_pretrained(path)
     if (path/'modules.json').is_file():

@@ -99,8 +99,7 @@ def _plain_bundle(path):
     cfg,file = load_config(path),path/'sentence_bert_config.json' # of sentence-transformers
     task = Task.from_config(cfg, (cfg.architectures or [''])[0])
     limit = json.loads(file.read_text('utf-8')).get('max_seq_length') if file.is_file() else None
-    limit = limit or load_tokenizer(path).model_max_length
-    return Bundle(task, {'class':'hf'}, limit if limit<1_000_000 else None)
+    return Bundle(task, {'class':'hf'}, limit)
 
 def _model(path, bundle, head):
     cls = bundle.head['class']
@@ -151,8 +150,9 @@ def _open(path, device, head, revision, precision, backend):
     if bundle.head['class']=='ensemble':
         return Ensemble([from_hf(o, device, precision=precision) for o in sorted(path.glob('member_*'))])
     model = backends.find(backend)(_model(path, bundle, head), path)
-    limit = max_length(model.body, bundle.max_len)
-    tok = HFTokenizer(load_tokenizer(path), **reading_args(bundle) | {'max_len':limit})
+    tok = load_tokenizer(path)
+    limit = max_length(model.body, bundle.max_len or not own and tok.model_max_length)
+    tok = HFTokenizer(tok, **reading_args(bundle) | {'max_len':limit if limit and limit<1_000_000 else None})
     predictor = Predictor(model, tok, bundle.task, bundle.pairs, device,
                           precision if backend=='torch' else 'fp32')
     predictor.opened,predictor.trained_on = (path,device,head,revision,precision,backend),read_keys(path)

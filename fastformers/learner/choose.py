@@ -103,9 +103,10 @@ def fold_count(y, most=5)->int: # 0 or 1: no folds can be made
 def choose_prompt(rows, arch, tok, asked=None, minutes=None # of the training; prompts get a tenth
 )->tuple: # (name or text for `HFTokenizer`, or None: that of the files, why)
     "Choose a prompt of those that `arch` lists, if a probe of at most 300 rows is clearly better in folds with it than without one"
+    if asked is not None: return asked, 'as asked'
     tok = load_tokenizer(tok)
     prompts = tok.init_kwargs.get('prompts') or {}
-    if asked is not None or not prompts: return asked, 'default' if asked is None else 'as asked'
+    if not prompts: return None, 'default'
     if tok.init_kwargs['prompt'] or not rows.task.one_class or rows.pair: return None, "the checkpoint's own"
     at = pd.Series(rows.splits[0]).sample(frac=1, random_state=0)[:300]
     texts,y = zip(*((rows.texts[i], rows.labels[i]) for i in at))

@@ -73,7 +73,7 @@ def build_classifier(dls, task, arch, pretrained, drop_mult, head, pool, hidden_
     if head is None and kept and saved.head['class'] in heads.load() and saved.head.get('pool', pool)==pool:
         head = lambda nf,n_out: build_head(saved.head)
     if head is None or head=='linear':
-        has_cls = tok.rust.encode('a').ids[0] in tok.tok.all_special_ids # it sums up the text
+        has_cls = tok.tok('a').input_ids[0] in tok.tok.all_special_ids # it sums up the text
         at = 'cls' if has_cls and not is_causal(body.config) else 'last'
         init = choose_head_init(task, None, report.adapters, tok.pairing, head_init)[0] if report.loaded else 'random'
         linear = (head=='linear' or init=='probe') and not task.per_token

@@ -11,7 +11,7 @@ __all__ = ['pairings', 'is_pair', 'first_texts', 'read_column', 'join_sequences'
 # %% ../../nbs/text/03_encode.ipynb #e0c0de05
 import copy, json, os
 import numpy as np, torch
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from numbers import Integral
 from pathlib import Path
@@ -53,10 +53,11 @@ def read_column(df, col):
     return texts
 
 # %% ../../nbs/text/03_encode.ipynb #299986db
-def _encoder(tok, prompt=''):
-    "Copy the Rust tokenizer of `tok` without truncation and padding, and without special tokens in texts"
-    d = json.loads(tok.backend_tokenizer.to_str())
-    names,m = {*tok.all_special_tokens, *(o['content'] for o in d['added_tokens'] if o['special'])},d['model']
+@lru_cache(maxsize=2) # it takes seconds with a large vocabulary
+def _without(special, rules):
+    "Make a Rust tokenizer of `rules`, its JSON, without truncation, padding, and `special` tokens in texts"
+    d = json.loads(rules)
+    names,m = {*special, *(o['content'] for o in d['added_tokens'] if o['special'])},d['model']
     mark = '\ufdd0'+os.urandom(8).hex() # a noncharacter of Unicode and random digits: occurs in no text
     def new(o): return mark+o if o in names else o
     d['truncation'] = d['padding'] = None
@@ -65,8 +66,12 @@ def _encoder(tok, prompt=''):
     else: m['vocab'] = {new(k):v for k,v in m['vocab'].items()}
     if m.get('unk_token'): m['unk_token'] = new(m['unk_token'])
     if m.get('merges'): m['merges'] = [o for o in m['merges'] if ''.join(o) not in names]
-    new = Tokenizer.from_str(json.dumps(d))
-    return put_prompt(new, prompt) if prompt else new
+    return Tokenizer.from_str(json.dumps(d))
+
+def _encoder(tok, prompt=''):
+    "Copy the Rust tokenizer of `tok`, for encoding alone"
+    res = _without(tuple(tok.all_special_tokens), tok.backend_tokenizer.to_str())
+    return put_prompt(res, prompt) if prompt else res
 
 # %% ../../nbs/text/03_encode.ipynb #8ce13584
 # of `k` kept tokens, how many are from the beginning
@@ -153,8 +158,8 @@ class HFTokenizer(Transform):
         self.tok,self.max_len,self.truncation = load_tokenizer(arch_or_tokenizer),max_len,truncation
         said = dict(backwards=backwards, prompt=prompt if prompt is None else find_prompt(self.tok, prompt))
         if said := {k:v for k,v in said.items() if v is not None}:
-            self.tok = copy.deepcopy(self.tok)
-            self.tok.init_kwargs |= said # written to tokenizer_config.json
+            self.tok = copy.copy(self.tok)
+            self.tok.init_kwargs = self.tok.init_kwargs | said # written to tokenizer_config.json
         self.backwards = self.tok.init_kwargs.get('backwards', False)
         self.prompt = self.tok.init_kwargs.get('prompt', '')
         if self.prompt: need_rust(self.tok, 'prompts')

@@ -149,12 +149,20 @@ def prompt_name(tok, prompt)->str:
     "Return the name of `prompt`, a text, or the text if it is not listed"
     return first(k for k,v in _prompts(tok).items() if v==prompt) or prompt
 
+def _copied(tok:Tokenizer)->Tokenizer:
+    "Copy `tok`, so that both share the vocabulary, whose copy takes seconds if it is large"
+    new,added = Tokenizer(tok.model),tok.get_added_tokens_decoder()
+    for k in ('normalizer','pre_tokenizer','post_processor','decoder'):
+        if (part := getattr(tok, k)) is not None: setattr(new, k, part)
+    new.add_tokens([added[i] for i in sorted(added)])
+    return new if new.to_str()==tok.to_str() else Tokenizer.from_str(tok.to_str())
+
 def put_prompt(
     tok:Tokenizer, # In Rust
     prompt:str
 )->Tokenizer: # The same ids as `prompt` and the text written as one
     "Put `prompt` before the (first) text in the template of a copy of `tok`"
-    tok = Tokenizer.from_str(tok.to_str())
+    tok = _copied(tok)
     tok.no_padding(), tok.no_truncation()
     def template(*texts):
         res,seen,e = [],set(),tok.encode(*texts)
@@ -164,12 +172,12 @@ def put_prompt(
             seen.add(seq)
         return res
     single,pair = template('a'),template('a', 'a')
-    old = json.loads(tok.to_str())['post_processor'] or {}
+    old = json.loads(tok.post_processor.__getstate__()) if tok.post_processor else {} # as its JSON says
     trim = first(o['trim_offsets'] for o in old.get('processors', [old]) if 'trim_offsets' in o) # of bytes
     def piece(name, ids): return dict(id=name, ids=ids, tokens=[tok.id_to_token(i) for i in ids])
     special = {o.split(':')[0] for o in {*single,*pair} if o[0]=='s'}
     def put(prompt, *normal):
-        new,ids = Tokenizer.from_str(tok.to_str()),tok.encode(prompt, add_special_tokens=False).ids
+        new,ids = _copied(tok),tok.encode(prompt, add_special_tokens=False).ids
         pieces = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[
             piece('prompt', ids), *(piece(o, [int(o[1:])]) for o in special)])
         new.post_processor = pieces if trim is None else processors.Sequence([processors.ByteLevel(trim_offsets=trim), pieces])
@@ -204,5 +212,5 @@ def tok_hash(tok)->str: # 16 hexadecimal digits
 
 def check_same_tok(tok, other, what):
     "Raise `ValueError` unless the tokenizers `tok` and `other`, which is that of `what`, are the same"
-    if tok_hash(tok)!=tok_hash(other):
+    if tok is not other and tok_hash(tok)!=tok_hash(other):
         raise ValueError(f"{what} has another tokenizer; build both with the same")

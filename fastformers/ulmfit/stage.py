@@ -35,6 +35,7 @@ from ..learner.train import train, train_again
 from ..objectives.core import objective_of
 from .recipe import GeneralConfig, LMConfig, ModelConfig, TaskConfig, settings
 from ..stats import fmt, fmt_time
+from ..text.tokenizer import load_tokenizer
 from .read import labelled_dl, prepare_rows, task_dls, task_learner, with_reading
 from .read_lm import general_parts, set_objective, text_learner
 from .record import Stage
@@ -243,9 +244,9 @@ def fine_tune_classifier(
                      "`stage.learner` has the training rows alone")
     meter = Meter()
     set_seed(seed)
-    tok = arch if tok is None else tok
     rows = Rows(df, text_col, label_col, c.task, group_col)
     weights,test,sets,names,untested = prepare_rows(rows, c, test, names, valid_col, arch, name)
+    if tok is None: tok = load_tokenizer(arch) # once: a large vocabulary takes seconds
     c,chosen = with_reading(c, rows, arch, tok)
     tfidf = linear_rival(rows.task, rows.part(False), rows.part(True)) if rows.task.has_linear else None
     first,dls = None,task_dls(rows, tok, c, seed)
