@@ -169,7 +169,8 @@ class HFTokenizer(Transform):
                 "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         _check_reading(**reading_args(self))
-        n = 2+self.tok.num_special_tokens_to_add(pair=True)+len(self.tok(self.prompt, add_special_tokens=False).input_ids)
+        ids = self.tok(self.prompt, add_special_tokens=False).input_ids
+        n = max(overlap*(windows>1), 1)+1+self.tok.num_special_tokens_to_add(pair=True)+len(ids)
         if max_len is not None and max_len<n:
             raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")
         tok,i = self.tok,self.tok.pad_token_id
