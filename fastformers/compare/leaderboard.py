@@ -20,11 +20,12 @@ from .board import Leaderboard
 from .entries import folds, labels_in, list_entries
 from .runner import Runner, load_fits
 from ..data.labels import as_frame, check_classes, lm_texts, named, read_labels, trained_on, warn_blank, warn_leak
-from ..data.rows import Rows, latest_labels
+from ..data.rows import Rows
 from ..files import check_dir
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.slices import score_slices
+from ..text.readers import latest_labels
 from ..ulmfit.read import set_task
 from ..ulmfit.recipe import split_columns
 from ..ulmfit.record import begin

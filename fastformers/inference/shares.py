@@ -41,8 +41,7 @@ def powered_shares(
 # %% ../../nbs/inference/00_shares.ipynb #61437d11
 def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `(n, n_out)`)
     "Read and check the labelled rows `df` for `shares`"
-    from fastformers.data.rows import is_audit, latest_labels
-    from fastformers.text.readers import check_columns
+    from fastformers.text.readers import check_columns, is_audit, latest_labels
     from fastformers.text.encode import read_column
     text_col,label_col = (predictor.column(df, *o) for o in (('text_col',text_col), ('label_col',label_col)))
     check_columns(df, text_col=text_col, label_col=label_col)

@@ -13,13 +13,12 @@ import re
 import numpy as np, pandas as pd
 from ..args import check_args
 from ..data.labels import as_frame
-from ..data.rows import is_audit, latest_labels
 from ..inference.names import fit_vectors, read_names
 from .vectors import TextVectors
 from ..tasks.columns import as_text
 from ..text.core import normal, text_key
 from ..text.encode import read_column
-from ..text.readers import check_columns
+from ..text.readers import check_columns, is_audit, latest_labels
 
 # %% ../../nbs/label/01_choose_texts.ipynb #a9baccc5
 _same,_most = .97,2000 # cosine of near duplicates; texts that are compared with each other at a time

@@ -17,7 +17,6 @@ import numpy as np, pandas as pd
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from ..data.labels import as_frame
-from ..data.rows import is_audit
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
 from .command import Command
@@ -26,7 +25,7 @@ from .file import LabelFile
 from .forecast import standing
 from .vectors import TextVectors
 from ..tasks.columns import as_text
-from ..text.readers import check_columns
+from ..text.readers import check_columns, is_audit
 
 _log = logging.getLogger(__name__)
 

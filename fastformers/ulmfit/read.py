@@ -22,7 +22,7 @@ from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.progress import script_progress
 from ..data.block import rows_dls, tokenizer_of
 from ..data.labels import as_frame, named, new_tests
-from ..data.rows import Rows, latest_labels
+from ..data.rows import Rows
 from ..inference.baseline import as_targets
 from ..interpret.probes import row_means
 from ..learner.calibration import check_rows
@@ -36,6 +36,7 @@ from ..models.load import load_body
 from ..tasks.core import task_of
 from ..tasks.scores import rarer, set_score, whole_score
 from ..text.encode import HFTokenizer, reading_args
+from ..text.readers import latest_labels
 from .recipe import TaskConfig
 
 _log = logging.getLogger(__name__)
