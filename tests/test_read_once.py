@@ -58,8 +58,8 @@ def test_a_tokenizer_is_made_once(tmp_path, monkeypatch):
     df,path = intents(60),tmp_path/'lm'
     lm_learner(lm_dls(df, tiny_tok('xlm-roberta'), device='cpu'), tiny_arch('xlm-roberta')).save_encoder(path)
     (path/PROMPTS).write_text('{"prompts": {"query": "query: ", "passage": "passage: "}}')
-    loads,find = [],tokenizer._tokenizer_class
-    monkeypatch.setattr(tokenizer, '_tokenizer_class', lambda path: loads.append(path) or find(path)) # each load asks it
+    loads,load = [],tokenizer.AutoTokenizer.from_pretrained
+    monkeypatch.setattr(tokenizer.AutoTokenizer, 'from_pretrained', lambda path, **kw: loads.append(path) or load(path, **kw))
     doors = dict(stage=lambda: fine_tune_classifier(df, path, tmp_path/'cl', epochs=0, precision='fp32'),
                  learner=lambda: classifier_learner(classifier_dls(df, path, device='cpu'), path),
                  classifier=lambda: from_hf(tmp_path/'cl')(['a text']), vectors=lambda: from_hf(path).vectors(['a text']),
