@@ -108,7 +108,7 @@ def test_several_labels_and_numbers(task):
     assert np.isfinite(table[['score','low','high','p']]).all(axis=None) and (table.low<table.high).all() and table.difference.between(table.low, table.high).all()
     assert table.slice.isin(['label = long'] if task=='multi' else [o for o in table.slice if o.startswith('target ')]).any()
     says = 'any of the labels a text' if task=='multi' else r'regression \(a number a text\)'
-    with pytest.raises(TypeError, match='one label a row; this is .*'+says): label_issues(None, df)
+    with pytest.raises(TypeError, match='one label a row, got .*'+says): label_issues(None, df)
     if task=='multi':
         assert checks(model, df, most=50).rows.max()==50 and fixed_broken(model, model, df)[0].p==1
         assert checks(model, df, which={'!': Check('!', lambda o: o+' !', 'lower', ('long',))}).rows[0]>0
