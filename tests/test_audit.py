@@ -1,5 +1,5 @@
 "Where some rows were chosen to be labelled, those that were drawn at random (`audit`) are held out, at every door"
-import numpy as np, pytest
+import numpy as np, pandas as pd, pytest
 from fastformers.all import *
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
 from fastformers.data.block import item_texts
@@ -46,3 +46,10 @@ def test_chosen_rows_without_random_ones_are_warned_of(df, tmp_path, caplog):
     for name,chosen,n in (('chosen',True,1), ('chosen',False,1), ('audit',True,1)):
         read_data(Recipe().replace(data=dict(source=str(tmp_path/f'{name}.csv'), chosen=chosen)))
         assert sum('chose to label' in o.message for o in caplog.records)==n
+
+def test_test_rows_that_two_people_have_labelled_count_once(df, arch):
+    test = df[:12].assign(text=[f'{t} {i}' for i,t in enumerate(df.text[:12])])
+    two = pd.concat([test.assign(label='positive', by='a', time='1'), test.assign(by='b', time='2')])
+    board = leaderboard(df, test=two, minutes=1, seeds=(1,), entries=['TF-IDF'])
+    stage = fine_tune_classifier(df, arch, epochs=0, test=two)
+    assert [board.task.labels[i] for i in board.y]==test.label.tolist() and len(board.rows('TF-IDF')[0])==len(stage.test_score)==12

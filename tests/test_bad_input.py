@@ -7,6 +7,7 @@ from fastformers.data.block import HFTextBlock, classifier_dls, lm_dls
 from fastformers.data.labels import warn_typos
 from fastformers.inference.lm_predictor import LMPredictor
 from fastformers.inference.baseline import TextBaseline
+from fastformers.interpret.checks import checks
 from fastformers.inference.predictor import from_hf
 from fastformers.tasks.choice import Choice
 from fastformers.tasks.spans import SpanTokenizer
@@ -202,6 +203,9 @@ def test_labels_that_cannot_be_learnt_are_refused():
     refused(classifier_dls, tiny_df().assign(label=2.5), ValueError, "'label' has a standard deviation of 0 in training: a number to predict must be finite, and differ")
     refused(classifier_dls, tiny_df(), ValueError, 'expected a number such as 12.5', task='regression')
     refused(classifier_dls, tiny_df(), ValueError, "`task` 'regresion' is unknown; did you mean regression.*available: ", task='regresion')
+    words = TextBaseline.fit(['good','bad']*5, ['pos','neg']*5)
+    with pytest.raises(ValueError, match="`method` 'erasures' is unknown; did you mean erasure"): words.explain('good', method='erasures')
+    with pytest.raises(ValueError, match="`which` 'typos' is unknown; did you mean typo"): checks(words, tiny_df(), which='typos')
     odd = tiny_tags(); odd.at[3,'label'] = ['O']
     refused(classifier_dls, odd, ValueError, r'row 3 has \d+ words, but 1 tags', task='tags')
 
@@ -367,6 +371,9 @@ def test_names_joined_by_semicolons_are_several_labels():
     base = TextBaseline.fit(['late bill','wrong bill','late'], ['late;bill','bill','late'], 'multi')
     assert base.labels==['bill','late']
     with pytest.raises(TypeError, match='strings, got nan'): TextBaseline.fit(['late',float('nan')], ['a','b'])
+    for missing in (None, float('nan'), pd.NA):
+        for labels in (['a',missing], pd.Series(['a',missing], dtype=object)):
+            with pytest.raises(ValueError, match='expected a label for each text, got .* at position 1'): TextBaseline.fit(['late','bill'], labels)
 
 def test_a_file_that_was_predicted_before_keeps_its_columns():
     base = TextBaseline.fit(['good','bad']*5, ['pos','neg']*5)

@@ -9,10 +9,11 @@ from fastformers.data.block import HFTextBlock
 from fastformers.inference.bundle import read_bundle
 from fastformers.inference.predictor import Ensemble, from_hf
 from fastformers.tasks.core import task_of
-from fastformers.interpret.decisions import expected_calibration_error
+from fastformers.interpret.decisions import expected_calibration_error, plot_reliability
 from fastformers.learner import calibration # `calibrate`, `tune_thresholds`
 from fastformers.learner.core import classifier_learner
 from fastformers.learner.evaluate import class_scores, evaluate
+from fastformers.testing import tiny_tags
 from test_contracts_common import *
 
 df = tiny_df()
@@ -121,6 +122,12 @@ def test_a_perfectly_calibrated_score_has_no_error():
 
 def test_names_of_classes_are_no_targets():
     with pytest.raises(TypeError, match='class ids'): expected_calibration_error(torch.eye(2), ['no','yes'])
+
+@pytest.mark.parametrize('rows,task', [(tiny_df().assign(label=range(60)), 'regression'), (tiny_tags(), 'tags')])
+def test_only_scores_of_classes_are_probabilities(rows, task):
+    learn = classifier_learner(classifier_dls(rows, tiny_tok(), task=task), tiny_arch('bert'))
+    for f in (expected_calibration_error, plot_reliability):
+        with pytest.raises(TypeError, match=f'only classes of a text have scores to calibrate, got {task}'): f(learn)
 
 def test_training_goes_on_without_the_temperature():
     learn = learner()

@@ -10,6 +10,7 @@ from fastformers.interpret.slices import label_issues
 from fastformers.learner.core import classifier_learner
 from fastformers.learner.save import as_predictor
 from fastformers.testing import tiny_arch, tiny_df, tiny_tok
+from fastformers.text.encode import first_texts
 from fastformers.text.train_tokenizer import train_tokenizer
 from fastformers.ulmfit.read_lm import small_config
 from fastformers.ulmfit.stage import fine_tune_classifier
@@ -131,3 +132,12 @@ def test_an_old_linear_model_does_not_stay_beside_a_new_classifier(tmp_path):
     base.save(tmp_path/'net_tfidf'); (tmp_path/'own_tfidf').mkdir(); (tmp_path/'own_tfidf/a.txt').write_text('mine')
     for k in ('net','own'): fine_tune_classifier(df, tiny_arch('bert', num_hidden_layers=1), tmp_path/k, tok=tiny_tok(), epochs=.2)
     assert not (tmp_path/'net_tfidf').exists() and (tmp_path/'own_tfidf/a.txt').exists()
+
+def test_texts_as_long_as_novels_are_kept(tmp_path):
+    "By what the network reads of them: with all characters the first text would be too much"
+    df = tiny_df().drop(columns='is_valid')
+    df['text'] = [f'{o} '*(600_000//len(o)) if i<4 else o for i,o in enumerate(df.text)]
+    stage = fine_tune_classifier(df, tiny_arch('bert'), tmp_path/'c', tok=tiny_tok(), epochs=.1, max_len=16, windows=1)
+    kept = from_hf(tmp_path/'c').kept
+    assert len(kept.inputs)==len(stage.learner.dls.train_ds) and len(kept.distances)==len(stage.learner.dls.valid_ds)
+    assert first_texts(['abcdef','g'], 5)==['abcdef'] and first_texts(['abc','de','f'], 5)==['abc'] and first_texts(['abcdef','ghi','j'], 5, 2)==['abcdef','ghi'] and first_texts([], 5)==[]

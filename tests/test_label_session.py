@@ -1,5 +1,5 @@
 "A labelling session loses no label, mixes nobody's work up, and says what others did to its file"
-import os, re, signal, subprocess, sys, time
+import os, re, resource, signal, subprocess, sys, time
 from threading import Event
 import numpy as np, pandas as pd, pytest, torch
 from transformers import AutoModel
@@ -11,6 +11,7 @@ from fastformers.label.file import LabelFile
 from fastformers.label.command import Command
 from fastformers.label.forecast import standing
 from fastformers.label.session import LabelSession, none
+from fastformers.label.vectors import TextVectors
 from fastformers.testing import tiny_arch, tiny_tok
 from fastformers.text.corpora import intents
 
@@ -391,3 +392,14 @@ def test_a_training_that_fails_says_why(tmp_path):
     t = Command(['classify', str(tmp_path/'none.csv'), '--output', str(tmp_path/'out')])
     t.process.wait()
     assert 'does not exist' in t.verdict
+
+def test_vectors_of_many_small_batches_need_few_open_files(tiny, tmp_path, monkeypatch):
+    "A system may allow 256"
+    monkeypatch.setenv('FASTFORMERS_HOME', str(tmp_path))
+    limit,most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kept = TextVectors(tiny)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/dev/fd'))+20, most))
+    try:
+        one_by_one = np.concatenate([kept([f'text {i}']) for i in range(40)])
+        assert np.array_equal(TextVectors(tiny)([f'text {i}' for i in [3,*range(40),3]]), one_by_one[[3,*range(40),3]])
+    finally: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))

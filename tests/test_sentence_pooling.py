@@ -161,6 +161,7 @@ def test_a_prompt_is_read_as_if_it_stood_in_the_text(family):
     assert prompted.prompt==HFTokenizer(prompted.tok).prompt=='query: ' and HFTokenizer(prompted.tok, prompt='none').prompt==plain.prompt==''
     short = HFTokenizer(tok, max_len=18, prompt='query: ').encode_batch(['why do they write '*9])[0]
     assert len(short)==18 and short.ids.tolist()[:4]==prompted.encode_batch(['a'])[0].ids.tolist()[:4], 'a prompt is not cut'
+    with pytest.raises(ValueError, match='`max_len` 16 leaves no room'): HFTokenizer(tok, max_len=16, windows=9, overlap=7, prompt='Say what it is about in a word: ')
 
 def says(path, **o): (path/'config_sentence_transformers.json').write_text(json.dumps(o))
 

@@ -92,6 +92,16 @@ def test_labels_are_read_as_they_are_written():
     p.task.labels = ['0','1']
     assert p.shares(texts, df[:50].assign(label=df.label[:50].map(dict(c0=0, c1=1)))).audit['1']==(df.label[:50]=='c1').mean()
 
+@pytest.mark.parametrize('flag', [str, lambda o: o or None, int, lambda o: str(o).lower()])
+def test_random_rows_are_marked_in_any_form_and_count_once(flag):
+    "As in a file read as text, in a table joined with older rows, and in one that two people have labelled"
+    p,texts,df,_ = world()
+    audit = df.sample(60, random_state=0)
+    want,marked = p.shares(texts, audit[:40]),audit.assign(audit=[flag(i<40) for i in range(60)])
+    assert want.equals(p.shares(texts, marked))
+    people = pd.concat([marked.assign(label='c0', by='a', time='1'), marked.assign(by='b', time='2')])
+    assert want.equals(p.shares(texts, people))
+
 @pytest.mark.parametrize('change,words', [
     (lambda o: o.rename(columns=dict(text='txt')), 'did you mean txt?'), (lambda o: o.drop(columns='label'), "'label' is not a column"),
     (lambda o: o.assign(label=['other',*o.label[1:]]), "'other' is no class; classes are c0, c1, c2, c3"),

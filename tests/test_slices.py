@@ -195,7 +195,7 @@ def test_conflicts_across_blocks():
     df.loc[82] = df.text[5]+' wa','yes'
     df.loc[81] = df.text[4],'no'
     for block in (1, 7, 512):
-        found = conflicting_duplicates(df, block=block)
+        found = conflicting_duplicates(pd.concat([df, df[:2].assign(text=None), df[:2].assign(label=None)]), block=block)
         assert [*found.index]==[3,5] and found.iloc[0].tolist()[:4]==[df.text[3],'no',df.text[80],'yes'] and .9<found.cosine.iloc[1]<1
     assert conflicting_duplicates(df[:10]).empty and list(conflicting_duplicates(df[:1]))==list(found)
     with pytest.raises(ValueError, match='empty vocabulary'): conflicting_duplicates(df.assign(text=' '))

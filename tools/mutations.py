@@ -66,7 +66,7 @@ mutations = [
     ('the temperature is not applied', 'models/core', 'o = o/self.task.temperature', 'o = o*1', 'export learner/03_calibration'),
     ('a prediction goes to another text', 'inference/predictor', 'out[i] = torch.atleast_1d(o)', 'out[b[0]] = out[i] = torch.atleast_1d(o)', 'export'),
     ('the end of a long text is kept', 'text/encode', 'head=lambda k: k, tail=lambda k: 0,', 'head=lambda k: 0, tail=lambda k: k,', 'contracts_specials text/03_encode'),
-    ('special tokens in a text are special', 'text/encode', 'res = _without(tuple(tok.all_special_tokens), tok.backend_tokenizer.to_str())', 'res = tok.backend_tokenizer', 'contracts_specials text/03_encode'),
+    ('special tokens in a text are special', 'text/encode', 'return Tokenizer.from_str(json.dumps(d))', 'return Tokenizer.from_str(rules)', 'contracts_specials text/03_encode'),
 ]
 
 def source(o): return root/f'fastformers/{o}.py'

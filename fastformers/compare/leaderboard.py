@@ -25,6 +25,7 @@ from ..files import check_dir
 from ..hub import default_arch
 from ..inference.baseline import as_targets
 from ..interpret.slices import score_slices
+from ..text.readers import latest_labels
 from ..ulmfit.read import set_task
 from ..ulmfit.recipe import split_columns
 from ..ulmfit.record import begin
@@ -136,7 +137,7 @@ def leaderboard(
     start = now()
     df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
-    if test is not None: test = as_frame(test)
+    if test is not None: test = latest_labels(as_frame(test), text_col)
     if path is not None: path = check_dir(path, 'compare.json')
     rows = Rows(df, text_col, label_col, task, group_col).add_test(test)
     labels = labels_in(rows)

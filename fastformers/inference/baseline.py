@@ -14,7 +14,7 @@ import json
 from copy import copy
 from pathlib import Path
 import numpy as np, torch
-from fastcore.basics import patch
+from fastcore.basics import first, patch
 from torch.nn.utils.rnn import pad_sequence
 from safetensors.numpy import load_file, save_file
 from ..args import plain
@@ -168,6 +168,10 @@ def fit(cls:TextBaseline,
     task,texts,labels = copy(tasks[task]() if isinstance(task, str) else task),list(texts),plain(list(labels))
     if not task.has_linear: raise ValueError(f"{task.name}: expected labels of texts or of words")
     if class_weights is not None: task.weigh(class_weights)
+    from pandas import isna
+    if (no := first(i for i,o in enumerate(labels) if isna(o) is True)) is not None:
+        raise ValueError(f"expected a label for each text, got {labels[no]} at position {no}; leave out texts "
+                         "without a label: df.dropna(subset=['label'])")
     if task.classes and not task.per_token: # 'a;b' too
         if not task.labels: task.name_labels(labels)
         labels = [task.read_row({'label':o}, 'label') for o in labels]

@@ -125,17 +125,17 @@ def of(cls:Kept,
 )->Kept:
     "Choose and compute what the directory of a classifier keeps"
     order = in_turn(classes) if classes is not None else range(len(texts))
-    chars = 1_000_000 # half a minute of a small network
-    own = first_texts([texts[i] for i in order][:min(most, 2000)], chars//2)
+    chars,longest = 1_000_000,5*(predictor.tok.limit or 512) # half a minute of a small network
+    own = first_texts([texts[i] for i in order][:min(most, 2000)], chars//2, longest)
     y = np.zeros(0, int) if classes is None else np.array([classes[i] for i in order][:len(own)])
-    more = first_texts([*more][:most], chars//2)
+    more = first_texts([*more][:most], chars//2, longest)
     _,inputs,vectors = predictor.layers(own)
     odd = np.isin(y if len(y) else np.full(len(own), -1), none_of(predictor.labels))
     foreign,vectors = vectors[odd].numpy() if odd.any() else None,vectors[~odd]
     if more: vectors = torch.cat([predictor.layers(more)[2], vectors])
     res = cls(vectors[:most].numpy(), np.zeros(0, np.float32), inputs[:len(y)].numpy(), y,
               word_hashes(first_texts([*more, *texts], 5*chars)), foreign)
-    new = first_texts([*new][:1000], chars//4)
+    new = first_texts([*new][:1000], chars//4, longest)
     if distances is None: distances = np.sort(res.distance(predictor.layers(new)[2]))
     res.distances = distances.astype(np.float32)
     return res

@@ -41,11 +41,12 @@ def powered_shares(
 # %% ../../nbs/inference/00_shares.ipynb #61437d11
 def _audit_rows(predictor, df, text_col, label_col)->tuple: # (inputs, 0 and 1 `(n, n_out)`)
     "Read and check the labelled rows `df` for `shares`"
-    from fastformers.text.readers import check_columns
+    from fastformers.text.readers import check_columns, is_audit, latest_labels
     from fastformers.text.encode import read_column
     text_col,label_col = (predictor.column(df, *o) for o in (('text_col',text_col), ('label_col',label_col)))
     check_columns(df, text_col=text_col, label_col=label_col)
-    if 'audit' in df: df = df[df.audit.astype(bool)]
+    df = latest_labels(df, text_col)
+    if 'audit' in df: df = df[is_audit(df)]
     if (old := in_keys(read_column(df, text_col), predictor.trained_on)).any():
         _log.warning(f"already trained on {old.sum():,} of the {len(df):,} audit rows, with a label or "
                      "without, which are left out")

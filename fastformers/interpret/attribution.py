@@ -60,7 +60,7 @@ def label_values(predictor, texts, at)->np.ndarray: # `(n,)`
     return (res.logit(1e-7) if task.classes or task.structured else res).numpy()
 
 # %% ../../nbs/interpret/04_attribution.ipynb #a77b0011
-attributions = Registry('attributions') # name -> `f(predictor, text, at, words)`
+attributions = Registry('method') # name -> `f(predictor, text, at, words)`
 
 @attributions.add
 def erasure(predictor, text, at, words, most=200):

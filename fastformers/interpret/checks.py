@@ -38,7 +38,7 @@ class Check:
         if self.expect not in ('same','lower','higher'):
             raise ValueError(f"`expect` is 'same', 'lower' or 'higher', got {self.expect!r}")
 
-all_checks = Registry('check') # name -> `Check`
+all_checks = Registry('which') # name -> `Check`
 
 def check(name, expect='same', labels=()):
     "Add the decorated function `change(text)` as the check `name`"

@@ -12,12 +12,14 @@ __all__ = ['expected_calibration_error', 'plot_reliability']
 import numpy as np
 from fastai.learner import Learner
 from sklearn.calibration import CalibrationDisplay
+from ..learner.calibration import check_rows
 from ..learner.evaluate import evaluation
 
 # %% ../../nbs/interpret/03_decisions.ipynb #e7314ca5
 def _outcomes(o, targets=None):
     "Scores of `o` and whether they came true: of the best class, or with several labels a text of all labels"
     if isinstance(o, Learner):
+        check_rows(o.dls)
         with evaluation(o): o,targets = o.get_preds()
     o,targets = np.asarray(o),np.asarray(targets)
     if targets.dtype.kind not in 'iufb':

@@ -174,6 +174,7 @@ def conflicting_duplicates(
 )->pd.DataFrame: # Columns text, label, other_text, other_label, cosine; index of the first row
     "List pairs of nearly equal texts with different labels, the most similar first"
     check_columns(df := as_frame(df), text_col=text_col, label_col=label_col)
+    df = df.dropna(subset=[*L(text_col), *L(label_col)])
     text,label = (df[L(c)].astype(str).agg('; '.join, axis=1).to_numpy() for c in (text_col,label_col))
     plain = [re.sub(r'[^\w\s]+', ' ', o) for o in text]
     x,found = _words(plain, analyzer='char_wb', ngram_range=(4,4), dtype=np.float32),[]

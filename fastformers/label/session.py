@@ -20,12 +20,12 @@ from ..data.labels import as_frame
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
 from .command import Command
-from .choose_texts import choose_texts, is_audit, order_of
+from .choose_texts import choose_texts, order_of
 from .file import LabelFile
 from .forecast import standing
 from .vectors import TextVectors
 from ..tasks.columns import as_text
-from ..text.readers import check_columns
+from ..text.readers import check_columns, is_audit
 
 _log = logging.getLogger(__name__)
 

@@ -31,10 +31,8 @@ def _words_of(pool):
     return WordVectors(first_texts([pool[i] for i in order], 3_000_000))
 
 def _rows_of(file):
-    "Return {hash of a text: (float16 `(n, nf)`, row)} of a file, whose vectors stay on the disk"
-    rows = np.load(file, mmap_mode='r')
-    vectors = np.asarray(rows['vector'])
-    return {k:(vectors, i) for i,k in enumerate(rows['key'].tolist())}
+    "Return {hash of a text: (file, row)} of a file, whose vectors stay on the disk"
+    return {k:(file, i) for i,k in enumerate(np.load(file, mmap_mode='r')['key'].tolist())}
 
 class TextVectors:
     "Compute unit vectors of texts, and keep those of the encoder on disk"
@@ -79,4 +77,9 @@ class TextVectors:
             rows['key'],rows['vector'] = part,v
             with atomic_file(file := self.path/f'{part[0]:016x}.npy') as tmp, open(tmp, 'wb') as f: np.save(f, rows)
             self.kept.update(_rows_of(file))
-        return np.stack([o[i] for o,i in map(self.kept.get, keys)]) if keys else np.zeros((0,1), np.float16)
+        if not keys: return np.zeros((0,1), np.float16)
+        places = {}
+        for n,(file,i) in enumerate(map(self.kept.get, keys)): places.setdefault(file, []).append((n, i))
+        # a file is closed before the next one is opened, since a system limits how many are open
+        parts = [np.load(file, mmap_mode='r')['vector'][[i for _,i in o]] for file,o in places.items()]
+        return np.concatenate(parts)[np.argsort([n for o in places.values() for n,_ in o])]

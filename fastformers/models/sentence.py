@@ -15,7 +15,7 @@ from pathlib import Path
 from fastcore.basics import patch
 from safetensors.torch import load
 from torch import nn, Tensor
-from ..hub import find_file, resolve_arch
+from ..hub import find_file
 from transformers import PretrainedConfig
 from .load import load_config
 from .heads import LinearHead, cls_pool, heads, last_pool, max_pool, mean_pool, spec_of, weighted_mean_pool
@@ -133,7 +133,5 @@ def is_sentence_encoder(arch)->bool: # a hub id, directory, shipped name or netw
     "Check whether `arch` says how it makes vectors of texts, and has no LM head"
     if isinstance(arch, PretrainedConfig): return False # random weights
     config = load_config(arch)
-    # for a network, the place that it was read from
-    where = resolve_arch(arch) if isinstance(arch, (str,Path)) else config.name_or_path
-    pools = find_file(where or None, 'modules.json') is not None
+    pools = find_file(config.name_or_path or None, 'modules.json') is not None # where it was read from
     return pools and not any('LM' in o for o in config.architectures or ())

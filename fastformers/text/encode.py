@@ -30,9 +30,9 @@ def is_pair(o):
     "Check whether `o` is a pair of texts"
     return isinstance(o, (list,tuple)) and len(o)==2 and all(isinstance(t, str) for t in o)
 
-def first_texts(texts, most)->list:
-    "Return the first of `texts`, with at most `most` characters together"
-    return texts[:np.searchsorted(np.cumsum([*map(len, texts)]), most)]
+def first_texts(texts, most, longest=np.inf)->list: # `longest`: characters that are read of a text
+    "Return the first of `texts`, one or more, with at most `most` characters together"
+    return texts[:max(np.searchsorted(np.minimum([*map(len, texts)], longest).cumsum(), most), 1)]
 
 def read_column(df, col):
     "Read the strings in column `col` of `df`, or tuples of strings from several columns"
@@ -79,14 +79,13 @@ _head = dict(head=lambda k: k, tail=lambda k: 0, head_tail=lambda k: k//4)
 
 def _share(ns, k):
     "Divide `k` tokens among texts of lengths `ns`, with the longest text cut first"
-    if len(ns)==1: return [k]
     short = min(*ns, k//2)
     return [short,k-short] if ns[0]<=ns[1] else [k-short,short]
 
 def _cuts(e, max_len, how):
     "Yield the slices to delete from `e`, last one first, to keep `max_len` tokens with all special ones"
     seq = e.sequence_ids # None for special tokens
-    ns = [seq.count(i) for i in range(e.n_sequences)]
+    ns = seq.count(0),seq.count(1)
     k = max_len-(len(seq)-sum(ns))
     for i,n,k in reversed([*zip(range(2), ns, _share(ns, k))]):
         if n>k: at = seq.index(i)+_head[how](k); yield slice(at, at+n-k)
@@ -170,7 +169,8 @@ class HFTokenizer(Transform):
                 "pass HFTokenizer(tok, backwards=False), with a network that was trained forwards")
         self.windows,self.overlap,self.pairing = windows,overlap,pairing
         _check_reading(**reading_args(self))
-        n = 2+self.tok.num_special_tokens_to_add(pair=True)+len(self.tok(self.prompt, add_special_tokens=False).input_ids)
+        ids = self.tok(self.prompt, add_special_tokens=False).input_ids
+        n = max(overlap*(windows>1), 1)+1+self.tok.num_special_tokens_to_add(pair=True)+len(ids)
         if max_len is not None and max_len<n:
             raise ValueError(f"`max_len` {max_len} leaves no room for a pair; pass {n} or more, or None")
         tok,i = self.tok,self.tok.pad_token_id

@@ -59,7 +59,7 @@ def _read_prompts(tok, file):
 
 # %% ../../nbs/text/02_tokenizer.ipynb #51f0a002
 # the names of a Rust encoding; a sequence id is 0 or 1 for the first or second text, None for a special token
-Encoding = namedtuple('Encoding', 'ids type_ids sequence_ids n_sequences')
+Encoding = namedtuple('Encoding', 'ids type_ids sequence_ids')
 
 class PythonEncoder:
     "Encode texts with the Python tokenizer `tok`, without special tokens in texts"
@@ -76,7 +76,7 @@ class PythonEncoder:
         row = tok.build_inputs_with_special_tokens(*marks) if template else [*chain(*marks)]
         types = tok.create_token_type_ids_from_sequences(*parts) if template else [0]*len(row)
         seq = [~o if o<0 else None for o in row]
-        return Encoding([next(ids) if o<0 else o for o in row], types, seq, len(parts))
+        return Encoding([next(ids) if o<0 else o for o in row], types, seq)
 
     def encode(self, *texts):
         "Encode a text or the texts of a pair"

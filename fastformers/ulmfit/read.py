@@ -36,6 +36,7 @@ from ..models.load import load_body
 from ..tasks.core import task_of
 from ..tasks.scores import rarer, set_score, whole_score
 from ..text.encode import HFTokenizer, reading_args
+from ..text.readers import latest_labels
 from .recipe import TaskConfig
 
 _log = logging.getLogger(__name__)
@@ -138,11 +139,12 @@ def task_learner(dls, arch, c:TaskConfig, cbs=None, **kwargs)->Learner:
     return learn
 
 # %% ../../nbs/ulmfit/01_read.ipynb #3b7d10a5
-def test_frames(test): # a DataFrame, a dict of several, or None
-    "Convert `test`, a table as `as_frame` takes it, or a dict of several"
+def test_frames(test, text_col='text'): # a DataFrame, a dict of several, or None
+    "Convert `test`, a table as `as_frame` takes it, or a dict of several, and keep the latest label of each text"
     sets = isinstance(test, dict) and not any(isinstance(o, (list,tuple,np.ndarray,pd.Series,torch.Tensor))
                                               for o in test.values())
-    return {k:as_frame(o) for k,o in test.items()} if sets else None if test is None else as_frame(test)
+    def frame(o): return latest_labels(as_frame(o), text_col)
+    return {k:frame(o) for k,o in test.items()} if sets else None if test is None else frame(test)
 
 def test_rows(test)->tuple: # (a DataFrame or None, the name of the set of each row or [])
     "Join the rows of `test`, a DataFrame or a dict of several"
@@ -163,7 +165,7 @@ def prepare_rows(rows, c, test, names, valid_col, arch, name
     if why:
         _log.info(f"{name}: the score is the macro F1, average precision beside it: {why}"
                   f"{'; so classes weigh the same'*(weights[0]=='balanced')}")
-    test,sets = test_rows(new_tests(test_frames(test), arch, rows.text_col))
+    test,sets = test_rows(new_tests(test_frames(test, rows.text_col), arch, rows.text_col))
     names = rows.name_classes(names)
     if untested := hold_out_rows(rows.add_test(test), valid_col, c.valid_pct, arch):
         _log.warning(f"{name}: {untested}")

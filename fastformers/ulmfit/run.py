@@ -180,7 +180,7 @@ def ulmfit(
     text_col = split_columns(df, ifnone(text_col, r.data.text_col))
     label_col = split_columns(df, ifnone(label_col, r.data.label_col))
     archs = [arch or r.model.arch, *(r.run.archs or ())]
-    test = new_tests(test_frames(test), archs, text_col)
+    test = new_tests(test_frames(test, text_col), archs, text_col)
     tested,_ = test_rows(test)
     if unlabelled is not None and r.lm.objective=='none' and not r.general:
         _log.warning("`unlabelled` is not used: stage 2 reads it, and [lm] objective is none")
