@@ -3246,6 +3246,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags.WordTokenizer.encode_batch': ( 'tasks/tags.html#wordtokenizer.encode_batch',
                                                                                                'fastformers/tasks/tags.py'),
+                                        'fastformers.tasks.tags._are_tags': ('tasks/tags.html#_are_tags', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags._in_context': ('tasks/tags.html#_in_context', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags._letters': ('tasks/tags.html#_letters', 'fastformers/tasks/tags.py'),
                                         'fastformers.tasks.tags._lists_spans': ( 'tasks/tags.html#_lists_spans',

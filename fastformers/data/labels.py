@@ -146,9 +146,8 @@ def marked_by(df): # None if there is none
 
 def warn_groups(train, held, col, what):
     "Log the number of groups of the column `col`, by their hashes, that have rows in training and among the held-out ones as a warning"
-    if len(both := np.intersect1d(train, held)):
-        n = len(np.union1d(train, held))
-        _log.warning(f"{len(both)} of {n} groups of {col!r} have rows in training and in {what}")
+    if n := len(np.intersect1d(train, held)):
+        _log.warning(f"{n} of {len(np.union1d(train, held))} groups of {col!r} have rows in training and in {what}")
 
 def divide(df, keys, names, valid_col=None, valid_pct=.2, group_col=None)->tuple: # lists of row numbers
     "Split the rows of `df` by a column, or by the hashes `keys` of their texts or groups"
@@ -156,9 +155,8 @@ def divide(df, keys, names, valid_col=None, valid_pct=.2, group_col=None)->tuple
     if valid_col is not None:
         check_columns(df, valid_col=valid_col)
         v = valid_flags(df, valid_col)
-        if group_col is not None:
-            warn_groups(keys[~v], keys[v], group_col,
-                        f"validation, since the column {valid_col!r} decides; drop it, or mark whole groups")
+        what = f"validation, since the column {valid_col!r} decides; drop it, or mark whole groups"
+        if group_col is not None: warn_groups(keys[~v], keys[v], group_col, what)
     else: v = held_out(keys/2**64, valid_pct) if names is None else hold_out(keys/2**64, names, valid_pct)
     if v.all() or not v.any():
         if valid_col is None and len(v)>1 and len(np.unique(keys))==1:
@@ -392,9 +390,8 @@ def warn_typos(labels, n_rows=None): # default: a row each
             _log.warning(f"label {o!r} has {k} of {n_rows or len(labels)} rows; do they lack a label? "
                          "Leave them out")
         large = {plain[p]:p for p in n if n[p]>=10*k or plain[p]==plain[o] and (n[p],p)>(k,o)}
-        near = [plain[o]] if plain[o] in large else []
-        if len(n)<=1000 and not re.search(r'\d', o): # of more names it takes minutes
-            near = get_close_matches(plain[o], large, 1, cutoff=.85)
+        few = len(n)<=1000 and not re.search(r'\d', o) # of more names it takes minutes
+        near = get_close_matches(plain[o], large, 1, cutoff=.85) if few else [plain[o]]*(plain[o] in large)
         for p in near:
             show = repr if p!=plain[o] or normal(o)==normal(large[p]) else ascii # shows invisible characters
             _log.warning(f"label {show(o)} has {k} of {n_rows or len(labels)} rows, {show(large[p])} "

@@ -115,6 +115,15 @@ def _in_context(words):
 def _words(o): # None for a missing value
     return o.split() if isinstance(o, str) else list(o) if hasattr(o, '__iter__') else None
 
+def _are_tags(labels, others):
+    "Check whether `labels` list spans, or something for each word of the texts or lists in a column of `others`"
+    lists = [o for o in labels if isinstance(o, list_types)]
+    if any(isinstance(v, (dict,*list_types)) for o in lists for v in o): return True # spans
+    n = [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in labels]
+    if None in n: return False
+    some = [o for o in others if max(n)>1 or not isinstance(o.iloc[0], str)] # texts of one word are no words
+    return any([len(_words(t) or ()) for t in o]==n for o in some)
+
 def _lists_spans(text, label):
     "Check whether the `label` of a `text` lists spans of characters, or nothing, instead of tags"
     many = isinstance(text, str) and isinstance(label, list_types)
@@ -154,14 +163,7 @@ class Tags(Task):
     hf_class,score_name,per_token = 'AutoModelForTokenClassification','span F1 of a text',True
     @classmethod
     def matches(cls, df, label_col):
-        if is_list(label_col): return False
-        lists = [o for o in df[label_col] if isinstance(o, list_types)]
-        if any(isinstance(v, (dict,*list_types)) for o in lists for v in o): return True # spans
-        n = [len(o) if isinstance(o, (list,tuple,np.ndarray)) else None for o in df[label_col]]
-        if None in n: return False
-        def fits(o): # words or texts
-            return [len(_words(t) or ()) for t in o]==n and (max(n)>1 or not isinstance(o.iloc[0], str))
-        return any(c!=label_col and fits(df[c]) for c in df.columns)
+        return not is_list(label_col) and _are_tags(df[label_col], [df[c] for c in df if c!=label_col])
     def texts(self, df, text_col):
         "Read the words of `df`, as many in each row as its tags"
         self.text_col,rows = listed(text_col),[]
