@@ -51,7 +51,7 @@ def models(tmp_path_factory):
     at = tmp_path_factory.mktemp('models')
     AutoModelForMaskedLM.from_config(tiny_arch('bert', num_hidden_layers=1)).save_pretrained(at/'bert')
     tiny_tok().save_pretrained(at/'bert')
-    TextBaseline.fit(tiny_df().text, tiny_df().label).save(at/'tfidf')
+    TextBaseline.fit(tiny_df().text+' of ours', tiny_df().label).save(at/'tfidf')
     return at
 
 def columns(df): return df.text.tolist(),df.label.tolist()
