@@ -4,7 +4,7 @@ import ast, pytest
 itself = "[sys.executable, '-W', 'ignore', '-m', 'fastformers'" # a command of the package, in a process of its own
 banned = dict(eval='evaluates text', exec='runs text', compile='compiles text', __import__='imports by name')
 modules = {'pickle','marshal','shelve','dill','cloudpickle','joblib'}
-calls = {'torch.load','torch.save','pd.read_pickle','np.load','os.system','os.popen','subprocess.run','subprocess.Popen','subprocess.check_output','shutil.unpack_archive'}
+calls = {'torch.load','torch.save','pd.read_pickle','os.system','os.popen','subprocess.run','subprocess.Popen','subprocess.check_output','shutil.unpack_archive'}
 
 def found(code):
     "What the source `code` does that it must not"
@@ -19,7 +19,7 @@ def found(code):
         for k in o.keywords:
             if k.arg in ('shell','allow_pickle','trust_remote_code') and not (isinstance(k.value, ast.Constant) and k.value.value is False): yield f'{name}({k.arg}=...)'
 
-@pytest.mark.parametrize('code', ['eval("1")', 'import pickle', 'from pickle import loads', 'torch.load(f)', 'run("ls", shell=True)', 'from_pretrained(a, trust_remote_code=x)', 'os.system("ls")', 'z.extractall()', 'subprocess.Popen([sys.executable, f])', 'subprocess.Popen(f)'])
+@pytest.mark.parametrize('code', ['np.load(f, allow_pickle=True)', 'eval("1")', 'import pickle', 'from pickle import loads', 'torch.load(f)', 'run("ls", shell=True)', 'from_pretrained(a, trust_remote_code=x)', 'os.system("ls")', 'z.extractall()', 'subprocess.Popen([sys.executable, f])', 'subprocess.Popen(f)'])
 def test_the_reader_finds_it(code): assert [*found(code)]
 
 def test_the_source_is_free_of_it(root):
@@ -30,4 +30,4 @@ def test_models_are_loaded_without_their_code(root):
     "`load_kwargs` turns the code of a checkpoint off, in each call but those of our own class and of a method that passes them on"
     assert 'load_kwargs = dict(trust_remote_code=False)' in (root/'fastformers/hub.py').read_text('utf-8')
     calls = [(o.name, ast.unparse(c)) for o in (root/'fastformers').rglob('*.py') for c in ast.walk(ast.parse(o.read_text('utf-8'))) if isinstance(c, ast.Call) and ast.unparse(c.func).endswith('.from_pretrained')]
-    assert len(calls)>4 and {f for f,c in calls if '**load_kwargs' not in c}=={'bundle.py','elmo.py'}
+    assert len(calls)>4 and {f for f,c in calls if '**load_kwargs' not in c and not c.startswith('nn.')}=={'elmo.py'}
