@@ -206,7 +206,7 @@ def item_texts(ds, most=None)->list:
     def read(o):
         if isinstance(o, TokenizedRow): return o['text']
         for f in before: o = f(o)
-        return o
+        return o.read_text('utf-8') if isinstance(o, Path) else o
     rows = getattr(ds.items, 'iloc', ds.items)
     return [read(rows[i]) for i in range(len(ds))[:most]]
 

@@ -129,7 +129,7 @@ def valid_text(text:str)->str:
 # %% ../../nbs/text/00_core.ipynb #f43d7804
 def normal(text): # A string, a pair or a list of words
     "Convert `text` to lower case with single spaces"
-    return ' '.join((text if isinstance(text, str) else ' '.join(text)).casefold().split())
+    return ' '.join((text if isinstance(text, str) else ' '.join(map(str, text))).casefold().split())
 
 def text_key(text)->int:
     "Hash `normal(text)` to a number from 0 to 2**64-1"
