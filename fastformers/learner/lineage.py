@@ -74,7 +74,7 @@ class Lineage(Callback):
 def leave_out_seen(learn):
     "Leave validation rows that the network of `learn` was trained on out of its data, unless there is only one row, and log how many"
     dls,base = learn.dls,learn.lineage
-    if not len(base.known) or len(valid := dls.valid_ds)<2: return
+    if not (getattr(learn.model, 'task', None) and len(base.known)) or len(valid := dls.valid_ds)<2: return
     # a text of both parts was told when the data were made
     known = np.union1d(base.seen, np.setdiff1d(base.fitted, item_keys(dls.train_ds)))
     if not (old := say_trained_on(np.isin(item_keys(valid), known))).any(): return
