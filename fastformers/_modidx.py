@@ -1015,6 +1015,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fastformers.hub._from_hub': ('hub.html#_from_hub', 'fastformers/hub.py'),
                                  'fastformers.hub._hub_file': ('hub.html#_hub_file', 'fastformers/hub.py'),
                                  'fastformers.hub._shipped': ('hub.html#_shipped', 'fastformers/hub.py'),
+                                 'fastformers.hub.arch_name': ('hub.html#arch_name', 'fastformers/hub.py'),
                                  'fastformers.hub.find_file': ('hub.html#find_file', 'fastformers/hub.py'),
                                  'fastformers.hub.model_dir': ('hub.html#model_dir', 'fastformers/hub.py'),
                                  'fastformers.hub.not_found': ('hub.html#not_found', 'fastformers/hub.py'),

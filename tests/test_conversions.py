@@ -5,6 +5,7 @@ import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import GrandparentSplitter, get_text_files, parent_label
 from fastai.metrics import accuracy
+from fastformers.interpret.probes import layer_probes
 from fastformers.callback.schedule import full_tune
 from fastformers.compare.curve import label_curve
 from fastformers.compare.leaderboard import leaderboard
@@ -199,7 +200,8 @@ same = df.drop(columns='is_valid').assign(text='The same words.')
     (lambda a: fine_tune_classifier(df.assign(label=[None]*40+df.label.tolist()[40:]), a), '40 of 60 rows have no label.*train on their texts too.*in Python `unlabelled=`'),
     (lambda a: classifier_learner(df, a), '`dls` are DataLoaders, as from `classifier_dls`.*got a DataFrame'), (lambda a: lm_learner(a, lm_dls(df, a)), 'as from .*`lm_dls`, got a PosixPath'),
     (lambda a: classifier_learner(lm_dls(df, a), a), 'these dls have no labels; build them with `classifier_dls`'), (lambda a: lm_learner(classifier_dls(df, a), a), 'no objective; build them with `lm_dls`'),
-    (lambda a: from_hf(None), 'expected a directory, a hub id or a shipped name, got None'), (lambda a: from_hf(network()), 'got <fastai.learner'),
+    (lambda a: from_hf(None), 'expected a directory, a hub id or a shipped name, got None'), (lambda a: from_hf(network()), 'got Learner'), (lambda a: leaderboard(df, archs=[network().model]), 'shipped name, got TextClassifier'),
+    (lambda a: layer_probes(a, df.assign(label=df.text.str.len()/7)), 'expected one class a row, got regression'),
     (lambda a: fine_tune_classifier(df, a, resume=True), '`resume` is a directory for checkpoints, got True'), (lambda a: fine_tune_lm(df, a, resume=True), '`resume` is a directory'),
     (lambda a: fine_tune_classifier(df, a, output_dir='x'), 'did you mean path'), (lambda a: fine_tune_classifier(df, a, random_seed=1), 'did you mean seed'), (lambda a: fine_tune_lm(df, a, max_len=8), 'did you mean seq_len'),
     (lambda a: fine_tune_classifier(df, a, score='f1'), 'the score f1 is for one of two classes, there are 3; choose f1_macro'), (lambda a: leaderboard(df, score='precision', archs=a), 'choose precision_macro'),

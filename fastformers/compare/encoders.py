@@ -17,6 +17,7 @@ from ..data.labels import as_frame, deal, say_trained_on, trained_keys, warn_bla
 from ..data.rows import Rows
 from ..inference.predictor import Predictor
 from ..learner.choose import fold_count
+from ..hub import arch_name
 from ..learner.probe import right_in_folds
 from ..learner.spread import stage2_outlook
 from ..models.core import HFModel
@@ -59,7 +60,7 @@ def compare_encoders(
     "Compare encoders by a linear model on their vectors, in folds of the labelled rows"
     df = as_frame(df)
     rows = Rows(df, split_columns(df, text_col), split_columns(df, label_col))
-    found = score_encoders(rows, [*map(str, L(archs))], max_len)
+    found = score_encoders(rows, [*map(arch_name, L(archs))], max_len)
     best = max(found, key=lambda o: found[o][0].mean())
     def line(arch):
         score,price,_ = found[arch]

@@ -22,7 +22,7 @@ from .runner import Runner, load_fits
 from ..data.labels import as_frame, check_classes, lm_texts, named, read_labels, trained_on, warn_blank, warn_leak
 from ..data.rows import Rows
 from ..files import check_dir
-from ..hub import default_arch
+from ..hub import arch_name, default_arch
 from ..inference.baseline import as_targets
 from ..interpret.slices import score_slices
 from ..text.readers import latest_labels
@@ -135,7 +135,7 @@ def leaderboard(
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
     start = now()
-    df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(str, L(archs or default_arch))],[*seeds]
+    df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(arch_name, L(archs or default_arch))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
     if test is not None: test = latest_labels(as_frame(test), text_col)
     if path is not None: path = check_dir(path, 'compare.json')

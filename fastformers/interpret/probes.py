@@ -17,7 +17,7 @@ from ..models.load import load_body
 from ..models.hidden_states import all_states
 from ..models.heads import mean_pool
 from ..models.core import HFModel
-from ..data.labels import split_rows, trained_keys, warn_seen
+from ..data.labels import find_task, split_rows, trained_keys, warn_seen
 
 # %% ../../nbs/interpret/02_probes.ipynb #73eac15d
 def row_means(model, tok, rows, kind='real'): # `(layers, n, nf)`, embeddings first
@@ -75,6 +75,7 @@ def layer_probes(
 )->pd.DataFrame: # For each layer (0: embeddings) the accuracies; `majority`, that of always the largest class; `se`, the standard error
     "Score a linear probe on each layer, beside random weights and shuffled labels (Alain and Bengio 2016)"
     check_columns(df, label_col=label_col)
+    if not (task := find_task(df, label_col)).one_class: raise TypeError(f"expected one class a row, got {task}")
     train,valid = split_rows(df, valid_col, valid_pct, text_col)
     warn_seen(df.iloc[valid], text_col, trained_keys(arch), 'so the accuracies are too good')
     y = df[label_col].astype(str).to_numpy()
