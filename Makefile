@@ -5,7 +5,7 @@ PY := .venv/bin/python
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 FASTFORMERS_PRECISION=$${FASTFORMERS_PRECISION:-fp32}
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test test-all test-slow test-lowest torture export readme docs docs-serve clean FORCE
+.PHONY: demo help test test-all test-slow test-lowest torture export readme docs docs-serve clean FORCE
 
 demo: .venv/.demo           # the three stages, as settings.ini says, on text that is always there
 	fastformers demo --force
@@ -17,6 +17,9 @@ test test-all test-slow: .venv/.dev
 	@$(OFFLINE) $(PY) -W ignore tools/pages.py $(WHICH); pages=$$?; \
 	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile $(WHICH); tests=$$?; \
 	cat .venv/failed-pages; exit $$((pages || tests))
+
+help:                       # this list
+	@grep -hoE '^[a-z-]+:.*#.*' $(MAKEFILE_LIST) | sed 's/:[^#]*#/\t/' | expand -t 14
 
 test-all:                   # all parts; `make test-all WHICH=--seconds` stores what each takes
 test-slow: WHICH = --slow   # the tutorials, every family and the tests that take minutes too
