@@ -21,6 +21,7 @@ test test-all test-slow: .venv/.dev
 help:                       # this list
 	@grep -hoE '^[a-z-]+:.*#.*' $(MAKEFILE_LIST) | sed 's/:[^#]*#/\t/' | expand -t 14
 
+test:                       # the notebooks and the tests, about seven minutes
 test-all:                   # all parts; `make test-all WHICH=--seconds` stores what each takes
 test-slow: WHICH = --slow   # the tutorials, every family and the tests that take minutes too
 
