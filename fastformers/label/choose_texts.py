@@ -52,7 +52,7 @@ def between(
 )->list: # positions
     "Choose different texts with a small margin between their two likeliest classes"
     two = np.partition(scores, -2)[:,-2:]
-    at = np.argsort(two[:,1]-two[:,0], kind='stable')[:8*n]
+    at = np.argsort(two[:,1]-two[:,0], kind='stable')[:max(8*n, len(x)//4)]
     return at[cover(x[at], done, n)[0]].tolist()
 
 # %% ../../nbs/label/01_choose_texts.ipynb #56d4a601
