@@ -172,7 +172,7 @@ def test_the_head_of_hugging_face(tmp_path, run):
     _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier', output_loading_info=True)
     assert not info['missing_keys']
 
-@pytest.mark.parametrize('settings,words', [(dict(hidden_states=(-1,9)), 'out of range'), (dict(adapters='loar'), 'lora'), (dict(schedule='gradual'), 'gradual_unfreeze'),
+@pytest.mark.parametrize('settings,words', [(dict(hidden_states=(-1,9)), '`hidden_states` 9 is out of range; expected -'), (dict(adapters='loar'), 'lora'), (dict(schedule='gradual'), 'gradual_unfreeze'),
                                             (dict(task='singel'), 'did you mean single')])
 def test_what_cannot_work_is_found_before_a_language_model_is_trained(tmp_path, monkeypatch, run, settings, words):
     def never(*args, **kwargs): raise AssertionError('a language model is trained')
