@@ -180,6 +180,10 @@ def test_what_cannot_work_is_found_before_a_language_model_is_trained(tmp_path, 
     with pytest.raises((ValueError,IndexError), match=words): ulmfit(tiny_df(), arch=str(run[0]/'arch'), recipe=dict(classifier=settings), path=tmp_path/'run')
     assert not (tmp_path/'run').exists()
 
+@pytest.mark.parametrize('recipe,words', [(dict(epochs=3), "'epochs' is unknown"), (dict(clasifier={}), 'did you mean classifier')])
+def test_a_recipe_has_sections(recipe, words):
+    with pytest.raises(ValueError, match=words): Recipe().replace(**recipe)
+
 def test_intervals_of_several_seeds_cover_the_truth_and_are_no_wider_than_they_need_to_be():
     "300 rows, 3 seeds: the rows differ by .5, the seeds of a row by .5; the standard error of the mean follows"
     rng,true,se = np.random.default_rng(0),.1,((.5**2+.5**2/3)/300)**.5
