@@ -71,16 +71,17 @@ def convert(t, v, what=''): # `what`: as in `parse`
 
 # %% ../nbs/02_args.ipynb #b75867d0
 def _kind(p):
-    "Return the type of the parameter `p`, None if it takes no numbers"
+    "Return the type of the parameter `p`, None if it takes neither numbers nor listed words"
     t,d = p.annotation,p.default
     if isinstance(d, tuple) and d and type(d[0]) is int: return tuple[int,...]
     if t is p.empty: t = type(d)
-    return t if {int,float} & {t, *get_args(t)} else None
+    words = any(get_origin(o) is Literal for o in (t, *get_args(t)))
+    return t if words or {int,float} & {t, *get_args(t)} else None
 
 _ranges = dict(seed=(0,inf), seeds=(0,inf), bs=(1,inf), top_k=(1,inf), valid_pct=(0,.99)) # for all functions with these
 
 def check_args(f):
-    "Convert the arguments of `f` that are numbers, and raise `TypeError` with a suggestion for an unknown name"
+    "Convert the arguments of `f` that are numbers or listed words, and raise `TypeError` with a suggestion for an unknown name"
     params = inspect.signature(f).parameters
     if of := f.__annotations__.get('self'):
         f.__qualname__ = f"{of.__name__}.{f.__name__}" # as `patch` names it

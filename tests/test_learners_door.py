@@ -1,6 +1,6 @@
 "A learner made by hand: its first fit begins from the probe by whichever verb it is called, and `fit_plan` trains as a stage does"
 import json
-import pandas as pd, pytest, torch
+import numpy as np, pandas as pd, pytest, torch
 from fastai.basics import Callback, ColReader, ColSplitter, DataBlock, CategoryBlock, L, RandomSplitter, load_learner, nn, params
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.tracker import EarlyStoppingCallback, SaveModelCallback
@@ -206,6 +206,32 @@ def test_a_plan_trains_as_a_stage_does(arch, name, how):
     for k in ('temperature','threshold','costs'): assert getattr(again.model.task, k)==getattr(learn.model.task, k), k
     if name in ('single','several'): assert again.model.task.costs or again.model.task.threshold
     assert len(again.dls.train_ds)==len(o['df'])-1 and torch.isfinite(again.get_preds()[0]).all()
+
+@pytest.mark.parametrize('call,words', [
+    (lambda o: o.fit_plan(3), r"`learn.plan\(epochs=3\)`, got 3"), (lambda o: o.fit_plan(epoch=3), 'did you mean epochs'),
+    (lambda o: o.plan(epoch=3), 'did you mean epochs'), (lambda o: o.plan().replace(epoch=3), 'did you mean epochs'),
+    (lambda o: o.plan(epochs='many'), '`epochs`: expected a number'), (lambda o: o.plan(head_init='probes'), '`head_init`: expected probe or')])
+def test_mistakes_in_a_plan_are_named(arch, call, words):
+    with pytest.raises((TypeError,ValueError), match=words): call(learner(arch))
+
+def test_a_plan_takes_its_settings_where_it_is_trained(arch):
+    a,b,c = (learner(arch) for _ in range(3))
+    a.fit_plan(a.plan(epochs=1, lr=1e-3))
+    b.fit_plan(epochs=1, lr=1e-3)
+    c.fit_plan(c.plan(epochs=5), epochs=1, lr=1e-3)
+    assert same(a, b) and same(a, c)
+
+def test_a_misspelt_beginning_is_no_random_head(arch):
+    with pytest.raises(ValueError, match='`head_init`: expected probe or random'): learner(arch, head_init='probes')
+
+@pytest.mark.parametrize('number', [np.float64, np.float32, torch.tensor], ids=str)
+def test_a_rate_may_be_a_number_of_numpy_or_torch(arch, number):
+    a,b = learner(arch),learner(arch)
+    for o,lr in ((a, 2**-10), (b, number(2**-10))):
+        set_seed(1)
+        o.fit_one_cycle(1, lr)
+        o.fit(1, lr)
+    assert same(a, b)
 
 def test_a_network_without_a_name_cannot_be_made_once_more(caplog):
     dls = classifier_dls(tiny_df(), tiny_tok('bert'), bs=16, device='cpu')

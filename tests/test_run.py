@@ -172,13 +172,17 @@ def test_the_head_of_hugging_face(tmp_path, run):
     _,info = AutoModelForSequenceClassification.from_pretrained(tmp_path/'run'/'classifier', output_loading_info=True)
     assert not info['missing_keys']
 
-@pytest.mark.parametrize('settings,words', [(dict(hidden_states=(-1,9)), 'out of range'), (dict(adapters='loar'), 'lora'), (dict(schedule='gradual'), 'gradual_unfreeze'),
+@pytest.mark.parametrize('settings,words', [(dict(hidden_states=(-1,9)), '`hidden_states` 9 is out of range; expected -'), (dict(adapters='loar'), 'lora'), (dict(schedule='gradual'), 'gradual_unfreeze'),
                                             (dict(task='singel'), 'did you mean single')])
 def test_what_cannot_work_is_found_before_a_language_model_is_trained(tmp_path, monkeypatch, run, settings, words):
     def never(*args, **kwargs): raise AssertionError('a language model is trained')
     monkeypatch.setattr(run_module, 'fine_tune_lm', never)
     with pytest.raises((ValueError,IndexError), match=words): ulmfit(tiny_df(), arch=str(run[0]/'arch'), recipe=dict(classifier=settings), path=tmp_path/'run')
     assert not (tmp_path/'run').exists()
+
+@pytest.mark.parametrize('recipe,words', [(dict(epochs=3), "'epochs' is unknown"), (dict(clasifier={}), 'did you mean classifier')])
+def test_a_recipe_has_sections(recipe, words):
+    with pytest.raises(ValueError, match=words): Recipe().replace(**recipe)
 
 def test_intervals_of_several_seeds_cover_the_truth_and_are_no_wider_than_they_need_to_be():
     "300 rows, 3 seeds: the rows differ by .5, the seeds of a row by .5; the standard error of the mean follows"

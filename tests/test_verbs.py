@@ -310,6 +310,10 @@ def test_interpretation_by_class_is_for_one_class_a_text(df, folder):
     for verb in ('confusion_matrix','most_confused','plot_confusion_matrix','print_classification_report'):
         with pytest.raises(TypeError, match='one class a text.*class_scores'): getattr(interp, verb)()
 
+def test_interpretation_by_class_is_not_for_numbers(folder):
+    learn = classifier_learner(classifier_dls(tiny_df().assign(label=tiny_df().text.map(len)/10), tiny_tok(), bs=4), tiny_arch('bert'), path=folder)
+    with pytest.raises(TypeError, match='one class a text, this is regression'): ClassificationInterpretation.from_learner(learn)
+
 def test_two_texts_are_no_pair_for_a_data_block(folder):
     block = DataBlock(blocks=(HFTextBlock(tiny_tok()), CategoryBlock), get_x=ColReader('text'), get_y=ColReader('label'), splitter=RandomSplitter(.3, seed=1))
     learn = classifier_learner(block.dataloaders(tiny_df(), bs=4), tiny_arch('bert'), path=folder)

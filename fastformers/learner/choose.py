@@ -13,14 +13,17 @@ __all__ = ['choose_head_init', 'fine_tuning_lr', 'choose_lr', 'choose_schedule',
 # %% ../../nbs/learner/06_choose.ipynb #757f30c8
 from collections import Counter
 from dataclasses import dataclass
+from typing import Literal
 import logging
 import numpy as np, pandas as pd
 from fastai.basics import DataLoaders, Learner, first, no_random, patch
+from ..args import check_args
 from ..callback.schedule import Schedule, now
 from ..callback.auxiliary_lm import AuxiliaryLM
 from ..callback.windows import SampleWindow
 from ..data.block import TokenizedRow, check_data, item_labels, item_texts, reads_pairs, tokenizer_of, with_rows
 from ..data.labels import lookalikes
+from ..files import did_you_mean
 from ..inference.names import agreement, name_text, read_names, repeated
 from ..inference.predictor import Predictor
 from .probe import right_in_folds # and `cross_validate_probe`
@@ -203,7 +206,14 @@ class Plan:
     def __getitem__(self, k): return self.settings[k][0]
     def replace(self, **settings):
         "Return a plan with other `settings`, as asked"
-        return Plan(self.settings | {k:(v,'as asked') for k,v in settings.items()})
+        for k in settings:
+            if k not in self.settings:
+                raise TypeError(f"{k!r} is no setting of this plan{did_you_mean(k, self.settings, 'setting')}")
+        return Plan(self.settings | Plan.asked(**settings).settings)
+    @classmethod
+    def asked(cls, **settings):
+        "Make a plan of `settings`, as asked"
+        return cls({k:(v,'as asked') for k,v in settings.items()})
     def table(self)->pd.DataFrame:
         "Tabulate the settings that were asked for or chosen, with the reasons"
         def shown(v): return 'none' if v is None else f'{len(v)} texts' if isinstance(v, dict) else _plain(v)
@@ -223,6 +233,7 @@ class Plan:
 
 # %% ../../nbs/learner/06_choose.ipynb #290a56ea
 @patch
+@check_args
 def plan(self:Learner,
     epochs:float=None, # Fractions allowed; 0: the probe alone; default: `choose_epochs`
     minutes:float=None, # Train for this time instead of `epochs`
@@ -231,7 +242,7 @@ def plan(self:Learner,
     schedule=None, # As in `fit_schedule`; default: `choose_schedule`
     anneal='linear_warmup', # Course of the rate in a row of the schedule
     discr:float=1.11, # Ratio of the rates of neighbouring layer groups
-    head_init:str=None, # 'probe', 'contrastive' or 'random'; default: `choose_head_init`
+    head_init:Literal['probe','contrastive','random']|None=None, # default: `choose_head_init`
     calibrate=False, # Fit a temperature to the validation rows?
     refit=None, # Train again on all rows?
     # What the classes are called, a list or a dict; an empty one: no names; default: `choose_names`

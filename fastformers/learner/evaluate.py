@@ -171,24 +171,30 @@ def class_scores(
     return by.astype({'support':int})
 
 # %% ../../nbs/learner/00_evaluate.ipynb #d89f0711
-_matrix = ClassificationInterpretation.confusion_matrix # fastai's own
+_begin,_matrix = ClassificationInterpretation.__init__,ClassificationInterpretation.confusion_matrix # fastai's own
 
-def _one_class(interp):
-    task = getattr(interp.learn.model, 'task', None)
+def _one_class(learn):
+    task = getattr(learn.model, 'task', None)
     if task is not None and not (task.one_class and not task.structured):
         raise TypeError(f"fastai's confusion matrix and report are for one class a text, this is {task}; "
                         "`class_scores(learn)` scores each class")
 
 @patch
+def __init__(self:ClassificationInterpretation, learn, dl, losses, act=None): # as fastai's
+    "Prepare the rows of `dl`, or raise if the task has no classes"
+    if not hasattr(dl, 'vocab'): _one_class(learn)
+    _begin(self, learn, dl, losses, act)
+
+@patch
 def confusion_matrix(self:ClassificationInterpretation):
     "Count the validation texts by class and answer, or raise if a text may have several classes"
-    _one_class(self)
+    _one_class(self.learn)
     return _matrix(self)
 
 @patch
 def print_classification_report(self:ClassificationInterpretation):
     "Print precision and recall of each class that has a row, or raise if a text may have several classes"
-    _one_class(self)
+    _one_class(self.learn)
     _,y,found = self.learn.get_preds(dl=self.dl, with_decoded=True, act=self.act)
     at = np.unique(y).tolist()
     _say_untested(self.vocab, [o for i,o in enumerate(self.vocab) if i not in at], 'which are left out')

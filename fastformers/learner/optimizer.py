@@ -13,6 +13,7 @@ from collections import defaultdict
 import torch
 from fastai.basics import Callback, Optimizer
 from torch.optim.adamw import adamw
+from ..args import plain
 
 # %% ../../nbs/learner/00_optimizer.ipynb #d732f72b
 class FusedAdam(Optimizer):
@@ -25,6 +26,8 @@ class FusedAdam(Optimizer):
         eps:float=1e-5, # added to the denominator
         wd:float=0.01, # weight decay, decoupled from the gradient (Loshchilov & Hutter 2019)
     ): super().__init__(params, [], lr=lr, mom=mom, sqr_mom=sqr_mom, eps=eps, wd=wd)
+
+    def set_hyper(self, k, v): super().set_hyper(k, plain(v)) # fastai takes no number of NumPy or torch
 
     def load_state_dict(self, sd):
         super().load_state_dict(sd)

@@ -270,9 +270,15 @@ def train(
 
 # %% ../../nbs/learner/08_train.ipynb #f033d9c2
 @patch
-def fit_plan(self:Learner, plan:Plan=None)->Learner:
-    "Train by `plan`, default `learn.plan()`, from the weights that the learner was made with, as `fine_tune_classifier` does"
-    plan = self.plan() if plan is None else plan
+def fit_plan(self:Learner,
+    plan:Plan=None, # default: `learn.plan(**kwargs)`
+    **kwargs # As in `plan`; with a `plan` they replace its settings
+)->Learner:
+    "Train by `plan` from the weights that the learner was made with, as `fine_tune_classifier` does"
+    if plan is None: plan = self.plan(**kwargs)
+    elif not isinstance(plan, Plan):
+        raise TypeError(f"`plan` is a `Plan`, as from `learn.plan(epochs=3)`, got {plan!r:.60}")
+    elif kwargs: plan = plan.replace(**kwargs)
     set_seed(plan['seed'])
     dls = self.dls if self.dls.train.max_tokens else _from_begin(self.dls, bs=plan['bs'], seed=plan['seed'])
     fresh = self.lineage.make(dls)

@@ -54,6 +54,8 @@ class HiddenStateSelector(nn.Module):
         super().__init__()
         self.mix = ScalarMix(n) if hidden_states=='mix' else None
         # indices from the top, so that each selection has one form
+        if not self.mix and (out := [i for i in L(hidden_states) if not -n<=i<n]):
+            raise ValueError(f"`hidden_states` {out[0]} is out of range; expected {-n} to {n-1}")
         self.hidden_states = 'mix' if self.mix else [range(-n, 0)[i] for i in L(hidden_states)]
         self.nf = nf if self.mix else nf*len(self.hidden_states)
     def extra_repr(self): return f'{self.hidden_states!r}' # compared when a run is resumed

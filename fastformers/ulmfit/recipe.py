@@ -307,7 +307,8 @@ class Recipe:
     def replace(self, **sections):
         "Return a copy with other settings: `recipe.replace(lm=dict(epochs=2))`"
         for k,v in sections.items():
-            for o in v: settings(section_types[k])[o] # an error for other names
+            known = settings(section_types[k]) # an error for other names, below too
+            for o in v: known[o]
         new = {k:replace(getattr(self,k) or section_types[k](), **v) for k,v in sections.items()}
         return replace(self, **new)
 

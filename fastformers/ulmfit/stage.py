@@ -252,7 +252,7 @@ def fine_tune_classifier(
     first,dls = None,task_dls(rows, tok, c, seed)
     if unlabelled is not None:
         rows.unlabelled = unlabelled_texts(rows, unlabelled, test, seed)
-        rows.plan = Plan({}).replace(name=name, names=names, **vars(c))
+        rows.plan = Plan.asked(name=name, names=names, **vars(c))
         fit = partial(fine_tune_classifier, arch=arch, tok=tok, text_col=rows.text_col, label_col=label_col,
                       group_col=group_col, names=names, seed=seed, cbs=cbs,
                       **kwargs | how | dict(task=rows.task))
