@@ -184,7 +184,7 @@ def picture(rows):
 
 def table(args):
     rows = pd.DataFrame(json.loads(l) for l in (results/'label'/'rows.jsonl').read_text().splitlines())
-    rows = rows[rows.part==('test' if args.final else 'development')]
+    rows = rows[(rows.part==('test' if args.final else 'development')) & rows.arch.isna()] # `page.py` shows other encoders
     if not args.final: picture(rows)
     print('| set | labels | way | draws | drawn | chosen | chosen, with names | chosen - drawn |\n|---|---|---|---|---|---|---|---|')
     for (name,n,way),o in rows[rows.what=='run'].groupby(['set','labels','way'], sort=False):
