@@ -38,7 +38,7 @@ class Rows:
         self.df = latest_labels(self.df, self.text_col)
         self.given = isinstance(task, Task) and bool(task.labels) # were the classes listed?
         self.task = find_task(self.df[[*cols, *listed(label_col)]], label_col, task)
-        self.is_valid,self.scored = None,True # booleans; is there a held-out row that can be scored?
+        self.is_valid,self.scored = np.zeros(len(self.df), bool),True # none; is there a held-out row that can be scored?
         # for an entry of `compare`: texts, a directory, a `Plan`, what is made once for all fits
         self.unlabelled,self.work,self.plan,self.shared = [],None,None,{}
 
