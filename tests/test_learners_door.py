@@ -224,7 +224,7 @@ def test_a_plan_takes_its_settings_where_it_is_trained(arch):
 def test_a_misspelt_beginning_is_no_random_head(arch):
     with pytest.raises(ValueError, match='`head_init`: expected probe or random'): learner(arch, head_init='probes')
 
-@pytest.mark.parametrize('number', [np.float64, np.float32, torch.tensor], ids=str)
+@pytest.mark.parametrize('number', [np.float64, np.float32, torch.tensor], ids=['float64','float32','tensor'])
 def test_a_rate_may_be_a_number_of_numpy_or_torch(arch, number):
     a,b = learner(arch),learner(arch)
     for o,lr in ((a, 2**-10), (b, number(2**-10))):
