@@ -78,7 +78,7 @@ def _kind(p):
     words = any(get_origin(o) is Literal for o in (t, *get_args(t)))
     return t if words or {int,float} & {t, *get_args(t)} else None
 
-_ranges = dict(seed=(0,inf), seeds=(0,inf), bs=(1,inf), top_k=(1,inf), valid_pct=(0,.99)) # for all functions with these
+_ranges = dict(seed=(0,inf), seeds=(0,inf), bs=(1,inf), top_k=(1,inf), valid_pct=(0,.99), target=(0,1), worth=(0,1)) # for all functions with these
 
 def check_args(f):
     "Convert the arguments of `f` that are numbers or listed words, and raise `TypeError` with a suggestion for an unknown name"

@@ -11,6 +11,7 @@ __all__ = ['random_right', 'score_interval', 'last_gain', 'forecast', 'Standing'
 # %% ../../nbs/label/02_forecast.ipynb #e4559f67
 from dataclasses import dataclass
 import numpy as np
+from ..args import check_args
 from ..data.labels import say_trained_on, trained_keys
 from ..inference.names import fit_vectors, read_names
 from ..text.core import in_keys
@@ -94,16 +95,17 @@ class Standing:
         return '\n'.join(res+[self.stop]*bool(self.stop))
 
 # %% ../../nbs/label/02_forecast.ipynb #eb1fe421
+@check_args
 def standing(
     df, # Table of the texts that are labelled so far, in the order of labelling, with a column `audit`
     arch='minilm', # A sentence encoder: hub id, directory or shipped name; or a `TextVectors`
     text_col='text', label_col='label', # Columns of `df`
     names=None, # What the classes are called: a list, or {label: description}
     texts=(), # Texts without labels, a list, a column or a table; a forecast needs them
-    target=None, # Stop when the score is above this share with 90 % certainty (lower if you look often)
+    target:float=None, # Stop when the score is above this share with 90 % certainty (lower if you look often)
     # Stop when 100 more labels are forecast to bring less than this share;
     # needs 50 random rows, and a label of each class in `names`
-    worth=.005
+    worth:float=.005
 )->Standing:
     "Score a classifier of the labels so far on the random rows, and forecast what more labels would bring"
     df = labelled(df, text_col, label_col)

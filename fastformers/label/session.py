@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
+from ..args import check_args
 from ..data.labels import as_frame
 from ..files import did_you_mean, write_text
 from ..inference.names import name_text, read_names
@@ -56,6 +57,7 @@ def _now(): return f"{np.datetime64(time.time_ns()//1_000_000, 'ms')}Z"
 # %% ../../nbs/label/03_session.ipynb #9a9717f8
 class LabelSession:
     "Label texts one at a time, while a model learns from the labels and chooses the next ones"
+    @check_args
     def __init__(self,
         texts, # A list, a Series, or a table with `text_col` and columns of context
         names, # Names of the classes, or a dict {label: description}
@@ -64,9 +66,9 @@ class LabelSession:
         by='', # Name of the person, if several people label
         arch='minilm', # Sentence encoder that chooses the texts: hub id, directory or shipped name
         text_col='text',
-        batch=20, # Texts chosen at once
-        target=None, # Say stop at this score, such as .9
-        worth=.005, # Say stop where 100 more labels would bring less than this share
+        batch:int=20, # Texts chosen at once
+        target:float=None, # Say stop at this score, such as .9
+        worth:float=.005, # Say stop where 100 more labels would bring less than this share
         seed=42
     ):
         self.names = {_line(as_text(k)):v for k,v in read_names(names).items()}
@@ -78,7 +80,6 @@ class LabelSession:
             raise ValueError(f"names of classes differ in case only: {', '.join(twice)}; keep one of them")
         if text_col in (taken := [*own, 'why', 'index']):
             raise ValueError(f"rename {text_col!r}, a column of the session (these are {', '.join(taken)})")
-        if target is not None and not 0<target<=1: raise ValueError(f"`target` is a share such as .9, got {target}")
         if Path(output).suffix!='.csv': raise ValueError(f"`output` is a csv file, got {output}")
         self.pool = read_pool(texts, text_col)
         self.context = [o for o in self.pool if o!=text_col]
