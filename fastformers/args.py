@@ -108,6 +108,6 @@ def check_args(f):
             near = did_you_mean(k, params, 'argument')
             if not near and 'recipe' in params: # as `ulmfit(df, minutes=5)`
                 near = f"; settings of a stage: recipe={{'classifier':{{{k!r}:...}}}}"
-            raise TypeError(f"{k!r} is no argument of `{f.__name__}`{near}")
+            raise TypeError(f"{k!r} is no argument of `{f.__qualname__.removesuffix('.__init__')}`{near}")
         return f(*map(new, params, args), *args[len(params):], **{k:new(k, v) for k,v in kwargs.items()})
     return checked

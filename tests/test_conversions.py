@@ -5,11 +5,10 @@ import numpy as np, pandas as pd, pytest, torch
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.transforms import GrandparentSplitter, get_text_files, parent_label
 from fastai.metrics import accuracy
-from fastformers.interpret.probes import layer_probes
 from fastformers.callback.schedule import full_tune
 from fastformers.compare.curve import label_curve
 from fastformers.compare.leaderboard import leaderboard
-from fastformers.interpret.slices import label_issues
+from fastformers.interpret.probes import layer_probes
 from fastformers.label.forecast import standing
 from fastformers.label.session import LabelSession
 from fastformers.learner.save import as_predictor
@@ -205,7 +204,7 @@ same = df.drop(columns='is_valid').assign(text='The same words.')
     (lambda a: from_hf(None), 'expected a directory, a hub id or a shipped name, got None'), (lambda a: from_hf(network()), 'got Learner'), (lambda a: leaderboard(df, archs=[network().model]), 'shipped name, got TextClassifier'),
     (lambda a: layer_probes(a, df.assign(label=df.text.str.len()/7)), 'expected one class a row, got regression'),
     (lambda a: standing(df, target=90), '`target` 90 is out of range; expected a share from 0 to 1'), (lambda a: LabelSession(['x','y'], ['a','b'], target=90), '`target` 90 .* from 0 to 1'),
-    (lambda a: LabelSession(['x','y'], ['a','b'], worth='much'), '`worth`: expected a number'),
+    (lambda a: LabelSession(['x','y'], ['a','b'], worth='much'), '`worth`: expected a number'), (lambda a: LabelSession(['x','y'], labels=['a','b']), '.labels. is no argument of `LabelSession`'),
     (lambda a: fine_tune_classifier(df, a, resume=True), '`resume` is a directory for checkpoints, got True'), (lambda a: fine_tune_lm(df, a, resume=True), '`resume` is a directory'),
     (lambda a: fine_tune_classifier(df, a, output_dir='x'), 'did you mean path'), (lambda a: fine_tune_classifier(df, a, random_seed=1), 'did you mean seed'), (lambda a: fine_tune_lm(df, a, max_len=8), 'did you mean seq_len'),
     (lambda a: fine_tune_classifier(df, a, score='f1'), 'the score f1 is for one of two classes, there are 3; choose f1_macro'), (lambda a: leaderboard(df, score='precision', archs=a), 'choose precision_macro'),

@@ -125,14 +125,13 @@ def entry_rows(e, rows, seed=42, limit=None, at=None)->Rows: # `at`: row numbers
     chosen = {k:(v, 'as asked' if k in asked else 'default') for k,v in vars(recipe.classifier).items()}
     # number of trainings that the limit ended early
     chosen |= dict(lm=(vars(recipe.lm),'default'), n_stopped=(0,'default'))
-    chosen |= Plan.asked(arch=recipe.model.arch, seed=seed, limit=limit, least=.1).settings
-    res.plan = Plan(chosen)
+    res.plan = Plan(chosen | Plan.asked(arch=recipe.model.arch, seed=seed, limit=limit, least=.1).settings)
     return res
 
 def planned(rows, **settings)->Rows:
     "Return `rows` with other `settings` in a plan of their own"
     res = copy(rows)
-    res.plan = Plan(rows.plan.settings | Plan.asked(**settings).settings)
+    res.plan = rows.plan.replace(**settings)
     return res
 
 def _config(rows): return TaskConfig(**{k:rows.plan[k] for k in settings(TaskConfig)})

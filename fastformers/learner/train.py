@@ -278,7 +278,7 @@ def fit_plan(self:Learner,
     if plan is None: plan = self.plan(**kwargs)
     elif not isinstance(plan, Plan):
         raise TypeError(f"`plan` is a `Plan`, as from `learn.plan(epochs=3)`, got {plan!r:.60}")
-    elif kwargs: plan = plan.replace(**kwargs)
+    else: plan = plan.replace(**kwargs)
     set_seed(plan['seed'])
     dls = self.dls if self.dls.train.max_tokens else _from_begin(self.dls, bs=plan['bs'], seed=plan['seed'])
     fresh = self.lineage.make(dls)
