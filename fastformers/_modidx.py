@@ -1449,8 +1449,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fastformers/interpret/slices.py')},
             'fastformers.label.choose_texts': { 'fastformers.label.choose_texts._look': ( 'label/choose_texts.html#_look',
                                                                                           'fastformers/label/choose_texts.py'),
-                                                'fastformers.label.choose_texts._named': ( 'label/choose_texts.html#_named',
-                                                                                           'fastformers/label/choose_texts.py'),
                                                 'fastformers.label.choose_texts.between': ( 'label/choose_texts.html#between',
                                                                                             'fastformers/label/choose_texts.py'),
                                                 'fastformers.label.choose_texts.choose_rows': ( 'label/choose_texts.html#choose_rows',
