@@ -51,9 +51,14 @@ def start(tmp_path, monkeypatch):
     "A function that opens a session on one file of a folder of its own"
     monkeypatch.setenv('FASTFORMERS_HOME', str(tmp_path/'cache'))
     monkeypatch.setattr(module, 'choose_texts', draw); monkeypatch.setattr(module, 'standing', Model)
-    def f(texts=texts, names=('warm','cold'), **kw): return LabelSession(texts, names, tmp_path/'labels.csv', **dict(batch=8)|kw)
+    made = []
+    def f(texts=texts, names=('warm','cold'), **kw):
+        made.append(LabelSession(texts, names, tmp_path/'labels.csv', **dict(batch=8)|kw))
+        return made[-1]
     f.path = tmp_path/'labels.csv'
-    return f
+    yield f
+    for s in made:
+        if s._thread: s._thread.join(30) # or it would go on beside the next test, with the real functions
 
 def answer(text): return 'warm' if 'warm' in text else 'cold' if 'cold' in text else none
 def work(s, n, answer=answer):
