@@ -7,7 +7,7 @@
     python benchmarks/label.py table [--final]                                   # what the rows say, and the picture of development rows
 
 The pool is 10,000 training texts at most, drawn for each draw; in a `skewed` pool the share of the class of rank r is 1/r, in a random order of the classes. The session asks `choose_texts` for 25 texts at a time (50 of the 150 intents). `drawn` labels the same number of texts at random. `names`: what the classes are called is given to the session and to the classifier.
-`vectors and words` is the session's own model: linear, on the encoder's vectors and vectors of words counted in the pool, with 3,000 of its texts. Stored rows of `frozen probe`, without the words, are of before 29 November, when the session had none. `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`), `with the pool` the same with 5,000 texts of the pool as `unlabelled`, as the page of `fastformers label` trains. `as typed, 150 steps` are of before more than 100 classes had 300 steps. Arms that end in `of eight times as many`, `three labels a class` or `an older rule` are of rules before 1 December's last. Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
+`vectors and words` is the session's own model: linear, on the encoder's vectors and vectors of words counted in the pool, with 3,000 of its texts. Stored rows of `frozen probe`, without the words, are of before 29 November, when the session had none. `as typed` is `fine_tune_classifier`, which in the end trains on all rows (`refit`), `with the pool` the same with 5,000 texts of the pool as `unlabelled`, as the page of `fastformers label` trains. `as typed, 150 steps` are of before more than 100 classes had 300 steps. Arms that end in `a text for each name first`, `of eight times as many`, `three labels a class` or `an older rule` are of rules before 1 December's last. Rows of the way `training rows` answer by the network before that last training: until 29 November they were taken for `as typed`. Finished rows are in results/label/rows.jsonl, and a second call goes on."""
 import tempfile
 from types import SimpleNamespace
 from classify import Rows as Table
@@ -79,7 +79,7 @@ def run(args):
             vectors = TextVectors(args.arch, pool.text.tolist())
             names,made,x = sorted(pool.label.unique()),{},vectors(test.text.tolist())
             def rows(how, n):
-                if how=='drawn': return pool.sample(n, random_state=seed)
+                if how.startswith('drawn'): return pool.sample(n, random_state=seed)
                 if how not in made:
                     most = max(n, data[name][0])
                     made[how] = small_text(pool, most, batch, seed, how, args.arch) if how.startswith('small-text') else session(pool, most, batch, seed, names if 'names' in how else None, args.arch)
