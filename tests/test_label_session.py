@@ -210,10 +210,13 @@ def test_what_others_change_meanwhile_is_kept(start):
     assert 'odd one' in s.labels and '4 rows became 3' in str(s)
     edit(start.path, new[['label','text']])                                 # columns gone, and in another order
     work(s, 1)
+    assert '5 rows became 5; blank now: audit, time' in str(s)
     assert len(rows(start.path))==6 and {'label','text','audit','time'}<={*rows(start.path)}
     start.path.write_text('\ufeff'+rows(start.path).to_csv(index=False, sep=';').rstrip('\n'))     # as a spreadsheet saves it
     work(s, 1)
     assert len(rows(start.path))==7 and rows(start.path).label[0]=='odd one'
+    edit(start.path, rows(start.path).assign(label=lambda o: [' warm ',*o.label[1:]]))
+    assert s.table().label[0]=='warm' and ' warm ' not in s.labels
     index = s.next()['index']                                               # before the thread that learns reads the file
     start.path.write_bytes('text,label\nWo ist das Café?,cold\n'.encode('cp1252'))
     with pytest.raises(ValueError, match='UTF-8'): s.label(index, 'cold')
@@ -224,9 +227,9 @@ def test_a_read_only_file_is_not_replaced(start, monkeypatch):
     with pytest.raises(PermissionError, match='labels.csv is read-only; choose another file'): start()
 
 def test_a_file_of_something_else_is_refused(start, tmp_path):
-    for content in ('text,intent\na,b\n', 'just a line', '{"text": 1}\n'):
+    for content in ('text,intent\na,b\n', 'just a line', '{"text": 1}\n', ''):
         start.path.write_text(content)
-        with pytest.raises(ValueError, match='no labels of a session'): start()
+        with pytest.raises(ValueError, match='no labels of a session' if content else 'is empty; delete it'): start()
         assert start.path.read_text()==content
     for name,error in (('labels.xlsx',ValueError), ('.csv',ValueError)):
         with pytest.raises(error): LabelSession(texts, ['a'], tmp_path/name)

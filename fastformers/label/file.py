@@ -25,7 +25,8 @@ def read_rows(path, columns, needed
     sep = max(',;\t', key=text.partition('\n')[0].count)
     csv.field_size_limit(1<<30) # a text may be a book
     reader = csv.reader(io.StringIO(text, newline=''), delimiter=sep)
-    rows = [(o, reader.line_num) for o in reader if o] or [([], 0)]
+    rows = [(o, reader.line_num) for o in reader if o]
+    if not rows: raise ValueError(f"{path} is empty; delete it")
     head,last = rows[0][0],rows[-1][0]
     if lost := [o for o in needed if o not in head]:
         raise ValueError(f"{path} has no column {lost[0]!r}: it holds no labels of a session; choose another")
@@ -58,8 +59,9 @@ class LabelFile:
             old,rows = self.rows,[]
             if state: rows,self.columns = read_rows(self.path, self.columns, self.needed)
             if self.state:
-                self.says = (f"{self.path} was changed by somebody else: {len(old)} rows became "
-                             f"{len(rows)}{self._keep_lost(old, rows)}")
+                blank = [k for k in self.columns if any(o.get(k) for o in old) and not any(o[k] for o in rows)]
+                self.says = (f"{self.path} was changed by somebody else: {len(old)} rows became {len(rows)}"
+                             f"{self._keep_lost(old, rows)}{'; blank now: '+', '.join(blank) if rows and blank else ''}")
             self.rows,self.state = rows,state
             return rows
 
