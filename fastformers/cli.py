@@ -102,7 +102,7 @@ def _add_stages(commands):
     p.add_argument('data.source', metavar='LABELLED', help=_labelled, nargs='?', default=argparse.SUPPRESS)
     p.add_argument('--labels', type=class_names, metavar='NAMES',
                    help=f'{_names}: needed for classes without labelled texts, or if LABELLED is left out')
-    _stage_flags(p, 'classifier', 'unlabelled test text_col label_col group_col drop_blank')
+    _stage_flags(p, 'classifier', 'unlabelled test text_col label_col group_col chosen drop_blank')
 
 # %% ../nbs/10_cli.ipynb #e3c077ae
 def _add_choices(commands):
@@ -116,7 +116,7 @@ def _add_choices(commands):
     p.add_argument('--seeds', type=typed(tuple[int,...]), default=(1,2,3),
                    help='Each trains every entry once (default: 1,2,3)')
     _output(p, required=True, help='Directory of the results')
-    add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col drop_blank sep encoding')
+    add_flags(p, 'data', 'unlabelled test text_col label_col valid_col group_col chosen drop_blank sep encoding')
     add_flags(p, 'classifier', 'task score class_weights sep_level')
     p = _command(commands, label, 'TEXTS --labels NAMES')
     p.add_argument('file', metavar='TEXTS', help='csv, tsv or jsonl file with texts and columns to show '

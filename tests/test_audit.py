@@ -25,6 +25,12 @@ held = {
 def test_audit_rows_are_held_out(df, arch, door):
     assert sorted(held[door](df, arch))==sorted(df.text[df.audit])
 
+@pytest.mark.parametrize('blank', ['', None, np.nan])
+def test_a_row_that_was_added_by_hand_is_for_training(df, blank):
+    flags = df.audit.map(str).where(np.arange(len(df))!=1, blank)
+    assert split_rows(df.assign(audit=flags))[1]==np.flatnonzero(df.audit).tolist()
+    with pytest.raises(ValueError, match="'audit' must be True .* got 'by Anna'"): split_rows(df.assign(audit=flags.where(df.index!=2, 'by Anna')))
+
 def test_stage_comparison_and_curve_score_audit_rows(df, arch):
     assert sorted(item_texts(fine_tune_classifier(df, arch, epochs=0).learner.dls.valid_ds))==sorted(df.text[df.audit])
     board = leaderboard(df, minutes=1, seeds=(1,2), entries=['TF-IDF','characters'])
