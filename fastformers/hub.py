@@ -9,7 +9,7 @@ Every model starts from an `arch`: a directory, a hub id, the name of a checkpoi
 __all__ = ['shipped', 'default_arch', 'load_kwargs', 'not_found', 'resolve_arch', 'arch_name', 'model_dir', 'find_file', 'push']
 
 # %% ../nbs/01_hub.ipynb #ee9b08cb
-import fastformers, logging, os
+import fastformers, json, logging, os
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -74,10 +74,11 @@ def _checked(path):
     for o in files.values():
         if o.stat().st_size<1000 and o.read_bytes().startswith(lfs_pointer):
             raise OSError(f"{o} is a pointer of git-lfs; fetch the file itself by git lfs pull")
-        if o.suffix=='.safetensors':
-            try:
+        try:
+            if o.name.endswith(('config.json','transformers.json','modules.json','stage.json')): json.loads(o.read_bytes())
+            if o.suffix=='.safetensors':
                 with safe_open(o, 'np'): pass # reads the list of tensors alone
-            except SafetensorError as e: raise OSError(f"{o} is not whole, fetch it again ({e})") from None
+        except (SafetensorError,ValueError) as e: raise OSError(f"{o} is not whole, fetch it again ({e})") from None
     if 'adapter_config.json' in files and 'config.json' not in files:
         raise OSError(f"{path} holds adapters of peft without their network; write both together: "
                       "AutoPeftModel.from_pretrained(path).merge_and_unload().save_pretrained(directory)")

@@ -364,11 +364,13 @@ def to_explain(path): return cli.main(['explain', str(path), 'a text'])
 @pytest.mark.parametrize('door', [to_resolve, to_tokenizer, to_learner, to_predictor, to_classify, to_predict, to_explain], ids=lambda o: o.__name__[3:])
 @pytest.mark.parametrize('files,why', [({'model.safetensors':pointer}, 'model.safetensors is a pointer of git-lfs.*git lfs pull'), ({'tokenizer.json':pointer}, 'tokenizer.json is a pointer'),
     ({'adapter_config.json':'{"peft_type": "LORA"}', 'config.json':None}, 'adapters of peft without their network.*merge_and_unload'),
-    ({'model.safetensors':'half of a file'}, 'model.safetensors is not whole, fetch it again')], ids=['weights','tokenizer','peft','half'])
+    ({'model.safetensors':'half of a file'}, 'model.safetensors is not whole, fetch it again'), ({'modules.json':'[{"idx": 0,'}, 'modules.json is not whole'),
+    ({'config.json':'{"model_type"'}, 'config.json is not whole'), ({'tokenizer_config.json':''}, 'tokenizer_config.json is not whole'),
+    ({'config_sentence_transformers.json':'{'}, 'transformers.json is not whole')], ids=['weights','tokenizer','peft','half','modules','config','empty','prompts'])
 def test_a_directory_is_named_for_what_it_is(door, files, why, models, tmp_path, patch):
     import shutil
     shutil.copytree(models/'bert', tmp_path/'arch')
-    for k,v in files.items(): (tmp_path/'arch'/k).write_text(v) if v else (tmp_path/'arch'/k).unlink()
+    for k,v in files.items(): (tmp_path/'arch'/k).write_text(v) if v is not None else (tmp_path/'arch'/k).unlink()
     with pytest.raises(OSError, match=why):
         if door(tmp_path/'arch')==2: raise OSError(patch.err())
 
