@@ -667,6 +667,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.scores_of': ( 'compare/entries.html#scores_of',
                                                                                         'fastformers/compare/entries.py'),
+                                             'fastformers.compare.entries.short_names': ( 'compare/entries.html#short_names',
+                                                                                          'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.stage2': ( 'compare/entries.html#stage2',
                                                                                      'fastformers/compare/entries.py'),
                                              'fastformers.compare.entries.tfidf': ( 'compare/entries.html#tfidf',

@@ -214,6 +214,11 @@ def test_the_two_best_checkpoints_train(tmp_path):
     assert [board.done(f'tuned ({o})') for o in 'abc']==[True,True,False]
     assert board.notes['tuned (c)']=='dropped: frozen probe (c) is behind frozen probe (a) and frozen probe (b)'
 
+def test_checkpoints_with_one_last_name_are_told_apart(tmp_path):
+    (a,),(b,) = (configs(tmp_path/o, 'lm') for o in 'ab')
+    board = leaderboard(df, archs=[a,b,a], entries=[Entry('frozen probe', lambda rows: TextBaseline.fit(rows.texts, rows.labels, rows.task), ('arch',))], minutes=1)
+    assert [*board.plan]==[f'frozen probe ({o})' for o in (a,b)] and f'{a}, {b}' in board.info.values()
+
 @pytest.mark.parametrize('labels,measure', [(lambda d: d.label+';'+(d.text.str.len()>40).map({True:'long',False:'short'}), 'F1 of a text'),
                                             (lambda d: d.text.str.len().astype(float), '-relative squared error')])
 def test_several_labels_numbers_and_pairs(labels, measure, tiny):

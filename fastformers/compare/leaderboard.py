@@ -17,7 +17,7 @@ from fastcore.foundation import L
 from ..args import check_args
 from ..callback.schedule import now
 from .board import Leaderboard
-from .entries import folds, labels_in, list_entries
+from .entries import folds, labels_in, list_entries, short_names
 from .runner import Runner, load_fits
 from ..data.labels import as_frame, check_classes, lm_texts, named, read_labels, trained_on, warn_blank, warn_leak
 from ..data.rows import Rows
@@ -99,7 +99,7 @@ def _info(rows, parts, test, seeds, archs, minutes, texts, dropped)->dict:
     held = f"{len(test):,} rows of `test`" if test is not None else f"{len(parts[0][1]):,} of the rows with each seed"
     without = f', {dropped:,} that are equal to scored texts were dropped'*bool(dropped)
     return {'labelled rows':f'{len(rows):,}', 'label':f'{rows.task}', 'scored rows':held,
-            'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(Path(o).name for o in archs),
+            'seeds':', '.join(map(str, seeds)), 'checkpoints':', '.join(short_names(archs).values()),
             'unlabelled texts':f'{len(texts):,}{without}', 'minutes':f'{minutes:g}'}
 
 def _score_note(why, often)->str: # '' if the score was asked for
@@ -135,7 +135,7 @@ def leaderboard(
 )->Leaderboard:
     "Compare ways to make a classifier on the same rows, and train the best on all of them"
     start = now()
-    df,archs,seeds = as_frame(df).reset_index(drop=True),[*map(arch_name, L(archs or default_arch))],[*seeds]
+    df,archs,seeds = as_frame(df).reset_index(drop=True),[*dict.fromkeys(map(arch_name, L(archs or default_arch)))],[*seeds]
     text_col,label_col = split_columns(df, text_col),split_columns(df, label_col)
     if test is not None: test = latest_labels(as_frame(test), text_col)
     if path is not None: path = check_dir(path, 'compare.json')
