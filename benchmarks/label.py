@@ -72,7 +72,9 @@ def run(args):
     table = Table(results/'label', part='test' if args.final else 'development', **circumstances(args)['versions'])
     for seed in map(int, args.draws.split(',')):
         for name in (args.sets.split(';') if args.sets else data):
+            name,_,fewer = name.partition(':')
             n,batch,read_parts = data[name]
+            n = int(fewer or n)
             train,dev,test = read_parts()
             test = test.sample(min(len(test), 2000), random_state=0) if args.final else dev.sample(min(len(dev), 1000), random_state=0)
             pool = pool_of(train, seed, 'skewed' in name)
@@ -81,13 +83,13 @@ def run(args):
             def rows(how, n):
                 if how.startswith('drawn'): return pool.sample(n, random_state=seed)
                 if how not in made:
-                    most = max(n, data[name][0])
+                    most = max(n, int(fewer or data[name][0]))
                     made[how] = small_text(pool, most, batch, seed, how, args.arch) if how.startswith('small-text') else session(pool, most, batch, seed, names if 'names' in how else None, args.arch)
                 return made[how][:n]
             for way in args.ways.split(';'):
                 for how in args.arms.split(';'):
                     given = names if 'names' in how else None
-                    for k in [o for o in milestones if o<n]*(way=='vectors and words')+[n]+[2*n]*(how=='drawn' and name=='intents' and way!='with the pool'):
+                    for k in [o for o in milestones if o<n]*(way=='vectors and words')+[n]+[2*n]*(how=='drawn' and name=='intents' and not fewer and way!='with the pool'):
                         if k<n and args.full_only: continue
                         def make():
                             start,some = time.process_time(),rows(how, k)
@@ -204,7 +206,7 @@ if __name__=='__main__':
     p = parser(__doc__)
     p.add_argument('do', choices=('run','audit','step','table'))
     p.add_argument('--draws', default='1')
-    p.add_argument('--sets', default='', help='with ; between them')
+    p.add_argument('--sets', default='', help='with ; between them, each with the number of labels after a colon')
     p.add_argument('--arms', default='drawn;chosen;chosen, names', help='with ; between them')
     p.add_argument('--ways', default='vectors and words;as typed', help='with ; between them')
     p.add_argument('--arch', default='minilm', help='the encoder that chooses and that learns')
