@@ -186,12 +186,13 @@ def tasks():
 
 chosen_sets = {'domains':'ten domains', 'domains, skewed':'the same, skewed', 'intents':'150 intents', 'intents, skewed':'the same, skewed', 'trec':'TREC-6', 'agnews':'AG News', 'sst2':'SST-2'}
 
-def sessions(way, arch='minilm'):
-    "Yield for each set its name, the number of labels and the accuracy by draw and arm"
+def sessions(way, arch='minilm', part='development', few=False):
+    "Yield for each set its name, the number of labels and the accuracy by draw and arm, with all labels or with a `few`"
     d = rows('label')
-    d = d[(d.what=='run') & (d.part=='development') & (d.arch.fillna('minilm')==arch)]
+    d = d[(d.what=='run') & (d.part==part) & (d.arch.fillna('minilm')==arch)]
     for name,label in chosen_sets.items():
         n = d[(d.set==name) & (d.arm=='chosen')].labels.max()
+        if few: n = 200 if n>300 else 100
         p = d[(d.set==name) & (d.way==way) & (d.labels==n)].pivot_table(index='draw', columns='arm', values='accuracy')*100
         if len(p): yield label, int(n), p
 
@@ -201,9 +202,16 @@ def between(p, a, b):
     return '' if not len(both) else interval(both)+(f' ({len(both)})' if len(both) not in (2,3) else '')
 
 def chosen():
-    arms = 'drawn','chosen','chosen, names','small-text, margins','small-text, clusters'
-    lines = [[label, n, *(f'{p[o].mean():.1f}' if o in p else '' for o in arms), between(p, 'chosen', 'drawn'), between(p, 'chosen', arms[3])] for label,n,p in sessions('vectors and words')]
+    arms = 'drawn','chosen','small-text, margins','small-text, clusters'
+    lines = [[label, n, *(f'{p[o].mean():.1f}' if o in p else '' for o in arms), between(p, 'chosen', 'drawn'), between(p, 'chosen', arms[2])] for label,n,p in sessions('vectors and words')]
     return table(['', 'labels', *arms, 'chosen - drawn', 'chosen - margins'], lines)
+
+def chosen_names():
+    "Labels drawn and chosen, where session and model know what the classes are called"
+    def cells(n, p): return [n, f"{p['drawn, names'].mean():.1f}", f"{p['chosen, names'].mean():.1f}", between(p, 'chosen, names', 'drawn, names')]
+    few,all_ = (list(sessions('vectors and words', few=o)) for o in (True,False))
+    head = ['labels','drawn','chosen','difference']
+    return table(['with names', *head, *head], [[label, *cells(n, p), *cells(m, q)] for (label,n,p),(_,m,q) in zip(few, all_)])
 
 def chosen_typed():
     pool = {label:p for label,_,p in sessions('with the pool')}
@@ -384,7 +392,7 @@ def pictures():
     fig.legend(found.values(), found, frameon=False, ncols=5, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_encoders=chosen_encoders, chosen_typed=chosen_typed, full=full, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
+tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_names=chosen_names, chosen_encoders=chosen_encoders, chosen_typed=chosen_typed, full=full, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"
