@@ -25,12 +25,6 @@ held = {
 def test_audit_rows_are_held_out(df, arch, door):
     assert sorted(held[door](df, arch))==sorted(df.text[df.audit])
 
-@pytest.mark.parametrize('blank', ['', None, np.nan])
-def test_a_row_that_was_added_by_hand_is_for_training(df, blank):
-    flags = df.audit.map(str).where(np.arange(len(df))!=1, blank)
-    assert split_rows(df.assign(audit=flags))[1]==np.flatnonzero(df.audit).tolist()
-    with pytest.raises(ValueError, match="'audit' must be True .* got 'by Anna'"): split_rows(df.assign(audit=flags.where(df.index!=2, 'by Anna')))
-
 def test_stage_comparison_and_curve_score_audit_rows(df, arch):
     assert sorted(item_texts(fine_tune_classifier(df, arch, epochs=0).learner.dls.valid_ds))==sorted(df.text[df.audit])
     board = leaderboard(df, minutes=1, seeds=(1,2), entries=['TF-IDF','characters'])
@@ -59,3 +53,13 @@ def test_test_rows_that_two_people_have_labelled_count_once(df, arch):
     board = leaderboard(df, test=two, minutes=1, seeds=(1,), entries=['TF-IDF'])
     stage = fine_tune_classifier(df, arch, epochs=0, test=two)
     assert [board.task.labels[i] for i in board.y]==test.label.tolist() and len(board.rows('TF-IDF')[0])==len(stage.test_score)==12
+
+def test_the_words_of_audit_are_read_or_named(df):
+    from fastformers.text.readers import is_audit
+    for yes,no in ((True,False), ('TRUE',' false '), (1.,np.nan), ('1','0'), (True,None)): assert is_audit(pd.DataFrame(dict(audit=[yes,no]), dtype=object)).tolist()==[True,False]
+    for odd in ('WAHR','yes'):
+        with pytest.raises(ValueError, match=f"'audit' must be True for rows that were drawn at random, got '{odd.lower()}'"): is_audit(pd.DataFrame(dict(audit=[odd,'False'])))
+
+def test_a_row_added_by_hand_is_trained_on(df):
+    new = pd.concat([df, pd.DataFrame(dict(text=['added in a spreadsheet'], label=[df.label[0]]))], ignore_index=True)
+    for blank in (np.nan, ''): assert split_rows(new.fillna({'audit':blank}) if blank=='' else new)[1]==np.flatnonzero(df.audit).tolist()

@@ -28,7 +28,7 @@ from ..hub import resolve_arch
 from ..inference.stage_json import read_keys
 from ..text.core import normal, text_key
 from ..text.encode import read_column
-from ..text.readers import check_columns
+from ..text.readers import check_columns, is_audit
 
 _log = logging.getLogger(__name__)
 
@@ -173,10 +173,11 @@ _flag = {'true':True, 'false':False, '1':True, '0':False} # as text, such as fro
 
 def valid_flags(df, c)->np.ndarray: # booleans
     "Read the column `c` of `df`, True for validation, from booleans, 0 and 1, or their text"
-    flags = _flag | dict.fromkeys(['','nan','none','<na>'] if c=='audit' else (), False) # rows that were added by hand
-    v = df[c].map(lambda o: flags.get(str(o).strip().lower(), o))
-    if odd := v[~v.isin([0,1])].tolist():
-        raise ValueError(f"column {c!r} must be True for validation and False for training, got {odd[0]!r}")
+    if c=='audit': return is_audit(df).to_numpy() # rows that somebody added have a blank
+    v = df[c].map(lambda o: _flag.get(o.strip().lower(), o) if isinstance(o, str) else o)
+    if (odd := ~v.isin([0,1])).any():
+        raise ValueError(f"column {c!r} must be True for validation and False for training, "
+                         f"got {plain(v[odd].iloc[0])!r}")
     return v.astype(bool).to_numpy()
 
 # %% ../../nbs/data/00_labels.ipynb #19b09dd4

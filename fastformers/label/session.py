@@ -101,7 +101,6 @@ class LabelSession:
     def rows(self)->list: # dicts of strings
         "Return the rows of the file, and add new classes in them to `names`"
         rows = self.file.read()
-        for o in rows: o['label'] = _line(o['label']) # perhaps written by hand
         new = {o['label'] for o in rows} | {o['name'] for o in self.added.read()}
         for o in sorted(new-{*self.labels,''}): self.names[o] = name_text(o) or o
         return rows

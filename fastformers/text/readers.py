@@ -295,4 +295,8 @@ def latest_labels(df, text_col):
 
 def is_audit(df)->pd.Series: # booleans
     "Return which rows were drawn at random, by the column `audit` of bools or of texts"
-    return df.get('audit', pd.Series(False, df.index)).astype(str).str.lower().isin(['true','1','1.0'])
+    v = df.get('audit', pd.Series(False, df.index)).astype(str).fillna('').str.strip().str.lower()
+    yes = ['true','1','1.0']
+    if odd := sorted({*v}-{*yes, 'false', '0', '0.0', '', 'nan', 'none'}):
+        raise ValueError(f"column 'audit' must be True for rows that were drawn at random, got {odd[0]!r}")
+    return v.isin(yes)
