@@ -12,7 +12,7 @@ __all__ = ['random_right', 'score_interval', 'last_gain', 'forecast', 'Standing'
 from dataclasses import dataclass
 import numpy as np
 from ..args import check_args
-from ..data.labels import say_trained_on, trained_keys
+from ..data.labels import trained_keys
 from ..inference.names import fit_vectors, read_names
 from ..text.core import in_keys
 from .choose_texts import labelled, pool_of
@@ -85,8 +85,10 @@ class Standing:
     forecast:tuple=None
     stop:str='' # Why it is time to stop, '' if it is not
     clf:object=None # A `VectorClassifier`, None before two classes are known
+    n_old:int=0 # Random rows that the encoder was trained on
     def __str__(self):
         res = [f'{self.n} labels, {self.n_audit} of them drawn at random', 'a score needs ten random rows']
+        if self.n_old: res[0] += f'; {self.n_old} more are not scored, since the encoder was trained on them'
         if self.score is not None:
             res[1] = (f'accuracy {self.score:.2f} (95 % interval {fmt_range(self.low, self.high)}), the '
                       f'largest class {self.largest:.2f}')
@@ -112,13 +114,14 @@ def standing(
     labels,done = df.label.tolist(),df.text.tolist()
     pool = [o for o in dict.fromkeys(pool_of(texts, text_col) if len(texts) else ()) if o.strip()]
     vectors = arch if isinstance(arch, TextVectors) else TextVectors(arch, pool)
-    df.audit &= ~say_trained_on(df.audit & in_keys(done, trained_keys(vectors.arch)), 'labelled')
+    old = df.audit & in_keys(done, trained_keys(vectors.arch))
+    df.audit &= ~old
     names = read_names(names) if names is not None else {}
     seen = {*done}
     some = [pool[i] for i in np.random.default_rng(0).permutation(len(pool))[:3000]]
     x,called = vectors(done).astype(np.float32),dict(zip(names, vectors([*names.values()])))
     more = vectors([o for o in some if o not in seen])
-    res = Standing(len(df), n := int(df.audit.sum()), clf=fit_vectors(x, labels, called, more))
+    res = Standing(len(df), n := int(df.audit.sum()), clf=fit_vectors(x, labels, called, more), n_old=int(old.sum()))
     if n<10: return res
     right = random_right(x, labels, df.audit, called, more)
     res.score,(res.low,res.high) = float(right.mean()),score_interval(right)
@@ -127,6 +130,6 @@ def standing(
         res.forecast = forecast(1-res.score, last_gain(half, res.clf, more), len(x))
     if target and score_interval(right, 1.2816)[0]>=target:
         res.stop = f'the score is above {target:.0%} with 90 % certainty'
-    elif n>=50 and res.forecast and res.forecast[0]<worth and {*names}<={*labels}:
+    elif n>=50 and res.forecast and res.forecast[0]<(worth or 0) and {*names}<={*labels}:
         res.stop = f'by the forecast 100 more labels are worth less than {100*worth:g} points'
     return res
