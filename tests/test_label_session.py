@@ -180,6 +180,27 @@ def test_a_new_class_stays(start):
     s.add_class('no label yet')
     assert start().labels==['warm','cold','no label yet','not sure',none] and 'no label yet' in s.next()['labels']
 
+def test_names_and_labels_are_the_same_with_other_blanks(start):
+    work(start(by=' bo '), 1)
+    df = rows(start.path); edit(start.path, df.assign(label=' warm '))
+    s = start(by='bo')
+    assert s.labels==['warm','cold',none] and s.table().label.tolist()==['warm'] and s.undo()==df.text[0]
+    s = start(by=None); work(s, 1); assert s.undo()
+    with pytest.raises(ValueError, match="'None of these', 'none of these'"): start(names=['None of these','warm'])
+
+def test_earlier_labels_do_not_replace_those_of_the_file(start):
+    work(start(), 3)
+    df = start().table()
+    new = start(labelled=pd.DataFrame(dict(text=[*df.text, 'another'], label='cold', by='model'))).table()
+    assert new[['text','label']].values.tolist()==[*df[['text','label']].values.tolist(), ['another','cold']]
+
+def test_columns_named_by_numbers_are_kept(start):
+    pool = pd.DataFrame({'text':texts, 0:'x'})
+    for _ in range(3): work(start(pool), 1)
+    assert [*rows(start.path)][:2]==['text','0'] and rows(start.path)['0'].tolist()==['x']*3 and start().file.columns.count('0')==1
+    with pytest.raises(ValueError, match="'a' is the name of 2 columns"): start(pd.DataFrame([['b','c','d']], columns=['text','a','a']))
+    with pytest.raises(TypeError, match='the name of one column'): start(pool, text_col=['text',0])
+
 def test_a_list_of_many_classes_is_counted_not_named(start):
     s = start(names=[f'class {i}' for i in range(150)])
     work(s, 3, lambda o: 'class 7')

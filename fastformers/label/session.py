@@ -45,12 +45,12 @@ def _line(o): return ' '.join(_clean(o).split())
 def read_pool(texts, text_col):
     "Read texts and their context columns as strings"
     df = as_frame(texts, text_col)
-    check_columns(df, text_col=text_col)
+    check_columns(df, text_col=text_col, columns=[*df])
     gone = [o for o in df if o in (*own, 'is_valid') and o!=text_col] # of the file of labels
     if gone:
         _log.warning(f"not shown beside the texts are {', '.join(gone)}: a session has columns of these names; "
                      "rename them, and pass earlier labels as `labelled`")
-    return df.drop(columns=gone).reset_index(drop=True).map(_clean)
+    return df.drop(columns=gone).rename(columns=str).reset_index(drop=True).map(_clean)
 
 def _now(): return f"{np.datetime64(time.time_ns()//1_000_000, 'ms')}Z"
 
@@ -72,12 +72,13 @@ class LabelSession:
         seed=42
     ):
         self.names = {_line(as_text(k)):v for k,v in read_names(names).items()}
-        self.text_col,self.by,self.arch = text_col,by,arch
+        self.text_col,self.by,self.arch = text_col,_line(by),arch
         self.batch,self.target,self.worth,self.seed = batch,target,worth,seed
         if not self.names: raise ValueError("`names` is empty; expected the names of the classes")
-        n = Counter(map(str.casefold, self.names))
-        if twice := [repr(o) for o in self.names if n[o.casefold()]>1]:
+        n = Counter(map(str.casefold, self.labels))
+        if twice := [repr(o) for o in self.labels if n[o.casefold()]>1]:
             raise ValueError(f"names of classes differ in case only: {', '.join(twice)}; keep one of them")
+        if not isinstance(text_col, str): raise TypeError(f"`text_col` is the name of one column, got {text_col!r}")
         if text_col in (taken := [*own, 'why', 'index']):
             raise ValueError(f"rename {text_col!r}, a column of the session (these are {', '.join(taken)})")
         if Path(output).suffix!='.csv': raise ValueError(f"`output` is a csv file, got {output}")
@@ -101,6 +102,7 @@ class LabelSession:
     def rows(self)->list: # dicts of strings
         "Return the rows of the file, and add new classes in them to `names`"
         rows = self.file.read()
+        for o in rows: o['label'] = _line(o['label']) # as typed into the file
         new = {o['label'] for o in rows} | {o['name'] for o in self.added.read()}
         for o in sorted(new-{*self.labels,''}): self.names[o] = name_text(o) or o
         return rows
@@ -116,13 +118,13 @@ class LabelSession:
 def _adopt(self:LabelSession, df):
     "Add the missing rows of `df` to the file"
     check_columns(df, text_col=self.text_col, label_col='label')
-    known = {(o[self.text_col],o['by']) for o in self.rows()}
+    known = {o[self.text_col] for o in self.rows() if o['label']} # the file's are newer
     new = [o|dict(label=_line(as_text(o['label'])), by=o.get('by') or 'earlier', audit=False)
            for o in df.map(_clean).to_dict('records') if o['label']]
     if odd := sorted({o['label'] for o in new}-{*self.labels}):
         raise ValueError(f"`labelled` has labels that are no class: {', '.join(odd[:5])}"
                          f"{did_you_mean(odd[0], self.labels)}; classes are {', '.join(self.labels[:20])}")
-    self.file.add(*(o for o in new if (o[self.text_col],o['by']) not in known))
+    self.file.add(*(o for o in new if o[self.text_col] not in known))
 
 # %% ../../nbs/label/03_session.ipynb #85a8389c
 @patch
