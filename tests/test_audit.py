@@ -57,6 +57,7 @@ def test_test_rows_that_two_people_have_labelled_count_once(df, arch):
 def test_the_words_of_audit_are_read_or_named(df):
     from fastformers.text.readers import is_audit
     for yes,no in ((True,False), ('TRUE',' false '), (1.,np.nan), ('1','0'), (True,None)): assert is_audit(pd.DataFrame(dict(audit=[yes,no]), dtype=object)).tolist()==[True,False]
+    assert is_audit(pd.DataFrame(dict(audit=pd.array([True,None], dtype='boolean')))).tolist()==[True,False]
     for odd in ('WAHR','yes'):
         with pytest.raises(ValueError, match=f"'audit' must be True for rows that were drawn at random, got '{odd.lower()}'"): is_audit(pd.DataFrame(dict(audit=[odd,'False'])))
 

@@ -297,6 +297,6 @@ def is_audit(df)->pd.Series: # booleans
     "Return which rows were drawn at random, by the column `audit` of bools or of texts"
     v = df.get('audit', pd.Series(False, df.index)).astype(str).fillna('').str.strip().str.lower()
     yes = ['true','1','1.0']
-    if odd := sorted({*v}-{*yes, 'false', '0', '0.0', '', 'nan', 'none'}):
+    if odd := sorted({*v}-{*yes, 'false', '0', '0.0', '', 'nan', 'none', '<na>'}):
         raise ValueError(f"column 'audit' must be True for rows that were drawn at random, got {odd[0]!r}")
     return v.isin(yes)
