@@ -222,6 +222,15 @@ def chosen_typed():
         lines.append([label, n, cell(p, 'drawn'), cell(p, 'chosen'), between(p, 'chosen', 'drawn'), cell(q, 'drawn'), cell(q, 'chosen, names')])
     return table(['as typed', 'labels', 'drawn', 'chosen', 'chosen - drawn', 'with the pool: drawn', 'chosen, with names'], lines)
 
+def chosen_test():
+    "Test rows: labels drawn and chosen, by the linear model and the network, and what a session trains"
+    linear,typed,pool = ({label:p for label,_,p in sessions(way, part='test')} for way in ('vectors and words','as typed','with the pool'))
+    def line(name):
+        def cell(p, a): return f'{p[name][a].mean():.1f}'+(f' ({p[name][a].count()})' if p[name][a].count()!=3 else '') if a in p.get(name, ()) else ''
+        def both(p): return between(p[name], 'chosen', 'drawn') if name in p else ''
+        return [name, cell(linear, 'drawn'), cell(linear, 'chosen'), both(linear), cell(typed, 'drawn'), cell(typed, 'chosen'), both(typed), cell(pool, 'chosen, names')]
+    return table(['test rows', 'linear: drawn', 'chosen', 'chosen - drawn', 'as typed: drawn', 'chosen', 'chosen - drawn', 'with names and the pool'], [*map(line, linear)])
+
 def chosen_encoders():
     "Labels drawn and chosen, by each network as the one that chooses and learns"
     by,lines = {k:{(label,n):p for label,n,p in sessions('vectors and words', k) if {'drawn','chosen'}<={*p}} for k in networks},[]
@@ -392,7 +401,7 @@ def pictures():
     fig.legend(found.values(), found, frameon=False, ncols=5, loc='outside upper center')
     fig.savefig(results/'price.png', dpi=80)
 
-tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_names=chosen_names, chosen_encoders=chosen_encoders, chosen_typed=chosen_typed, full=full, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
+tables = dict(ablations=ablations, encoders=encoders, ways=ways, gains=gains, starts=starts, labels=labels, fresh=fresh, held_out=held_out, stages=stages, similarity=similarity, adapt=adapt, chosen=chosen, chosen_names=chosen_names, chosen_test=chosen_test, chosen_encoders=chosen_encoders, chosen_typed=chosen_typed, full=full, door=door, unknown=unknown, rare=rare, tasks=tasks, speed=speed)
 
 def rendered(text):
     "The page `text` with its tables made anew"
