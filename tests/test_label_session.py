@@ -342,6 +342,11 @@ def test_nobody_waits_for_the_model(start, monkeypatch):
     work(s, 3); assert s.busy and len(slow)==1              # while the thread chooses
     go.set(); work(s, 20); assert len(slow)>=3
 
+def test_a_process_ends_while_the_model_learns(tiny, tmp_path):
+    code = "import sys, time; from fastformers.label.session import LabelSession; s = LabelSession([f'text {i} '+'word '*90 for i in range(9000)], ['a','b'], sys.argv[1], arch=sys.argv[2]); time.sleep(2); assert s.busy"
+    p = subprocess.run([sys.executable, '-W', 'ignore', '-c', code, tmp_path/'labels.csv', tiny], env={**os.environ, 'FASTFORMERS_HOME':str(tmp_path)}, capture_output=True, text=True, timeout=100)
+    assert p.returncode==0 and 'terminate called' not in p.stderr and 'Traceback' not in p.stderr
+
 def test_an_error_of_the_thread_is_shown(start, monkeypatch):
     s = start(); s.next()
     def fail(*args, **kw): raise RuntimeError('no memory')

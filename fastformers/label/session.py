@@ -234,7 +234,7 @@ def _refill(self:LabelSession):
         n = len(self.file.rows)+len(self.skips.rows)
         if len(self.queue)>self.batch//4 or n==self._learned or self.busy: return
         self._learned = n
-        self._thread = threading.Thread(target=self._learn, daemon=True)
+        self._thread = threading.Thread(target=self._learn) # a daemon in torch aborts a process that ends
         self._thread.start()
 
 @patch

@@ -13,6 +13,7 @@ __all__ = ['TextVectors']
 import os
 from functools import cached_property, lru_cache
 from pathlib import Path
+from threading import main_thread
 import numpy as np
 from fastcore.basics import chunked
 from tqdm import tqdm
@@ -72,7 +73,11 @@ class TextVectors:
         new = {k:o for k,o in zip(keys, texts) if k not in self.kept}
         parts = [*chunked(new, 1024)] # what was computed when a run is killed stays
         for part in tqdm(parts, 'vectors', disable=len(parts)<3, unit='k texts'):
-            v = self.predictor.vectors([new[k] for k in part]).numpy()
+            part,v = sorted(part, key=lambda k: len(new[k])),[]
+            for some in chunked(part, 128): # a process that ends waits for its threads
+                if not main_thread().is_alive(): raise RuntimeError('the process ends')
+                v.append(self.predictor.vectors([new[k] for k in some]).numpy())
+            v = np.concatenate(v)
             rows = np.empty(len(part), [('key','<u8'), ('vector','<f2',v.shape[1])])
             rows['key'],rows['vector'] = part,v
             with atomic_file(file := self.path/f'{part[0]:016x}.npy') as tmp, open(tmp, 'wb') as f: np.save(f, rows)
