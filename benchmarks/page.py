@@ -103,8 +103,10 @@ def starts():
         if not len(by['wiki-mini']): continue
         def cell(p): return f"{p['all layers'].mean():.1f} ({p['frozen probe'].mean():.1f})"+f", {len(p)} draw{'s'*(len(p)>1)}"*(len(p)<3) if len(p) else ''
         more = (by['all-mpnet-base-v2']['all layers']-by['minilm']['all layers']).dropna() if len(by['all-mpnet-base-v2']) else []
-        lines.append([label, *map(cell, by.values()), interval(more) if len(more) else ''])
-    return table(['all layers (frozen probe)', *networks.values(), 'mpnet - MiniLM'], lines)
+        other = o[(o.arch=='all-mpnet-base-v2') & (o.arm=='Trainer')].set_index('seed').points
+        ours = (by['all-mpnet-base-v2']['all layers']-other).dropna() if len(other) else []
+        lines.append([label, *map(cell, by.values()), interval(more) if len(more) else '', interval(ours) if len(ours) else ''])
+    return table(['all layers (frozen probe)', *networks.values(), 'mpnet - MiniLM', 'mpnet - `Trainer`'], lines)
 
 def labels():
     d,lines = compared(),[]
