@@ -105,7 +105,7 @@ def starts():
         more = (by['all-mpnet-base-v2']['all layers']-by['minilm']['all layers']).dropna() if len(by['all-mpnet-base-v2']) else []
         other = o[(o.arch=='all-mpnet-base-v2') & (o.arm=='Trainer')].set_index('seed').points
         ours = (by['all-mpnet-base-v2']['all layers']-other).dropna() if len(other) else []
-        lines.append([label, *map(cell, by.values()), interval(more) if len(more) else '', interval(ours) if len(ours) else ''])
+        lines.append([label, *map(cell, by.values()), interval(more) if len(more) else '', interval(ours) if len(ours)>2 else ''])
     return table(['all layers (frozen probe)', *networks.values(), 'mpnet - MiniLM', 'mpnet - `Trainer`'], lines)
 
 def labels():
@@ -226,12 +226,11 @@ def chosen_typed():
 
 def chosen_test():
     "Test rows: labels drawn and chosen, by the linear model and the network, and what a session trains"
-    linear,typed,pool = ({label:p for label,_,p in sessions(way, part='test')} for way in ('vectors and words','as typed','with the pool'))
-    def line(name):
-        def cell(p, a): return f'{p[name][a].mean():.1f}'+(f' ({p[name][a].count()})' if p[name][a].count()!=3 else '') if a in p.get(name, ()) else ''
-        def both(p): return between(p[name], 'chosen', 'drawn') if name in p else ''
-        return [name, cell(linear, 'drawn'), cell(linear, 'chosen'), both(linear), cell(typed, 'drawn'), cell(typed, 'chosen'), both(typed), cell(pool, 'chosen, names')]
-    return table(['test rows', 'linear: drawn', 'chosen', 'chosen - drawn', 'as typed: drawn', 'chosen', 'chosen - drawn', 'with names and the pool'], [*map(line, linear)])
+    typed,pool = ({label:p for label,_,p in sessions(way, part='test')} for way in ('as typed','with the pool'))
+    def cells(p): return [*(f'{p[o].mean():.1f}' if o in p else '' for o in ('drawn','chosen')), between(p, 'chosen', 'drawn')]
+    lines = [[label, *cells(p), *cells(typed.get(label, {})), f"{pool[label]['chosen, names'].mean():.1f}" if label in pool else '']
+             for label,_,p in sessions('vectors and words', part='test')]
+    return table(['test rows', 'linear: drawn', 'chosen', 'chosen - drawn', 'as typed: drawn', 'chosen', 'chosen - drawn', 'with names and the pool'], lines)
 
 def chosen_encoders():
     "Labels drawn and chosen, by each network as the one that chooses and learns"

@@ -271,7 +271,11 @@ def chosen_labels():
     pool = next(p for label,_,p in page.sessions('with the pool') if label=='ten domains')
     pool = pool['chosen, names']-pool.drawn
     assert level(pool) and all(map(level, more))
-    return [f'came first: {first.mean():.1f} with 200 labels of 150 intents, {page.interval(now-first)} today', f'behind by {page.interval(-margins)[1:]} over all {len(margins)} pairs', f'drawn ones: {page.interval(pool)}', f'600 chosen ones: {page.interval(more[0])} (linear model), {page.interval(more[1])} (network)']
+    def of(part, n, way, arm): return 100*page.rows('label').query("what=='run' and set=='intents' and part==@part and labels==@n and way==@way and arm==@arm").set_index('draw').accuracy
+    a,b = (of('development', 200, 'as typed', o+', names') for o in ('chosen','drawn'))
+    tested = [page.interval(of('test', 1200, 'vectors and words' if way=='vectors and words' else 'as typed', 'drawn')-of('test', 600, way, arm))
+              for way,arm in (('vectors and words','chosen'), ('as typed','chosen'), ('with the pool','chosen, names'))]
+    return [f'have {a.mean():.1f}, drawn ones {b.mean():.1f} ({page.interval(a-b)})', '600 chosen ones: {} (linear), {} (as typed), {} (as the page trains)'.format(*tested), f'came first: {first.mean():.1f} with 200 labels of 150 intents, {page.interval(now-first)} today', f'behind by {page.interval(-margins)[1:]} over all {len(margins)} pairs']
 
 @claim
 def foreign_texts():
