@@ -48,7 +48,7 @@ def test_figures_of_the_readme(mean):
     assert 'CLINC150, 300 labels: {:.2f}, {:.2f}; TREC-6, 500: {:.2f} (one draw), {:.2f}'.format(*(mean(*o) for o in peers)) in readme
     d = page.rows('label')
     d = d[(d.what=='run') & (d.way=='as typed') & (d.part=='development')].groupby(['set','labels','arm']).accuracy.mean()
-    assert f"ten domains, 300 labels: {d['domains',300,'chosen']:.2f} chosen, {d['domains',300,'drawn']:.2f} random; 150 intents, most of them rare, 200 labels: {two(*(d['intents, skewed',200,o] for o in ('chosen','drawn')))}; AG News and SST-2: level" in readme
+    assert f"ten domains, 300 labels: {d['domains',300,'chosen']:.2f} chosen, {d['domains',300,'drawn']:.2f} random; 150 intents, whose names the session knows, 200 labels: {two(*(d['intents',200,o+', names'] for o in ('chosen','drawn')))}; AG News and SST-2: level" in readme
     typed = {label:p for label,_,p in page.sessions('as typed')}
     assert all(level(typed[k].chosen-typed[k].drawn) for k in ('AG News','SST-2'))
     pool = page.rows('label').query("way=='with the pool' and set=='domains' and arm=='chosen, names' and part=='development'").accuracy.mean()
